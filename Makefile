@@ -37,12 +37,14 @@ test-gpu:
 	$(PYTHON) -m pytest -m gpu tests
 	FRAMESMITH_TEST_DEVICE=cuda $(PYTHON) -m pytest tests/capture/test_programs.py tests/autograd/test_programs.py
 
-# The C++ core and the generated kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built in a copy of the tree: tests of hook,
-# guards, call path, training node, watched memory, argument forms, lifetimes and threads, then cases of the argument grid.
+# The C++ core and the generated kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built in a copy of the
+# tree: tests of hook, guards, call path, training node, watched memory, argument forms, lifetimes and threads, then
+# cases of the argument grid.
 SANITIZED := $(addprefix tests/,hook runtime/test_compiled_graph.py runtime/test_watch.py fake/test_argument_forms.py \
 	autograd/test_lifetimes.py autograd/test_engine.py autograd/test_functions.py autograd/test_hooks.py \
 	lower/test_convolution_training.py capture/test_breaks.py capture/test_lifetimes.py capture/test_identity.py \
-	capture/test_lang_generators.py api/test_living_lifetimes.py api/test_living_threads.py api/test_lazy_bits.py api/test_side_effects.py)
+	capture/test_lang_generators.py api/test_living_lifetimes.py api/test_living_threads.py \
+	api/test_lazy_bits.py api/test_side_effects.py)
 CASES ?= 300
 PART ?= 1/1
 COPY := build/sanitize
@@ -50,11 +52,13 @@ COPY := build/sanitize
 ASAN_OPTIONS := detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=0
 IN_COPY = cd $(COPY) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=$(ASAN_OPTIONS) UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	CXX=$(CURDIR)/$(COPY)/g++ FRAMESMITH_CACHE_DIR=$(CURDIR)/$(COPY)/cache PYTHONPATH=$(CURDIR)/$(COPY) $(abspath $(BIN))/python -m
+	CXX=$(CURDIR)/$(COPY)/g++ FRAMESMITH_CACHE_DIR=$(CURDIR)/$(COPY)/cache \
+	PYTHONPATH=$(CURDIR)/$(COPY) $(abspath $(BIN))/python -m
 sanitize: $(BUILT)
 	mkdir -p $(COPY)
 	git ls-files -z framesmith tests benchmarks setup.py pyproject.toml | xargs -0 cp -pu --parents -t $(COPY)
-	printf '#!/bin/sh\nexec env -u LD_PRELOAD g++ -fsanitize=address,undefined -fno-sanitize=vptr "$$@"\n' > $(COPY)/g++ && chmod +x $(COPY)/g++
+	printf '#!/bin/sh\nexec env -u LD_PRELOAD g++ -fsanitize=address,undefined -fno-sanitize=vptr "$$@"\n' > $(COPY)/g++
+	chmod +x $(COPY)/g++
 	cd $(COPY) && FRAMESMITH_SANITIZE=1 $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
 	$(IN_COPY) pytest -q -p no:xdist $(SANITIZED)
 	$(IN_COPY) tests.nets.argument_grid --sample $(CASES) --part $(PART)

@@ -35,7 +35,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 400, "symbolic": 1550, "graph": 1100, "prims": 3450, "fake": 3360, "capture": 16750, "autograd": 1200,
     "loops": 1400, "runtime": 1500, "lower": 5200, "schedule": 2200, "codegen": 4700, "tuning": 500, "tools": 100,
-    ".": 1600, "csrc": 10950,
+    ".": 1600, "csrc": 10800,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
@@ -204,6 +204,15 @@ def test_each_folder_keeps_its_budget():
     print("\n".join(f"{room:10} {count:6} of {BUDGET[room]:6}" for room, count in counts.items()))
     assert counts.keys() == BUDGET.keys()
     assert all(count <= BUDGET[room] for room, count in counts.items()), counts
+
+
+def test_lines_have_at_most_120_columns():
+    """Of what no linter holds to it: C++, and the files that say how to build and test."""
+    files = [*(p for pattern in CPP for p in PACKAGE.glob(pattern)),
+             *(PACKAGE.parent / name for name in ("Makefile", "pyproject.toml"))]
+    wrong = [f"{p.relative_to(PACKAGE.parent)}:{n}" for p in files
+             for n, line in enumerate(p.read_text().splitlines(), 1) if len(line) > 120]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_bare_except():

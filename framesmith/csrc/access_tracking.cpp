@@ -88,7 +88,8 @@ void expose(c10::StorageImpl* storage) {
 }
 
 bool is_exposed(const c10::StorageImpl* storage) {
-  return std::any_of(exposed().begin(), exposed().end(), [&](const Weak& known) { return known._unsafe_get_target() == storage; });
+  return std::any_of(exposed().begin(), exposed().end(),
+                     [&](const Weak& known) { return known._unsafe_get_target() == storage; });
 }
 
 }  // namespace framesmith

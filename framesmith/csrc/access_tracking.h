@@ -1,5 +1,6 @@
-// Accesses to a storage that may write, by PyTorch's account: whoever asks a tensor on it for an address to write to (an operator in place, an
-// alias, an export) runs a hook of the storage's. Addresses that were given out before are not told of. The hook takes no interpreter's lock.
+// Accesses to a storage that may write, by PyTorch's account: whoever asks a tensor on it for an address to write to
+// (an operator in place, an alias, an export) runs a hook of the storage's. Addresses that were given out before are
+// not told of. The hook takes no interpreter's lock.
 #pragma once
 #include <c10/core/StorageImpl.h>
 

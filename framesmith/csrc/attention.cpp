@@ -1,15 +1,13 @@
-// Attention by register tiles: a few query rows against all keys of a block, the softmax of those rows in L1, then the product with the values.
+// Attention by register tiles: some query rows against all keys of a block, their softmax in L1, then the values.
 //
-// A thread copies a block of keys (transposed) and values into panels once, and runs its query rows over it. Up to kBlock keys a row's softmax is
-// exact and the result needs no second look; beyond, blocks follow each other with a running maximum and sum (Milakov and Gimelshein 2018; Dao et
-// al. 2022).
+// A thread copies a block of keys (transposed) and values into panels once, and runs its query rows over it. Up to
+// kBlock keys a row's softmax is exact and the result needs no second look; beyond, blocks follow each other with a
+// running maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022).
 #include "attention.h"
 
 #include <omp.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <memory>
 
 #include "tile.h"
 
@@ -22,86 +20,26 @@ constexpr double kParallelWork = 2e5;    // multiply-adds from which a second th
 constexpr int kColumns = kWide * W;
 const float kNever = -__builtin_inff();
 
-struct Free {
-  void operator()(float* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<float, Free>;
-Memory memory(i64 floats) { return Memory(static_cast<float*>(std::aligned_alloc(64, round_up(floats * 4, 64)))); }
 
 template <int NV, int MR>
 __attribute__((noinline)) void product(const float* a, i64 lda, const float* b, i64 depth, float* out, i64 ldo) {
   vf acc[MR][NV] = {};
-  multiply<MR, NV>(acc, a, lda, b, depth);
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + i * ldo + j * W, acc[i][j], full);
+  fs::multiply<false>(acc, a, lda, b, depth);
+  fs::store_sums(acc, out, ldo);
 }
-using Product = void (*)(const float*, i64, const float*, i64, float*, i64);
-template <int NV, int MR>
-Product by_rows(int rows) {
-  if constexpr (MR == 1) return &product<NV, 1>;
-  else return rows == MR ? &product<NV, MR> : by_rows<NV, MR - 1>(rows);
-}
-template <int NV>
-Product product_of(int rows, int vectors) {
-  if constexpr (NV == 1) return by_rows<1, kRows>(rows);
-  else return vectors == NV ? by_rows<NV, kRows>(rows) : product_of<NV - 1>(rows, vectors);
+auto product_of(int rows, int vectors) {
+  return with_constant<kWide>(vectors, [rows](auto nv) {
+    return with_constant<kRows>(rows, [](auto mr) { return &product<decltype(nv)::value, mr>; });
+  });
 }
 
 // All panels of `columns` columns (a multiple of W), each `depth` rows high.
-void multiply_panels(int rows, const float* a, i64 lda, const float* b, i64 depth, i64 stored_depth, i64 columns, float* out, i64 ldo) {
+void multiply_panels(int rows, const float* a, i64 lda, const float* b, i64 depth, i64 stored_depth, i64 columns,
+                     float* out, i64 ldo) {
   for (i64 j = 0; j < columns; j += kColumns) {
-    const i64 wide = columns - j < kColumns ? columns - j : kColumns;
-    product_of<kWide>(rows, (int)(wide / W))(a, lda, b + j * stored_depth, depth, out + j, ldo);
+    const i64 wide = std::min(columns - j, i64(kColumns));
+    product_of(rows, (int)(wide / W))(a, lda, b + j * stored_depth, depth, out + j, ldo);
   }
-}
-
-// rows x width -> panels of rows: out[k][row]; rows beyond the last are 0. `columns` = rows rounded up to W.
-void pack_transposed(const float* p, i64 stride, i64 rows, i64 width, float* out) {
-  const i64 columns = round_up(rows, W);
-  for (i64 first = 0; first < columns; first += W) {
-    const i64 panel = first / kColumns * kColumns, wide = columns - panel < kColumns ? columns - panel : kColumns;
-    const i64 live = rows - first < W ? rows - first : W;
-    float* to = out + panel * width + (first - panel);
-    for (i64 k = 0; k < width; k += W) {
-      const int depth = (int)(width - k < W ? width - k : W);
-      vf r[W];
-      if (depth == W) {
-        for (int l = 0; l < W; l++) r[l] = l < live ? load(p + (first + l) * stride + k, full) : vf{};
-      } else {
-        for (int l = 0; l < W; l++) r[l] = l < live ? load(p + (first + l) * stride + k, depth) : vf{};
-      }
-      fs::transpose(r);
-      for (int l = 0; l < depth; l++) store(to + (k + l) * wide, r[l], full);
-    }
-  }
-}
-
-// rows x width -> panels of columns; columns beyond the last are 0.
-void pack_straight(const float* p, i64 stride, i64 rows, i64 width, float* out) {
-  const i64 columns = round_up(width, W);
-  for (i64 panel = 0; panel < columns; panel += kColumns) {
-    const i64 wide = columns - panel < kColumns ? columns - panel : kColumns, live = width - panel < wide ? width - panel : wide;
-    float* to = out + panel * rows;
-    for (i64 k = 0; k < rows; k++) {
-      for (i64 j = 0; j < wide; j += W) {
-        const i64 n = live - j < W ? live - j : W;
-        store(to + k * wide + j, n == W ? load(p + k * stride + panel + j, full) : load(p + k * stride + panel + j, (int)n), full);
-      }
-    }
-  }
-}
-
-float largest(vf x) {
-  float r = x[0];
-  for (int l = 1; l < W; l++) r = r < x[l] ? x[l] : r;
-  return r;
-}
-float total(vf x) {
-  float r = 0;
-  for (int l = 0; l < W; l++) r += x[l];
-  return r;
 }
 
 // The keys' weights of one query row.
@@ -117,7 +55,8 @@ struct Row {
 template <class M>
 FN vf masked(const Row& r, i64 j, vf x, M n) {
   if (r.add) x += r.step ? load(r.add + j, n) : fs::splat(*r.add);
-  if (r.keep) x += r.step ? where(load(r.keep + j, n), fs::splat(0.0f), fs::splat(kNever)) : fs::splat(*r.keep ? 0.0f : kNever);
+  if (r.keep)
+    x += r.step ? where(load(r.keep + j, n), fs::splat(0.0f), fs::splat(kNever)) : fs::splat(*r.keep ? 0.0f : kNever);
   return fs::keep(x, kNever, n);
 }
 
@@ -144,7 +83,7 @@ float scale_row(const Row& r, float scale) {
     top = fs::max_(x, top);
   }
   for (i64 j = round_up(r.live, W); j < r.width; j += W) store(r.s + j, fs::splat(kNever), full);
-  return largest(top);
+  return fs::fold_max(top);
 }
 
 // exp(s - top); the sum.
@@ -155,20 +94,21 @@ float exponentials(const Row& r, float top) {
     store(r.s + j, e, full);
     sum += e;
   }
-  return total(sum);
+  return fs::fold_sum(sum);
 }
 
 class Worker {
  public:
   explicit Worker(const Attention& a)
-      : a_(a), block_(a.keys < kBlock ? a.keys : kBlock), value_columns_(round_up(a.value_width, W)), keys_(memory(round_up(block_, W) * a.width)),
-        values_(memory(block_ * value_columns_)), scores_(memory(kRows * round_up(block_, W))), fresh_(memory(kRows * value_columns_)) {
+      : a_(a), block_(std::min(a.keys, kBlock)), value_columns_(round_up(a.value_width, W)),
+        keys_(memory(round_up(block_, W) * a.width)), values_(memory(block_ * value_columns_)),
+        scores_(memory(kRows * round_up(block_, W))), fresh_(memory(kRows * value_columns_)) {
     if (a.keys > kBlock) kept_ = memory(kGroup * kRows * value_columns_);
   }
 
   // Row tiles [begin, end) of one head.
   void head(i64 b, i64 h, const Even& tiles, i64 begin, i64 end) {
-    for (i64 first = begin; first < end; first += kGroup) group(b, h, tiles, first, end - first < kGroup ? end : first + kGroup);
+    for (i64 first = begin; first < end; first += kGroup) group(b, h, tiles, first, std::min(end, first + kGroup));
   }
 
  private:
@@ -187,30 +127,34 @@ class Worker {
   void pack(i64 b, i64 h, i64 key) {
     if (b == packed_b_ && h == packed_h_ && key == packed_key_) return;
     packed_b_ = b, packed_h_ = h, packed_key_ = key;
-    rows_ = a_.keys - key < block_ ? a_.keys - key : block_;
-    pack_transposed(a_.k.at + b * a_.k.batch + h * a_.k.head + key * a_.k.row, a_.k.row, rows_, a_.width, keys_.get());
-    pack_straight(a_.v.at + b * a_.v.batch + h * a_.v.head + key * a_.v.row, a_.v.row, rows_, a_.value_width, values_.get());
+    rows_ = std::min(a_.keys - key, block_);
+    pack_turned<kWide>(a_.k(b, h, key), a_.k.row, a_.width, rows_, keys_.get());
+    pack_straight<kWide>(a_.v(b, h, key), a_.v.row, rows_, a_.value_width, values_.get());
   }
 
   // `slot`: where the tile's running state is kept between blocks.
   void tile(i64 b, i64 h, i64 row, int rows, i64 slot, i64 key) {
-    const i64 most = limit(row + rows - 1) - key, depth = most < rows_ ? most : rows_, columns = round_up(depth, W);
+    const i64 depth = std::min(limit(row + rows - 1) - key, rows_), columns = round_up(depth, W);
     float* scores = scores_.get();
-    multiply_panels(rows, a_.q.at + b * a_.q.batch + h * a_.q.head + row * a_.q.row, a_.q.row, keys_.get(), a_.width, a_.width,
-                    round_up(rows_, W) < round_up(columns, kColumns) ? round_up(rows_, W) : round_up(columns, kColumns), scores, stride());
+    multiply_panels(rows, a_.q(b, h, row), a_.q.row, keys_.get(), a_.width, a_.width,
+                    std::min(round_up(rows_, W), round_up(columns, kColumns)), scores, stride());
     float correction[kRows];
-    for (int i = 0; i < rows; i++) correction[i] = weigh(b, h, row + i, slot + i, key, scores + i * stride(), depth, columns);
+    for (int i = 0; i < rows; i++)
+      correction[i] = weigh(b, h, row + i, slot + i, key, scores + i * stride(), depth, columns);
     multiply_panels(rows, scores, stride(), values_.get(), depth, rows_, value_columns_, fresh_.get(), value_columns_);
     const bool last = key + rows_ >= limit(row + rows - 1);
-    for (int i = 0; i < rows; i++) finish(b, h, row + i, slot + i, key, correction[i], last, fresh_.get() + i * value_columns_);
+    for (int i = 0; i < rows; i++)
+      finish(b, h, row + i, slot + i, key, correction[i], last, fresh_.get() + i * value_columns_);
   }
 
   i64 stride() const { return round_up(block_, W); }
 
-  // Turns a row's scores into weights, keeps its running maximum and sum; what the results of the blocks before shrink by.
+  // Turns a row's scores into weights, keeps its running maximum and sum; what earlier blocks' results shrink by.
   float weigh(i64 b, i64 h, i64 query, i64 slot, i64 key, float* s, i64 depth, i64 columns) {
-    const i64 seen = limit(query) - key, at = b * a_.mask_batch + h * a_.mask_head + query * a_.mask_row + key * a_.mask_column;
-    const Row r{s, seen < 0 ? 0 : seen < depth ? seen : depth, columns, a_.add ? a_.add + at : nullptr, a_.keep ? a_.keep + at : nullptr, a_.mask_column};
+    const i64 first = key * a_.mask_column;
+    const Row r{s, std::clamp(limit(query) - key, i64(0), depth), columns,
+                a_.add.at ? a_.add(b, h, query) + first : nullptr, a_.keep.at ? a_.keep(b, h, query) + first : nullptr,
+                a_.mask_column};
     float top = scale_row(r, a_.scale);
     if (key && !(top > tops_[slot])) top = tops_[slot];
     const float from = top == kNever ? 0 : top, shrink = key ? fs::exp(tops_[slot] - from) : 0;
@@ -221,10 +165,9 @@ class Worker {
 
   void finish(i64 b, i64 h, i64 query, i64 slot, i64 key, float shrink, bool last, const float* fresh) {
     float* kept = kept_.get() + slot * value_columns_;
-    float* out = a_.out + b * a_.out_batch + h * a_.out_head + query * a_.out_row;
-    const float weight = sums_[slot] == 0 ? 0 : 1 / sums_[slot];
-    if (last && a_.log_sums)
-      a_.log_sums[b * a_.sums_batch + h * a_.sums_head + query * a_.sums_row] = sums_[slot] == 0 ? 0 : tops_[slot] + std::log(sums_[slot]);
+    float* out = a_.out(b, h, query);
+    const float sum = sums_[slot], weight = sum == 0 ? 0 : 1 / sum;
+    if (last && a_.log_sums.at) *a_.log_sums(b, h, query) = sum == 0 ? 0 : tops_[slot] + std::log(sum);
     for (i64 j = 0; j < value_columns_; j += W) {
       vf x = load(fresh + j, full);
       if (key) x += load(kept + j, full) * shrink;
@@ -248,7 +191,7 @@ void attend(const Attention& a, int threads) {
   const i64 heads = a.batch * a.heads;
   // Cost of the tiles before t in a head: the keys that they see.
   auto before = [&](i64 t) {
-    const i64 rows = tiles.begin(t), ramp = rows < a.keys ? rows : a.keys;
+    const i64 rows = tiles.begin(t), ramp = std::min(rows, a.keys);
     return a.causal ? ramp * (ramp + 1) / 2 + (rows - ramp) * a.keys + t : rows * a.keys;
   };
   const i64 cost = before(tiles.groups);

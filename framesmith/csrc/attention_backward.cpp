@@ -1,5 +1,5 @@
-// The gradient of attention: the weights are computed again from the rows' sums, a block of queries against a block of keys at a time
-// (Dao et al., "FlashAttention", 2022, algorithm 4), every product by the kernel of matmul.cpp.
+// The gradient of attention: the weights are computed again from the rows' sums, a block of queries against a block of
+// keys at a time (Dao et al., "FlashAttention", 2022, algorithm 4), every product by the kernel of matmul.cpp.
 #include <algorithm>
 
 #include "attention.h"
@@ -13,15 +13,12 @@ constexpr i64 kQueries = 112, kKeys = 256;  // of a block: its weights and their
 
 Matrices<const float> rows_of(const float* p, i64 row) { return {p, 0, row, 1}; }
 Matrices<const float> turned(const float* p, i64 row) { return {p, 0, 1, row}; }
-Matrices<float> into(const float* p, i64 row) { return {const_cast<float*>(p), 0, row, 1}; }
+Matrices<float> into(float* p, i64 row) { return {p, 0, row, 1}; }
 
 void product(i64 m, i64 n, i64 k, Matrices<const float> a, Matrices<const float> b, Matrices<float> c, bool add) {
-  Matmul p{};
-  p.batch = 1, p.m = m, p.n = n, p.k = k, p.a = a, p.b = b, p.c = c, p.add = add;
-  matmul(p, 1);
+  matmul({m, n, k, a, b, c, {}, add}, 1, 1);
 }
 
-const float* at(const Plane& p, i64 b, i64 h) { return p.at + b * p.batch + h * p.head; }
 
 // A row of a block: scores in `s` become weights, what the values give in `d` becomes the gradient of the scores.
 struct Row {
@@ -51,54 +48,43 @@ void weigh(const Row& r) {
 class Head {
  public:
   Head(const AttentionGradient& a, i64 b, i64 h, float* scratch)
-      : a_(a), f_(a.forward), b_(b), h_(h), s_(scratch), d_(s_ + kQueries * kKeys), deltas_(d_ + kQueries * kKeys), q_(at(f_.q, b, h)), k_(at(f_.k, b, h)),
-        v_(at(f_.v, b, h)), tangent_(at(a.tangent, b, h)) {}
+      : a_(a), f_(a.forward), b_(b), h_(h), s_(scratch), d_(s_ + kQueries * kKeys), deltas_(d_ + kQueries * kKeys) {}
   static i64 room(const Attention& f) { return 2 * kQueries * kKeys + f.queries; }
 
   void run() {
     clear(a_.q, f_.queries, f_.width), clear(a_.k, f_.keys, f_.width), clear(a_.v, f_.keys, f_.value_width);
-    for (i64 i = 0; i < f_.queries; i++) deltas_[i] = dot(tangent_ + i * a_.tangent.row, at(a_.result, b_, h_) + i * a_.result.row, f_.value_width);
+    for (i64 i = 0; i < f_.queries; i++)
+      deltas_[i] = dot(a_.tangent(b_, h_, i), a_.result(b_, h_, i), f_.value_width);
     const Even keys(f_.keys, kKeys), queries(f_.queries, kQueries);
     for (i64 j = 0; j < keys.groups; j++)
       for (i64 i = 0; i < queries.groups; i++)
-        if (!f_.causal || queries.begin(i + 1) > keys.begin(j)) block(queries.begin(i), queries.size(i), keys.begin(j), keys.size(j));
+        if (!f_.causal || queries.begin(i + 1) > keys.begin(j))
+          block(queries.begin(i), queries.size(i), keys.begin(j), keys.size(j));
   }
 
  private:
-  void clear(const Plane& p, i64 rows, i64 width) const {
-    float* to = const_cast<float*>(at(p, b_, h_));
-    for (i64 i = 0; i < rows; i++) std::fill_n(to + i * p.row, width, 0.0f);
-  }
-
-  static float dot(const float* x, const float* y, i64 n) {
-    vf sum{};
-    i64 j = 0;
-    for (; j + W <= n; j += W) sum += load(x + j, full) * load(y + j, full);
-    if (j < n) sum += load(x + j, (int)(n - j)) * load(y + j, (int)(n - j));
-    float total = 0;
-    for (int l = 0; l < W; l++) total += sum[l];
-    return total;
+  void clear(const Planes<float>& p, i64 rows, i64 width) const {
+    for (i64 i = 0; i < rows; i++) std::fill_n(p(b_, h_, i), width, 0.0f);
   }
 
   void block(i64 i0, i64 m, i64 j0, i64 n) {
-    const float *q = q_ + i0 * f_.q.row, *k = k_ + j0 * f_.k.row, *v = v_ + j0 * f_.v.row, *g = tangent_ + i0 * a_.tangent.row;
-    product(m, n, f_.width, rows_of(q, f_.q.row), turned(k, f_.k.row), into(s_, n), false);
-    product(m, n, f_.value_width, rows_of(g, a_.tangent.row), turned(v, f_.v.row), into(d_, n), false);
-    const float* mask = f_.add ? f_.add + b_ * f_.mask_batch + h_ * f_.mask_head + i0 * f_.mask_row + j0 * f_.mask_column : nullptr;
-    const float* sums = f_.log_sums + b_ * f_.sums_batch + h_ * f_.sums_head + i0 * f_.sums_row;
+    const auto q = rows_of(f_.q(b_, h_, i0), f_.q.row), k = rows_of(f_.k(b_, h_, j0), f_.k.row),
+               g = rows_of(a_.tangent(b_, h_, i0), a_.tangent.row);
+    product(m, n, f_.width, q, turned(k.at, k.row), into(s_, n), false);
+    product(m, n, f_.value_width, g, turned(f_.v(b_, h_, j0), f_.v.row), into(d_, n), false);
     for (i64 i = 0; i < m; i++)
-      weigh({s_ + i * n, d_ + i * n, f_.causal ? std::min(n, i0 + i + 1 - j0) : n, n, mask ? mask + i * f_.mask_row : nullptr, f_.mask_column,
-             sums[i * f_.sums_row], deltas_[i0 + i], f_.scale});
-    product(n, f_.value_width, m, turned(s_, n), rows_of(g, a_.tangent.row), into(at(a_.v, b_, h_) + j0 * a_.v.row, a_.v.row), true);
-    product(n, f_.width, m, turned(d_, n), rows_of(q, f_.q.row), into(at(a_.k, b_, h_) + j0 * a_.k.row, a_.k.row), true);
-    product(m, f_.width, n, rows_of(d_, n), rows_of(k, f_.k.row), into(at(a_.q, b_, h_) + i0 * a_.q.row, a_.q.row), true);
+      weigh({s_ + i * n, d_ + i * n, f_.causal ? std::min(n, i0 + i + 1 - j0) : n, n,
+             f_.add.at ? f_.add(b_, h_, i0 + i) + j0 * f_.mask_column : nullptr, f_.mask_column,
+             *f_.log_sums(b_, h_, i0 + i), deltas_[i0 + i], f_.scale});
+    product(n, f_.value_width, m, turned(s_, n), g, into(a_.v(b_, h_, j0), a_.v.row), true);
+    product(n, f_.width, m, turned(d_, n), q, into(a_.k(b_, h_, j0), a_.k.row), true);
+    product(m, f_.width, n, rows_of(d_, n), k, into(a_.q(b_, h_, i0), a_.q.row), true);
   }
 
   const AttentionGradient& a_;
   const Attention& f_;
   const i64 b_, h_;
   float *s_, *d_, *deltas_;
-  const float *q_, *k_, *v_, *tangent_;
 };
 
 }  // namespace

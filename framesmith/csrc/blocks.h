@@ -8,102 +8,45 @@
 namespace framesmith {
 
 constexpr int kPanel = 2;                    // vectors of a panel
-constexpr int kMost = W == 16 ? 14 : 6;      // rows of a tile: accumulators + a row of B + a broadcast fill the registers
+constexpr int kMost = W == 16 ? 14 : 6;      // rows of a tile: accumulators, a row of B, a broadcast fill the registers
 constexpr i64 kColumns = kPanel * W;
 constexpr i64 kTile = kMost * kColumns;
 constexpr i64 kSpan = 256;                   // products of a sum
 constexpr i64 kDepth = 3 * kSpan;            // products of a block: its sums are added up before they go to C
 constexpr i64 kBlock = 3 << 15;              // floats of packed B, and
 constexpr i64 kRowBlock = 8;                 // tiles of rows of packed A: both stay in L2
-constexpr i64 kAhead = 8;                    // rows of B fetched before their turn
 constexpr i64 kStrip = 64;                   // columns of A packed at a time
 constexpr double kParallelWork = 2e5;        // multiply-adds from which a second thread pays
 
-struct Problem {
-  i64 m, n, k;
-  Matrices<const float> a, b;
-  Matrices<float> c;
-  Matrices<const float> bias;
-  bool add;
-
-  Problem transposed() const {
-    auto turn = [](auto x) { return decltype(x){x.at, x.batch, x.column, x.row}; };
-    return {n, m, k, turn(b), turn(a), turn(c), turn(bias), add};
-  }
-
-  // Rows [i0, i1) and columns [j0, j1) of the result.
-  Problem part(i64 i0, i64 i1, i64 j0, i64 j1) const {
-    Problem p = *this;
-    p.m = i1 - i0, p.n = j1 - j0;
-    p.a.at += i0 * a.row, p.b.at += j0 * b.column, p.c.at += i0 * c.row + j0 * c.column;
-    if (bias.at) p.bias.at += i0 * bias.row + j0 * bias.column;
-    return p;
-  }
-};
 
 // Cycles, about: a tile is bound by its multiply-adds (two a cycle) or by the latency of a chain of them.
 inline double cost(const Problem& p) {
-  const double tiles = double((p.m + kMost - 1) / kMost), vectors = double((p.n + W - 1) / W), rows = double(p.m) / tiles;
+  const double tiles = double((p.m + kMost - 1) / kMost), vectors = double((p.n + W - 1) / W),
+               rows = double(p.m) / tiles;
   const double sums = tiles * vectors / kPanel * std::max(rows * kPanel / 2, 4.0) * double(p.k);
-  const double pack_b = vectors * double(p.k) * (p.b.column == 1 ? 2 : 5), pack_a = p.a.column == 1 ? 0 : 0.15 * double(p.m * p.k);
+  const double pack_b = vectors * double(p.k) * (p.b.column == 1 ? 2 : 5),
+               pack_a = p.a.column == 1 ? 0 : 0.15 * double(p.m * p.k);
   return sums + pack_b + pack_a + double(p.m) * vectors * (p.c.column == 1 ? 3 : 8);
 }
 
-// ------------------------------------------------------------------------------------------------------------------------ packing
-
-// `depth` rows of B, n columns -> panels of kColumns columns; the last is as wide as the whole vectors of its columns, filled up with 0.
-inline void pack_straight(const float* b, i64 row, i64 depth, i64 n, float* out) {
-  const i64 whole = n / kColumns * kColumns, rest = n - whole, wide = round_up(rest, W);
-  for (i64 k = 0; k < depth; k++, b += row) {
-    float* to = out + k * kColumns;
-    for (i64 j = 0; j < whole; j += kColumns, to += depth * kColumns) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kPanel; v++) {
-        __builtin_prefetch(b + kAhead * row + j + v * W);
-        store(to + v * W, load(b + j + v * W, full), full);
-      }
-    }
-    to += k * (wide - kColumns);
-    for (i64 j = 0; j < rest; j += W) store(to + j, rest - j >= W ? load(b + whole + j, full) : load(b + whole + j, (int)(rest - j)), full);
-  }
-}
-
-// The same of columns that are contiguous.
-inline void pack_turned(const float* b, i64 column, i64 depth, i64 n, float* out) {
-  for (i64 j = 0; j < n; j += W) {
-    const i64 panel = j / kColumns * kColumns, wide = std::min(kColumns, round_up(n - panel, W)), live = std::min(n - j, i64(W));
-    float* to = out + panel * depth + (j - panel);
-    const float* from = b + j * column;
-    for (i64 k = 0; k < depth; k += W) {
-      const int count = (int)std::min(depth - k, i64(W));
-      vf r[W];
-      if (count == W && live == W) {
-#pragma GCC unroll 16
-        for (int l = 0; l < W; l++) r[l] = load(from + l * column + k, full);
-      } else {
-        for (int l = 0; l < W; l++) r[l] = l < live ? load(from + l * column + k, count) : vf{};
-      }
-      fs::transpose(r);
-      for (int l = 0; l < count; l++) store(to + (k + l) * wide, r[l], full);
-    }
-  }
-}
+// ------------------------------------------------------------------------------------------------------------- packing
 
 inline void pack_any(const Matrices<const float>& b, i64 depth, i64 n, float* out) {
   for (i64 panel = 0; panel < n; panel += kColumns) {
     const i64 wide = std::min(kColumns, round_up(n - panel, W));
     for (i64 k = 0; k < depth; k++)
-      for (i64 j = 0; j < wide; j++) out[panel * depth + k * wide + j] = panel + j < n ? b.at[k * b.row + (panel + j) * b.column] : 0;
+      for (i64 j = 0; j < wide; j++)
+        out[panel * depth + k * wide + j] = panel + j < n ? b.at[k * b.row + (panel + j) * b.column] : 0;
   }
 }
 
 inline void pack_b(const Matrices<const float>& b, i64 depth, i64 n, float* out) {
-  if (b.column == 1) pack_straight(b.at, b.row, depth, n, out);
-  else if (b.row == 1) pack_turned(b.at, b.column, depth, n, out);
+  if (b.column == 1) pack_straight<kPanel>(b.at, b.row, depth, n, out);
+  else if (b.row == 1) pack_turned<kPanel>(b.at, b.column, depth, n, out);
   else pack_any(b, depth, n, out);
 }
 
-// `depth` elements of `rows` rows of A, whose columns are contiguous -> those of a column side by side. Up to W rows may be read.
+// `depth` elements of `rows` rows of A with contiguous columns -> those of a column side by side. May read W rows.
 template <class M> FN void pack_rows(const float* a, i64 column, i64 depth, i64 rows, float* out, M read) {
   for (i64 k = 0; k < depth; k++, a += column, out += rows) {
     __builtin_prefetch(a + 2 * kAhead * column);
@@ -115,7 +58,8 @@ template <class M> FN void pack_rows(const float* a, i64 column, i64 depth, i64 
 // Tiles [begin, end) of rows of A -> each `depth` times its rows, side by side.
 inline void pack_a(const Matrices<const float>& a, const Even& tiles, i64 begin, i64 end, i64 depth, float* out) {
   const i64 first = tiles.begin(begin), last = tiles.begin(end);
-  for (i64 k0 = 0; k0 < depth; k0 += kStrip)  // so that a line of A is still there for the next tile, which has a part of it
+  // so that a line of A is still there for the next tile, which has a part of it
+  for (i64 k0 = 0; k0 < depth; k0 += kStrip)
     for (i64 t = begin; t < end; t++) {
       const i64 row = tiles.begin(t), rows = tiles.size(t), count = std::min(kStrip, depth - k0);
       const float* from = a.at + row * a.row + k0 * a.column;
@@ -131,7 +75,7 @@ inline void pack_a(const Matrices<const float>& a, const Even& tiles, i64 begin,
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------------- a tile's sums
+// ------------------------------------------------------------------------------------------------------- a tile's sums
 
 // The sum over `depth` of some rows of A (`row` apart, or packed) with a panel of B, or that added to `out`.
 using Tile = void (*)(const float* a, i64 row, const float* b, i64 depth, float* out, bool add);
@@ -160,7 +104,6 @@ inline void put_rows(const Problem& p, i64 i0, int rows, i64 j0, int vectors, co
     }
 }
 
-// C's columns are contiguous.
 inline void put_columns(const Problem& p, i64 i0, int rows, i64 j0, int vectors, const float* out, bool first) {
   for (int v = 0; v < vectors; v++) {
     vf r[W];
@@ -171,7 +114,7 @@ inline void put_columns(const Problem& p, i64 i0, int rows, i64 j0, int vectors,
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------- all
+// ----------------------------------------------------------------------------------------------------------------- all
 
 // Even steps of at most `most` through [0, n), multiples of `unit`.
 inline i64 step_of(i64 n, i64 most, i64 unit) {
@@ -179,9 +122,10 @@ inline i64 step_of(i64 n, i64 most, i64 unit) {
   return std::max(round_up((n + steps - 1) / steps, unit), unit);
 }
 
-// Rows [0, rows) of a block of A, `depth` deep, with the packed columns of B; `a` steps by `row` between rows, or is packed.
+// Rows [0, rows) of a block of A, `depth` deep, with the packed columns of B; `a` steps by `row`, or is packed.
 template <class Put>
-void multiply_rows(i64 row, i64 i0, int rows, i64 j0, i64 columns, const float* a, bool packed, const float* panels, i64 depth, bool first, Put put) {
+void multiply_rows(i64 row, i64 i0, int rows, i64 j0, i64 columns, const float* a, bool packed, const float* panels,
+                   i64 depth, bool first, Put put) {
   alignas(64) float sums[kMost * kBlock / kSpan];
   const i64 span = step_of(depth, kSpan, W);
   for (i64 k = 0; k < depth || k == 0; k += span) {
@@ -201,7 +145,7 @@ inline Scratch& blocks_memory() {
   return memory;
 }
 
-// `pack(k0, depth, j0, n, out)` packs a block of B, `put(i0, rows, j0, vectors, sums, first)` takes the sums of a tile, or of a part of their products.
+// `pack(k0, depth, j0, n, out)` packs a block of B, `put(i0, rows, j0, vectors, sums, first)` takes a tile's sums.
 template <class Pack, class Put> void multiply(const Problem& p, Pack pack, Put put) {
   const i64 deep = step_of(p.k, kDepth, W), wide = step_of(p.n, kBlock / deep / kColumns * kColumns, kColumns);
   const Even tiles(p.m, kMost);
@@ -218,8 +162,10 @@ template <class Pack, class Put> void multiply(const Problem& p, Pack pack, Put 
         const i64 t1 = std::min(t0 + kRowBlock, tiles.groups);
         if (packed) pack_a(a, tiles, t0, t1, depth, block);
         for (i64 t = t0; t < t1; t++) {
-          const float* from = packed ? block + (tiles.begin(t) - tiles.begin(t0)) * depth : a.at + tiles.begin(t) * a.row;
-          multiply_rows(a.row, tiles.begin(t), tiles.size(t), j0, columns, from, packed, panels, depth, k0 == 0 && !p.add, put);
+          const float* from = packed ? block + (tiles.begin(t) - tiles.begin(t0)) * depth
+                                     : a.at + tiles.begin(t) * a.row;
+          multiply_rows(a.row, tiles.begin(t), tiles.size(t), j0, columns, from, packed, panels, depth,
+                        k0 == 0 && !p.add, put);
         }
       }
     }

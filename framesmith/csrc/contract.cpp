@@ -1,37 +1,28 @@
-// `_C.contract`: the contraction template of generated code with run-time geometry. It measures candidates at compile time of a graph and
-// serves as the template's eager meaning.
+// `_C.contract`: the contraction template of generated code with run-time geometry. It measures candidates at compile
+// time of a graph and serves as the template's eager meaning.
 #include <Python.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../codegen/cpp/contraction.h"
+#include "tile.h"
 
+namespace framesmith {
 namespace {
-using fs::i64;
-using fs::Runs;
-using fs::W;
-using Tile = void (*)(const float*, i64, const Runs&, const float*, float*);
 
 struct Geometry {
   i64 images, image_stride, lines, line_stride, m, lda, n, rows, columns;
-  Runs runs;
+  fs::Runs runs;
 };
-
-template <int NV, int MR> Tile by_rows(int rows) {
-  if constexpr (MR == 0) return nullptr;
-  else return rows == MR ? (Tile)fs::contract_tile<MR, NV> : by_rows<NV, MR - 1>(rows);
-}
 
 // Every tile whose accumulators, one row of B and one broadcast fit the registers.
 constexpr int kRegisters = W == 16 ? 32 : 16;
-Tile tile_of(int rows, int vectors) {
-  switch (vectors) {
-    case 1: return by_rows<1, kRegisters - 3>(rows);
-    case 2: return by_rows<2, (kRegisters - 3) / 2>(rows);
-    case 3: return by_rows<3, (kRegisters - 4) / 3>(rows);
-    case 4: return by_rows<4, (kRegisters - 4) / 4>(rows);
-    default: return nullptr;
-  }
+constexpr int most_rows(int vectors) { return (kRegisters - (vectors < 3 ? 3 : 4)) / vectors; }
+bool has_tile(i64 rows, i64 vectors) { return vectors > 0 && vectors <= 4 && rows > 0 && rows <= most_rows(vectors); }
+auto tile_of(int rows, int vectors) {
+  return with_constant<4>(vectors, [rows](auto nv) {
+    constexpr int NV = decltype(nv)::value;
+    return with_constant<most_rows(NV)>(rows, [](auto mr) { return &fs::contract_tile<mr, NV>; });
+  });
 }
 
 void contract(const float* a, const float* b, float* out, const Geometry& g) {
@@ -41,12 +32,12 @@ void contract(const float* a, const float* b, float* out, const Geometry& g) {
   for (i64 p = 0; p < panels; p++)
     for (i64 t = 0; t < tasks; t++) {
       alignas(64) float buffer[32 * W];
-      const i64 line = t / blocks, first = p * g.columns, wide = g.n - first < g.columns ? g.n - first : g.columns;
+      const i64 line = t / blocks, first = p * g.columns, wide = std::min(g.n - first, g.columns);
       const int vectors = (int)((wide + W - 1) / W);
       const float* base = a + line / g.lines * g.image_stride + line % g.lines * g.line_stride;
-      const i64 stop = (t % blocks + 1) * g.rows * 8 < g.m ? (t % blocks + 1) * g.rows * 8 : g.m;
+      const i64 stop = std::min((t % blocks + 1) * g.rows * 8, g.m);
       for (i64 m = t % blocks * g.rows * 8; m < stop; m += g.rows) {
-        const int rows = (int)(stop - m < g.rows ? stop - m : g.rows);
+        const int rows = (int)std::min(stop - m, g.rows);
         tile_of(rows, vectors)(base + m * g.lda, g.lda, g.runs, b + first * total_depth, buffer);
         for (int i = 0; i < rows; i++)
           __builtin_memcpy(out + (line * g.m + m + i) * g.n + first, buffer + i * vectors * W, wide * sizeof(float));
@@ -57,12 +48,12 @@ void contract(const float* a, const float* b, float* out, const Geometry& g) {
 PyObject* py_contract(PyObject*, PyObject* args) {
   long long a, b, out;
   Geometry g;
-  long v[14];
-  if (!PyArg_ParseTuple(args, "LLL(llllllllllllll)", &a, &b, &out, v, v + 1, v + 2, v + 3, v + 4, v + 5, v + 6, v + 7, v + 8, v + 9, v + 10,
-                        v + 11, v + 12, v + 13))
+  fs::Runs& r = g.runs;
+  if (!PyArg_ParseTuple(args, "LLL(llllllllllllll)", &a, &b, &out, &g.images, &g.image_stride, &g.lines, &g.line_stride,
+                        &g.m, &g.lda, &g.n, &g.rows, &g.columns, &r.outer, &r.outer_stride, &r.inner, &r.inner_stride,
+                        &r.depth))
     return nullptr;
-  g = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], {v[9], v[10], v[11], v[12], v[13]}};
-  if (g.columns % W || !tile_of((int)g.rows, (int)(g.columns / W))) {
+  if (g.columns % W || !has_tile(g.rows, g.columns / W)) {
     PyErr_Format(PyExc_ValueError, "no tile of %lld rows and %lld columns", (long long)g.rows, (long long)g.columns);
     return nullptr;
   }
@@ -72,10 +63,11 @@ PyObject* py_contract(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// Fresh memory of some megabytes comes in huge pages where the system has them: the faults of small ones cost more than the packing.
+// Fresh memory of some megabytes comes in huge pages where there are any: small ones' faults cost more than packing.
 void want_huge_pages(float* p, i64 bytes) {
 #ifdef MADV_HUGEPAGE
-  const i64 page = sysconf(_SC_PAGESIZE), first = ((i64)p + page - 1) / page * page, last = ((i64)p + bytes) / page * page;
+  const i64 page = sysconf(_SC_PAGESIZE), first = ((i64)p + page - 1) / page * page,
+            last = ((i64)p + bytes) / page * page;
   if (last - first >= (1 << 20)) madvise((void*)first, last - first, MADV_HUGEPAGE);
 #endif
 }
@@ -84,25 +76,26 @@ void want_huge_pages(float* p, i64 bytes) {
 template <int B> void transpose(const float* w, i64 n_stride, float* to, i64 wide, i64 live) {
   for (i64 j0 = 0; j0 < live; j0 += B) {
     float block[B][B];
-    const i64 count = live - j0 < B ? live - j0 : B;
+    const i64 count = std::min(live - j0, i64(B));
     for (i64 j = 0; j < count; j++)
       for (i64 k = 0; k < B; k++) block[k][j] = w[k + (j0 + j) * n_stride];
     for (i64 k = 0; k < B; k++) __builtin_memcpy(to + k * wide + j0, block[k], count * sizeof(float));
   }
 }
 
-// w[k * k_stride + n * n_stride] -> panels of `columns` columns, the last one rounded up to whole vectors and zero-filled.
+// w[k * k_stride + n * n_stride] -> panels of `columns` columns, the last one of whole vectors, filled up with 0.
 void pack(const float* w, float* out, i64 depth, i64 n, i64 k_stride, i64 n_stride, i64 columns) {
   const i64 panels = (n + columns - 1) / columns;
   constexpr i64 B = 16;
-  want_huge_pages(out, (i64)sizeof(float) * depth * ((n + W - 1) / W * W));
+  want_huge_pages(out, (i64)sizeof(float) * depth * round_up(n, W));
 #pragma omp parallel for schedule(dynamic) if (depth * n > 100000)
   for (i64 p = 0; p < panels; p++) {
-    const i64 first = p * columns, live = n - first < columns ? n - first : columns, wide = live == columns ? columns : (live + W - 1) / W * W;
+    const i64 first = p * columns, live = std::min(n - first, columns);
+    const i64 wide = live == columns ? columns : round_up(live, W);
     float* to = out + first * depth;
     const float* from = w + first * n_stride;
     for (i64 k0 = 0; k0 < depth; k0 += B) {
-      const i64 k1 = k0 + B < depth ? k0 + B : depth;
+      const i64 k1 = std::min(k0 + B, depth);
       if (n_stride == 1) {
         for (i64 k = k0; k < k1; k++) __builtin_memcpy(to + k * wide, from + k * k_stride, live * sizeof(float));
       } else if (k_stride == 1 && k1 - k0 == B) {
@@ -128,14 +121,17 @@ PyObject* py_pack(PyObject*, PyObject* args) {
 }
 
 PyMethodDef methods[] = {
-    {"pack", py_pack, METH_VARARGS, "pack(weight, out, depth, n, k_stride, n_stride, columns): float32 panels (see loops.contract)."},
+    {"pack", py_pack, METH_VARARGS,
+     "pack(weight, out, depth, n, k_stride, n_stride, columns): float32 panels (see loops.contract)."},
     {"contract", py_contract, METH_VARARGS,
-     "contract(a, b, out, geometry): addresses of float32 data, and (images, image_stride, lines, line_stride, m, lda, n, rows, columns,\n"
-     "outer runs, their stride, inner runs, their stride, depth); writes out[images, lines, m, n]."},
+     "contract(a, b, out, geometry): addresses of float32 data, and (images, image_stride, lines, line_stride, m, lda, "
+     "n, rows, columns,\nouter runs, their stride, inner runs, their stride, depth); writes out[images, lines, m, n]."},
     {nullptr, nullptr, 0, nullptr}};
 }  // namespace
+}  // namespace framesmith
 
 int init_contract(PyObject* module) {
+  using namespace framesmith;
   return PyModule_AddFunctions(module, methods) < 0 || PyModule_AddIntConstant(module, "LANES", W) < 0 ||
                  PyModule_AddIntConstant(module, "VECTOR_REGISTERS", kRegisters) < 0
              ? -1

@@ -1,5 +1,6 @@
-// Convolutions as products of matrices, of which the images' (a row a channel and position of the kernel, a column a place of the result) is
-// never whole in memory: what is packed of it is read from the image, what is computed of it is added to the image.
+// Convolutions as products of matrices, of which the images' (a row a channel and position of the kernel, a column a
+// place of the result) is never whole in memory: what is packed of it is read from the image, what is computed of it is
+// added to the image.
 //
 //   results        = weights  * matrix(images)       (outs, rows) (rows, places)
 //   weights'       = results' * matrix(images)^T     (outs, places) (places, rows)
@@ -19,7 +20,8 @@ constexpr double kParallel = 2e5;  // multiply-adds from which a second thread p
 // The matrix of one group of an image.
 class Matrix {
  public:
-  Matrix(const Convolution& c, const float* image) : c_(c), image_(const_cast<float*>(image)), places_(c.out[0] * c.out[1]) {}
+  Matrix(const Convolution& c, const float* image)
+      : c_(c), image_(const_cast<float*>(image)), places_(c.out[0] * c.out[1]) {}
 
   // Elements [j, j + count) of row `row`.
   void read(i64 row, i64 j, i64 count, float* out) const {
@@ -41,13 +43,15 @@ class Matrix {
   }
 
  private:
-  // Calls `f(line of the image or null, x of the first, how many)` for each line of the result that the elements are of.
+  // Calls `f(line of the image or null, x of the first, how many)` for each line of the result that has elements.
   template <class F> void segments(i64 row, i64 j, i64 count, F f) const {
-    const i64 taps = c_.kernel[0] * c_.kernel[1], channel = row / taps, p = row % taps / c_.kernel[1], q = row % c_.kernel[1];
+    const i64 taps = c_.kernel[0] * c_.kernel[1], channel = row / taps, p = row % taps / c_.kernel[1],
+              q = row % c_.kernel[1];
     float* const plane = image_ + channel * c_.size[0] * c_.size[1];
     for (i64 line = j / c_.out[1], at = j % c_.out[1]; count > 0; line++, at = 0) {
       const i64 n = std::min(count, c_.out[1] - at), y = line * c_.stride[0] - c_.padding[0] + p * c_.dilation[0];
-      f(y >= 0 && y < c_.size[0] ? plane + y * c_.size[1] : nullptr, at * c_.stride[1] - c_.padding[1] + q * c_.dilation[1], n);
+      f(y >= 0 && y < c_.size[0] ? plane + y * c_.size[1] : nullptr,
+        at * c_.stride[1] - c_.padding[1] + q * c_.dilation[1], n);
       count -= n;
     }
   }
@@ -82,8 +86,8 @@ class Matrix {
 struct Sizes {
   i64 rows, places, image, weight, result;  // of a group's matrix; elements of a group's image, weight and result
   explicit Sizes(const Convolution& c)
-      : rows(c.channels * c.kernel[0] * c.kernel[1]), places(c.out[0] * c.out[1]), image(c.channels * c.size[0] * c.size[1]), weight(c.outs * rows),
-        result(c.outs * places) {}
+      : rows(c.channels * c.kernel[0] * c.kernel[1]), places(c.out[0] * c.out[1]),
+        image(c.channels * c.size[0] * c.size[1]), weight(c.outs * rows), result(c.outs * places) {}
 };
 
 i64 threads_for(const Convolution& c, const Sizes& s, i64 threads) {
@@ -96,29 +100,10 @@ Even parts_of(i64 n, i64 unit, i64 tasks, i64 threads) {
   return {units, (units + parts - 1) / parts};
 }
 
-float total(vf x) {
-  const fs::hf half = FS_LO(x) + FS_HI(x);
-  float sum[W / 2];
-  __builtin_memcpy(sum, &half, sizeof sum);
-  for (int n = W / 4; n; n /= 2)
-    for (int l = 0; l < n; l++) sum[l] += sum[l + n];
-  return sum[0];
-}
-
-float dot(const float* x, const float* y, i64 n) {
-  vf sum[2] = {};
-  i64 i = 0;
-  for (; i + 2 * W <= n; i += 2 * W)
-    for (int v = 0; v < 2; v++) sum[v] += load(x + i + v * W, full) * load(y + i + v * W, full);
-  for (; i < n; i += W) {
-    const int live = (int)std::min(n - i, i64(W));
-    sum[0] += load(x + i, live) * load(y + i, live);
-  }
-  return total(sum[0] + sum[1]);
-}
 
 // Weights of a group with few results, as dot products of the matrix's rows, a strip of places at a time.
-void few_weights(const Convolution& c, const Sizes& s, i64 group, const float* tangents, const float* images, float* weights) {
+void few_weights(const Convolution& c, const Sizes& s, i64 group, const float* tangents, const float* images,
+                 float* weights) {
   alignas(64) float row[kSpan];
   std::fill_n(weights + group * s.weight, s.weight, 0.0f);
   for (i64 n = 0; n < c.count; n++) {
@@ -128,16 +113,18 @@ void few_weights(const Convolution& c, const Sizes& s, i64 group, const float* t
       for (i64 j = 0; j < s.places; j += kSpan) {
         const i64 count = std::min(kSpan, s.places - j);
         matrix.read(r, j, count, row);
-        for (i64 o = 0; o < c.outs; o++) weights[group * s.weight + o * s.rows + r] += dot(tangent + o * s.places + j, row, count);
+        for (i64 o = 0; o < c.outs; o++)
+          weights[group * s.weight + o * s.rows + r] += dot(tangent + o * s.places + j, row, count);
       }
   }
 }
 
-// A channel of an image, padded; its columns by their rest when divided by the stride, so that what a position of the kernel meets is contiguous.
+// A channel of an image, padded; columns by their rest modulo the stride: what a tap of the kernel meets is contiguous.
 class Plane {
  public:
   Plane(const Convolution& c, float* memory)
-      : c_(c), at_(memory), phase_(c.out[1] + (c.kernel[1] - 1) * c.dilation[1] / c.stride[1] + W), pitch_(phase_ * c.stride[1]) {}
+      : c_(c), at_(memory), phase_(c.out[1] + (c.kernel[1] - 1) * c.dilation[1] / c.stride[1] + W),
+        pitch_(phase_ * c.stride[1]) {}
   static i64 room(const Convolution& c) { return lines(c) * Plane(c, nullptr).pitch_; }
 
   void fill(const float* image) {
@@ -163,7 +150,9 @@ class Plane {
   }
 
  private:
-  static i64 lines(const Convolution& c) { return (c.out[0] - 1) * c.stride[0] + (c.kernel[0] - 1) * c.dilation[0] + 1; }
+  static i64 lines(const Convolution& c) {
+    return (c.out[0] - 1) * c.stride[0] + (c.kernel[0] - 1) * c.dilation[0] + 1;
+  }
   const Convolution& c_;
   float* at_;
   i64 phase_, pitch_;
@@ -172,7 +161,8 @@ class Plane {
 constexpr int kTaps = 7;
 
 // Adds to Q weights of row `p` of a kernel what lines [l0, l1) of the result give.
-template <int Q> void add_taps(const Convolution& c, const Plane& plane, i64 p, i64 l0, i64 l1, const float* tangent, float* weights) {
+template <int Q>
+void add_taps(const Convolution& c, const Plane& plane, i64 p, i64 l0, i64 l1, const float* tangent, float* weights) {
   vf sum[Q] = {};
   i64 from[Q];
   for (int q = 0; q < Q; q++) from[q] = plane.line(0, p, q) - plane.line(0, p, 0);
@@ -187,17 +177,14 @@ template <int Q> void add_taps(const Convolution& c, const Plane& plane, i64 p, 
     for (; j + W <= c.out[1]; j += W) step(full);
     if (j < c.out[1]) step((int)(c.out[1] - j));
   }
-  for (int q = 0; q < Q; q++) weights[q] += total(sum[q]);
-}
-template <int Q> auto taps_of(i64 taps) {
-  if constexpr (Q == 1) return &add_taps<1>;
-  else return taps == Q ? &add_taps<Q> : taps_of<Q - 1>(taps);
+  for (int q = 0; q < Q; q++) weights[q] += fs::fold_sum(sum[q]);
 }
 
 // Weights of a group with few results, a row of a kernel at a time.
-void small_weights(const Convolution& c, const Sizes& s, i64 group, const float* tangents, const float* images, float* weights) {
+void small_weights(const Convolution& c, const Sizes& s, i64 group, const float* tangents, const float* images,
+                   float* weights) {
   Plane plane(c, blocks_memory().get(Plane::room(c)));
-  const auto taps = taps_of<kTaps>(c.kernel[1]);
+  const auto taps = with_constant<kTaps>((int)c.kernel[1], [](auto q) { return &add_taps<q>; });
   const i64 strip = std::max(kSpan * W / 2 / c.out[1], i64(1));
   std::fill_n(weights + group * s.weight, s.weight, 0.0f);
   for (i64 n = 0; n < c.count; n++)
@@ -206,9 +193,16 @@ void small_weights(const Convolution& c, const Sizes& s, i64 group, const float*
       for (i64 o = 0; o < c.outs; o++)
         for (i64 l = 0; l < c.out[0]; l += strip)
           for (i64 p = 0; p < c.kernel[0]; p++)
-            taps(c, plane, p, l, std::min(l + strip, c.out[0]), tangents + (n * c.groups + group) * s.result + o * s.places,
+            taps(c, plane, p, l, std::min(l + strip, c.out[0]),
+                 tangents + (n * c.groups + group) * s.result + o * s.places,
                  weights + group * s.weight + o * s.rows + (channel * c.kernel[0] + p) * c.kernel[1]);
     }
+}
+
+auto putting_rows(const Problem& p) {
+  return [&p](i64 i0, int rows, i64 j0, int vectors, const float* sums, bool first) {
+    put_rows(p, i0, rows, j0, vectors, sums, first);
+  };
 }
 
 // Rows [r0, r0 + n) of the matrix, places [k0, k0 + depth) -> panels, its rows being the columns of B.
@@ -219,7 +213,7 @@ void pack_matrix_turned(const Matrix& matrix, i64 r0, i64 n, i64 k0, i64 depth, 
     for (i64 k = 0; k < depth; k += kStrip) {
       const i64 count = std::min(kStrip, depth - k);
       for (i64 j = 0; j < live; j++) matrix.read(r0 + panel + j, k0 + k, count, rows + j * kStrip);
-      pack_turned(rows, kStrip, count, live, out + panel * depth + k * wide);
+      pack_turned<kPanel>(rows, kStrip, count, live, out + panel * depth + k * wide);
     }
   }
 }
@@ -240,20 +234,24 @@ void pack_matrix(const Matrix& matrix, i64 k0, i64 depth, i64 j0, i64 n, float* 
 
 }  // namespace
 
-void convolve(const Convolution& c, const float* images, const float* weights, const float* bias, float* results, int given) {
+void convolve(const Convolution& c, const float* images, const float* weights, const float* bias, float* results,
+              int given) {
   const Sizes s(c);
   const i64 threads = threads_for(c, s, given), tasks = c.count * c.groups;
   const Even cut = parts_of(s.places, kColumns, tasks, threads);
 #pragma omp parallel for collapse(2) schedule(static) num_threads((int)threads) if (threads > 1)
   for (i64 task = 0; task < tasks; task++)
     for (i64 part = 0; part < cut.groups; part++) {
-      const i64 group = task % c.groups, first = cut.begin(part) * kColumns, last = std::min(cut.begin(part + 1) * kColumns, s.places);
+      const i64 group = task % c.groups, first = cut.begin(part) * kColumns,
+                last = std::min(cut.begin(part + 1) * kColumns, s.places);
       const Matrix matrix(c, images + task * s.image);
-      const Problem p{c.outs, last - first, s.rows, {weights + group * s.weight, 0, s.rows, 1}, {}, {results + task * s.result + first, 0, s.places, 1},
+      const Matrices weight{weights + group * s.weight, 0, s.rows, 1};
+      const Problem p{c.outs, last - first, s.rows, weight, {}, {results + task * s.result + first, 0, s.places, 1},
                       {bias ? bias + group * c.outs : nullptr, 0, 1, 0}, false};
-      multiply(
-          p, [&](i64 k0, i64 depth, i64 j0, i64 n, float* out) { pack_matrix(matrix, k0, depth, first + j0, n, out); },
-          [&](i64 i0, int rows, i64 j0, int vectors, const float* sums, bool fresh) { put_rows(p, i0, rows, j0, vectors, sums, fresh); });
+      auto packed = [&](i64 k0, i64 depth, i64 j0, i64 n, float* out) {
+        pack_matrix(matrix, k0, depth, first + j0, n, out);
+      };
+      multiply(p, packed, putting_rows(p));
     }
 }
 
@@ -269,11 +267,16 @@ void convolve_images(const Convolution& c, const float* tangents, const float* w
       std::fill_n(image, count * plane, 0.0f);
       const Matrix matrix(c, image);
       const float* tangent = tangents + task * s.result;
-      const Problem p{count * taps, s.places, c.outs, {weights + group * s.weight + first * taps, 0, 1, s.rows}, {tangent, 0, s.places, 1}, {}, {}, false};
+      const Problem p{count * taps, s.places, c.outs, {weights + group * s.weight + first * taps, 0, 1, s.rows},
+                      {tangent, 0, s.places, 1}, {}, {}, false};
       multiply(
-          p, [&](i64 k0, i64 depth, i64 j0, i64 n, float* out) { pack_straight(tangent + k0 * s.places + j0, s.places, depth, n, out); },
+          p,
+          [&](i64 k0, i64 depth, i64 j0, i64 n, float* out) {
+            pack_straight<kPanel>(tangent + k0 * s.places + j0, s.places, depth, n, out);
+          },
           [&](i64 i0, int rows, i64 j0, int vectors, const float* sums, bool) {
-            for (int i = 0; i < rows; i++) matrix.add(i0 + i, j0, std::min(i64(vectors) * W, s.places - j0), sums + i * vectors * W);
+            for (int i = 0; i < rows; i++)
+              matrix.add(i0 + i, j0, std::min(i64(vectors) * W, s.places - j0), sums + i * vectors * W);
           });
     }
 }
@@ -295,9 +298,10 @@ void convolve_weights(const Convolution& c, const float* tangents, const float* 
         const Matrix matrix(c, images + task * s.image);
         const Problem p{c.outs, last - first, s.places, {tangents + task * s.result, 0, s.places, 1}, {},
                         {weights + group * s.weight + first, 0, s.rows, 1}, {}, n > 0};
-        multiply(
-            p, [&](i64 k0, i64 depth, i64 j0, i64 m, float* out) { pack_matrix_turned(matrix, first + j0, m, k0, depth, out); },
-            [&](i64 i0, int rows, i64 j0, int vectors, const float* sums, bool fresh) { put_rows(p, i0, rows, j0, vectors, sums, fresh); });
+        auto packed = [&](i64 k0, i64 depth, i64 j0, i64 m, float* out) {
+          pack_matrix_turned(matrix, first + j0, m, k0, depth, out);
+        };
+        multiply(p, packed, putting_rows(p));
       }
     }
 }

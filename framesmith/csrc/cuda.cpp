@@ -16,60 +16,48 @@ constexpr int kMaxDynamicShared = 8;         // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SH
 constexpr unsigned kSharedOfOld = 48 << 10;  // what a kernel gets without asking
 constexpr unsigned kNonBlocking = 1;         // CU_STREAM_NON_BLOCKING
 
-struct Driver {
-  Status (*module_load)(void** module, const void* image);
-  Status (*module_function)(void** function, void* module, const char* name);
-  Status (*function_set)(void* function, int attribute, int value);
-  Status (*launch)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void* stream,
-                   void** arguments, void** extra);
-  Status (*copy_in)(uintptr_t to, const void* from, size_t bytes, void* stream);
-  Status (*copy_within)(uintptr_t to, uintptr_t from, size_t bytes, void* stream);
-  Status (*launch_graph)(void* executable, void* stream);
-  Status (*is_capturing)(void* stream, int* status);
-  Status (*new_stream)(void** stream, unsigned flags);
-  Status (*current_context)(void** context);
-  Status (*set_context)(void* context);
-  Status (*device)(int* device, int ordinal);
-  Status (*retain_primary)(void** context, int device);
-  Status (*error_text)(Status status, const char** text);
-  Status (*current_stream)(int32_t device, void** stream);  // PyTorch's, by its stable C functions
+class Library {
+ public:
+  Library(const char* name, int flags) : library_(dlopen(name, flags)) {
+    TORCH_CHECK(library_, "framesmith: cannot load ", name, ": ", dlerror());
+  }
+  struct Symbol {
+    void* found;
+    template <typename F> operator F*() const { return reinterpret_cast<F*>(found); }
+  };
+  Symbol operator[](const char* name) const {
+    void* found = dlsym(library_, name);
+    TORCH_CHECK(found, "framesmith: ", name, " is missing");
+    return {found};
+  }
+
+ private:
+  void* library_;
 };
 
-void* open_library(const char* name, int flags) {
-  void* library = dlopen(name, flags);
-  TORCH_CHECK(library, "framesmith: cannot load ", name, ": ", dlerror());
-  return library;
-}
-
-template <typename F>
-void find(F& function, void* library, const char* name) {
-  function = reinterpret_cast<F>(dlsym(library, name));
-  TORCH_CHECK(function, "framesmith: ", name, " is missing");
-}
-
-Driver open_driver() {
-  Driver d;
-  void* cuda = open_library("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  find(d.module_load, cuda, "cuModuleLoadData");
-  find(d.module_function, cuda, "cuModuleGetFunction");
-  find(d.function_set, cuda, "cuFuncSetAttribute");
-  find(d.launch, cuda, "cuLaunchKernel");
-  find(d.copy_in, cuda, "cuMemcpyHtoDAsync_v2");
-  find(d.copy_within, cuda, "cuMemcpyDtoDAsync_v2");
-  find(d.launch_graph, cuda, "cuGraphLaunch");
-  find(d.is_capturing, cuda, "cuStreamIsCapturing");
-  find(d.new_stream, cuda, "cuStreamCreate");
-  find(d.current_context, cuda, "cuCtxGetCurrent");
-  find(d.set_context, cuda, "cuCtxSetCurrent");
-  find(d.device, cuda, "cuDeviceGet");
-  find(d.retain_primary, cuda, "cuDevicePrimaryCtxRetain");
-  find(d.error_text, cuda, "cuGetErrorString");
-  find(d.current_stream, open_library("libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD), "aoti_torch_get_current_cuda_stream");
-  return d;
-}
+struct Driver {
+  Library cuda{"libcuda.so.1", RTLD_NOW | RTLD_LOCAL}, torch{"libtorch_cuda.so", RTLD_NOW | RTLD_NOLOAD};
+  Status (*module_load)(void** module, const void* image) = cuda["cuModuleLoadData"];
+  Status (*module_function)(void** function, void* module, const char* name) = cuda["cuModuleGetFunction"];
+  Status (*function_set)(void* function, int attribute, int value) = cuda["cuFuncSetAttribute"];
+  Status (*launch)(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void* stream, void** arguments, void** extra) = cuda["cuLaunchKernel"];
+  Status (*copy_in)(uintptr_t to, const void* from, size_t bytes, void* stream) = cuda["cuMemcpyHtoDAsync_v2"];
+  Status (*copy_within)(uintptr_t to, uintptr_t from, size_t bytes, void* stream) = cuda["cuMemcpyDtoDAsync_v2"];
+  Status (*launch_graph)(void* executable, void* stream) = cuda["cuGraphLaunch"];
+  Status (*is_capturing)(void* stream, int* status) = cuda["cuStreamIsCapturing"];
+  Status (*new_stream)(void** stream, unsigned flags) = cuda["cuStreamCreate"];
+  Status (*current_context)(void** context) = cuda["cuCtxGetCurrent"];
+  Status (*set_context)(void* context) = cuda["cuCtxSetCurrent"];
+  Status (*device)(int* device, int ordinal) = cuda["cuDeviceGet"];
+  Status (*retain_primary)(void** context, int device) = cuda["cuDevicePrimaryCtxRetain"];
+  Status (*error_text)(Status status, const char** text) = cuda["cuGetErrorString"];
+  // PyTorch's, by its stable C functions
+  Status (*current_stream)(int32_t device, void** stream) = torch["aoti_torch_get_current_cuda_stream"];
+};
 
 const Driver& driver() {
-  static const Driver found = open_driver();
+  static const Driver found;
   return found;
 }
 
@@ -79,7 +67,8 @@ void need_context(int ordinal) {
   if (C10_LIKELY(context != nullptr)) return;
   int device = 0;
   check_cuda(driver().device(&device, ordinal), "no such device");
-  check_cuda(driver().retain_primary(&context, device), "no context");  // held by the runtime as well, for the life of the process
+  // held by the runtime as well, for the life of the process
+  check_cuda(driver().retain_primary(&context, device), "no context");
   check_cuda(driver().set_context(context), "no context");
 }
 
@@ -103,7 +92,8 @@ CudaKernel load_cuda_kernel(int device, const Image& image) {
     check_cuda(driver().module_load(&module, image.image.data()), "cannot load a kernel");
     check_cuda(driver().module_function(&found, module, image.name.c_str()), "cannot find a kernel");
     if (image.shared > kSharedOfOld)
-      check_cuda(driver().function_set(found, kMaxDynamicShared, static_cast<int>(image.shared)), "too much shared memory");
+      check_cuda(driver().function_set(found, kMaxDynamicShared, static_cast<int>(image.shared)),
+                 "too much shared memory");
     function = found;
   }
   return {function, image.threads, image.shared};
@@ -126,7 +116,8 @@ void copy_to_cuda(void* to, const void* from, size_t bytes, void* stream) {
 }
 
 void copy_on_cuda(void* to, const void* from, size_t bytes, void* stream) {
-  check_cuda(driver().copy_within(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream), "cannot copy on the device");
+  check_cuda(driver().copy_within(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream),
+             "cannot copy on the device");
 }
 
 int launch_cuda_graph(void* executable, void* stream) { return driver().launch_graph(executable, stream); }

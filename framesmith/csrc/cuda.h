@@ -1,4 +1,4 @@
-// Kernels on CUDA devices through the driver, which is loaded at run time: one build of the extension serves machines with and without a GPU.
+// Kernels on CUDA devices by the driver, which is loaded at run time: one build serves machines with and without a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,11 +18,11 @@ struct CudaKernel {
   unsigned threads = 0, shared = 0;
 };
 
-// The kernel of `image` on `device`, which must be the current device. Equal images are loaded once a device, for the life of the process:
-// recorded CUDA graphs may call them after the compiled graph is gone. Throws when the driver refuses.
+// The kernel of `image` on `device`, which must be the current device. Equal images are loaded once a device, for the
+// life of the process: recorded CUDA graphs may call them after the compiled graph is gone.
 CudaKernel load_cuda_kernel(int device, const Image& image);
 
-// PyTorch's current stream of `device`, as the driver knows it. Makes the device's context current in a thread that has none.
+// PyTorch's current stream of `device`, as the driver knows it. A thread without a context gets the device's.
 void* cuda_stream(int device);
 
 // Throws what the driver said, unless `status` is success.

@@ -1,5 +1,5 @@
-// What the frame of a call does otherwise on a CUDA device: all memory comes from PyTorch's allocator of the device, in the order of the
-// current stream, so that its statistics, its limits and its rules for streams hold.
+// What the frame of a call does otherwise on a CUDA device: all memory comes from PyTorch's allocator of the device, in
+// the order of the current stream, so that its statistics, its limits and its rules for streams hold.
 #include "graph_frame.h"
 
 #include <ATen/ops/empty.h>
@@ -8,7 +8,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <stdexcept>
 
 namespace framesmith {
 
@@ -19,19 +18,15 @@ static void make_views(Frame& f) {
   c10::InferenceMode normal(false);  // these tensors outlive the call
   auto over = [&](int v, int64_t offset) {
     const Value& value = f.plan.values[v];
-    const Geometry& g = f.geometry[v];
-    at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(f.scratch), c10::DispatchKeySet(c10::DispatchKey::CUDA), c10::scalarTypeToTypeMeta(value.dtype));
-    t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, offset);
-    f.tensors[v] = std::move(t);
-    f.refs[v] = &f.tensors[v];
+    f.own(v, tensor_on(f.scratch, value.dtype, f.geometry[v].size, f.geometry[v].stride, offset));
   };
   auto place = [&](int v, int64_t itemsize) { return f.plan.values[v].ref.get(f.table.data()) / itemsize; };
   for (int v : f.plan.arena_values)
     if (f.plan.values[v].as_tensor) over(v, place(v, static_cast<int64_t>(c10::elementSize(f.plan.values[v].dtype))));
   for (int v : f.plan.arena_views) {
     const Value& value = f.plan.values[v];
-    over(v, place(static_cast<int>(value.ref.literal), static_cast<int64_t>(c10::elementSize(value.dtype))) + f.geometry[v].offset);
+    over(v, place(static_cast<int>(value.ref.literal), static_cast<int64_t>(c10::elementSize(value.dtype))) +
+                f.geometry[v].offset);
   }
 }
 
@@ -43,7 +38,8 @@ char* Frame::take_scratch() {
   char* start = static_cast<char*>(memory.get());
   TORCH_CHECK(reinterpret_cast<uintptr_t>(start) % kAlignment == 0, "framesmith: the device's memory is not aligned");
   if (!scratch) {
-    scratch = c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, std::move(memory), allocator, false));
+    scratch = c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                                 std::move(memory), allocator, false));
     base = nullptr;
   } else {
     scratch.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory));
@@ -55,31 +51,19 @@ char* Frame::take_scratch() {
 }
 
 int scratch_memory(Frame* frame, char** arena) {
-  try {
-    *arena = frame->take_scratch();
-    return 0;
-  } catch (...) {
-    frame->error = std::current_exception();
-    return 1;
-  }
+  return guarded(frame, [&] { *arena = frame->take_scratch(); });
 }
 
 int launch_kernel(Frame* frame, int index, unsigned x, unsigned y, unsigned z, void** arguments) {
   int status = launch_cuda_kernel(frame->kernels[index], frame->stream, x, y, z, arguments);
   if (C10_LIKELY(status == 0)) return 0;
-  try {
-    check_cuda(status, "cannot launch a kernel");
-  } catch (...) {
-    frame->error = std::current_exception();
-  }
-  return 1;
+  return guarded(frame, [&] { check_cuda(status, "cannot launch a kernel"); });
 }
 
-static constexpr uintptr_t kVector = 16;  // what kernels are compiled for
 
 void Frame::realign() {
   for (int v : plan.aligned) {
-    if (C10_LIKELY(reinterpret_cast<uintptr_t>(pointers[v]) % kVector == 0)) continue;
+    if (C10_LIKELY(is_aligned(pointers[v]))) continue;
     at::Tensor own = at::empty_strided(refs[v]->sizes(), refs[v]->strides(), refs[v]->options());
     own.copy_(*refs[v]);
     stand_in(v, std::move(own));
@@ -87,9 +71,8 @@ void Frame::realign() {
 }
 
 static at::Tensor new_table(const Frame& f, int64_t bytes) {
-  const auto device = c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
   c10::InferenceMode normal(false);  // it outlives the call
-  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(f.plan.cuda_device()));
 }
 
 std::vector<int64_t> Frame::table_sizes() const {
@@ -111,36 +94,24 @@ void Frame::finish_uploads(void* to) {
   }
 }
 
-static void* upload_later(Frame& f, Upload& u, const char* first, int64_t bytes) {
-  if (!u.memory.defined() || u.memory.numel() != bytes) {
-    f.error = std::make_exception_ptr(std::runtime_error("a table has no memory yet"));
-    return nullptr;
-  }
-  u.bytes.assign(first, first + bytes);
-  u.stream = f.stream;
-  u.pending = true;
-  return u.memory.mutable_data_ptr();
-}
-
 void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes) {
   Frame& f = *frame;
   if (f.uploads.size() <= static_cast<size_t>(slot)) f.uploads.resize(static_cast<size_t>(slot) + 1);
-  Upload& known = f.uploads[static_cast<size_t>(slot)];
+  Upload& u = f.uploads[slot];
   const char* first = static_cast<const char*>(data);
-  if (f.recording) return upload_later(f, known, first, bytes);
-  if (known.memory.defined() && known.stream == f.stream && std::equal(known.bytes.begin(), known.bytes.end(), first, first + bytes))
-    return known.memory.mutable_data_ptr();
-  try {
-    known.memory = new_table(f, bytes);  // what a kernel still reads is left as it is
-    known.bytes.assign(first, first + bytes);
-    known.stream = f.stream;
-    copy_to_cuda(known.memory.mutable_data_ptr(), known.bytes.data(), static_cast<size_t>(bytes), f.stream);
-    return known.memory.mutable_data_ptr();
-  } catch (...) {
-    known = {};
-    f.error = std::current_exception();
-    return nullptr;
-  }
+  const bool known = u.memory.defined() && u.stream == f.stream &&
+                     std::equal(u.bytes.begin(), u.bytes.end(), first, first + bytes);
+  if (known && !f.recording) return u.memory.mutable_data_ptr();
+  const int failed = guarded(frame, [&] {
+    if (!f.recording) u.memory = new_table(f, bytes);  // what a kernel still reads is left as it is
+    TORCH_CHECK(u.memory.defined() && u.memory.numel() == bytes, "a table has no memory yet");
+    u.bytes.assign(first, first + bytes);
+    u.stream = f.stream;
+    u.pending = f.recording;
+    if (!f.recording) copy_to_cuda(u.memory.mutable_data_ptr(), first, u.bytes.size(), f.stream);
+  });
+  if (failed && !f.recording) u = {};
+  return failed ? nullptr : u.memory.mutable_data_ptr();
 }
 
 }  // namespace framesmith

@@ -1,4 +1,4 @@
-// The state of a device's generator, for kernels that draw by it: `framesmith::draw_state`, called in the order in which operators draw.
+// `framesmith::draw_state`: the state of a device's generator for kernels that draw by it, in the order of operators.
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ namespace {
 using at::Tensor;
 constexpr int64_t kState = 2;  // seed and offset
 
-// Of the recording that this thread makes: where its kernels will read states, and by how much each draw moves the generator on.
+// Of the recording that this thread makes: where its kernels will read states, and how far draws move the generator.
 struct Recorded {
   Tensor states;
   std::vector<int64_t> counts;
@@ -47,7 +47,7 @@ void put(const Tensor& states, const std::vector<int64_t>& numbers, void* stream
   copy_to_cuda(states.mutable_data_ptr(), numbers.data(), numbers.size() * sizeof(int64_t), stream);
 }
 
-// A state that an operator has drawn: where nobody may ask the generator, since it stands still until the program's own recording is played.
+// A state that an operator has drawn: the generator stands still until the program's own recording is played.
 Tensor drawn_state(at::Device device) {
   constexpr int64_t most = std::numeric_limits<int64_t>::max() / 2;
   return at::randint(-most, most, {kState}, options_on(device));
@@ -68,8 +68,8 @@ Tensor draw_state(at::Device device, int64_t count) {
   return state;
 }
 
-// From here on, draws of this thread take their states in turn from `states`, two elements a draw, until `end_draws`, which says by how much
-// each moves the generator on.
+// From here on, draws of this thread take their states in turn from `states`, two elements a draw, until `end_draws`,
+// which says by how much each moves the generator on.
 void begin_draws(const Tensor& states) { recorded = Recorded{states, {}}; }
 
 std::vector<int64_t> end_draws() {

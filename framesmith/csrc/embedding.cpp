@@ -1,11 +1,12 @@
-// `framesmith::embedding_bags`: the bags of several tables in one parallel loop, bag by bag, so that what is stacked afterwards lies side by side.
+// `framesmith::embedding_bags`: bags of several tables in one parallel loop: what is stacked later lies side by side.
+#include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "operators.h"
 
 namespace framesmith {
 namespace {
@@ -29,7 +30,8 @@ void fetch(const Table& t, int64_t row) {
 typedef float Vector __attribute__((vector_size(64), aligned(4)));
 
 // Columns [j, j + 16 * NV) of a bag: its rows added in registers.
-template <int NV, class I> void columns(const Table& t, const I* indices, int64_t first, int64_t last, int64_t j, float scale, float* out) {
+template <int NV, class I>
+void columns(const Table& t, const I* indices, int64_t first, int64_t last, int64_t j, float scale, float* out) {
   Vector sum[NV] = {};
   for (int64_t i = first; i < last; i++) {
     if (indices[i] == t.padding) continue;
@@ -41,13 +43,15 @@ template <int NV, class I> void columns(const Table& t, const I* indices, int64_
   for (int v = 0; v < NV; v++) reinterpret_cast<Vector*>(out + j)[v] = sum[v] * scale;
 }
 
-// Sums (or averages) the rows indices[first, last), those equal to `padding` left out; rows up to `stored` may be fetched ahead.
-template <class I> void bag(const Table& t, const I* indices, int64_t first, int64_t last, int64_t stored, float* __restrict out) {
+// Sums (or averages) the rows indices[first, last), but for `padding`; rows up to `stored` may be fetched ahead.
+template <class I>
+void bag(const Table& t, const I* indices, int64_t first, int64_t last, int64_t stored, float* __restrict out) {
   int64_t live = 0;
   for (int64_t i = first; i < last; i++) {
     if (i + kAhead < stored) fetch(t, indices[i + kAhead]);
     const int64_t row = indices[i];
-    TORCH_CHECK_INDEX(row >= 0 && row < t.count, "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be ", row);
+    TORCH_CHECK_INDEX(row >= 0 && row < t.count,
+                      "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be ", row);
     live += row != t.padding;
   }
   const float scale = t.mean && live > 1 ? 1.0f / static_cast<float>(live) : 1.0f;
@@ -65,20 +69,24 @@ template <class I> void bag(const Table& t, const I* indices, int64_t first, int
 int64_t bags_of(const Tensor& offsets, bool include_last) { return offsets.size(0) - (include_last ? 1 : 0); }
 
 template <class I>
-void run(TensorList tables, TensorList indices, TensorList offsets, bool mean, bool include_last, int64_t padding, Tensor& out) {
-  const int64_t bags = bags_of(offsets[0], include_last), count = static_cast<int64_t>(tables.size()), width = out.size(2);
+void run(TensorList tables, TensorList indices, TensorList offsets, bool mean, bool include_last, int64_t padding,
+         Tensor& out) {
+  const int64_t bags = bags_of(offsets[0], include_last), count = static_cast<int64_t>(tables.size()),
+                width = out.size(2);
   for (const Tensor& o : offsets) {
     const I* starts = o.const_data_ptr<I>();
-    TORCH_CHECK(!o.numel() || starts[0] == 0, "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
+    TORCH_CHECK(!o.numel() || starts[0] == 0,
+                "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
                 "However, got ", o.numel() ? starts[0] : I(0));
   }
-  at::parallel_for(0, bags, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, width * count)), [&](int64_t begin, int64_t end) {
+  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(1, width * count));
+  at::parallel_for(0, bags, grain, [&](int64_t begin, int64_t end) {
     for (int64_t t = 0; t < count; t++) {
       const Table table{tables[t].const_data_ptr<float>(), tables[t].size(0), width, padding, mean};
       const I *ids = indices[t].const_data_ptr<I>(), *starts = offsets[t].const_data_ptr<I>();
       const int64_t stored = indices[t].size(0);
       for (int64_t b = begin; b < end; b++) {
-        const int64_t first = starts[b], last = b + 1 < offsets[t].size(0) ? static_cast<int64_t>(starts[b + 1]) : stored;
+        const int64_t first = starts[b], last = b + 1 < offsets[t].size(0) ? int64_t(starts[b + 1]) : stored;
         TORCH_CHECK(0 <= first && last <= stored, "embedding_bag: offsets beyond the indices");
         bag(table, ids, first, last, stored, out.data_ptr<float>() + (b * count + t) * width);
       }
@@ -86,25 +94,22 @@ void run(TensorList tables, TensorList indices, TensorList offsets, bool mean, b
   });
 }
 
-Tensor bags_meta(TensorList tables, TensorList, TensorList offsets, bool, bool include_last, int64_t) {
-  return at::empty({bags_of(offsets[0], include_last), static_cast<int64_t>(tables.size()), tables[0].size(1)}, tables[0].options());
+Tensor bags_results(TensorList tables, TensorList, TensorList offsets, bool, bool include_last, int64_t) {
+  return at::empty({bags_of(offsets[0], include_last), static_cast<int64_t>(tables.size()), tables[0].size(1)},
+                   tables[0].options());
 }
 
 // `padding`: the row left out of each bag (-1: none).
-Tensor& bags_out(TensorList tables_, TensorList indices_, TensorList offsets_, bool mean, bool include_last, int64_t padding, Tensor& out) {
+void bags(TensorList tables_, TensorList indices_, TensorList offsets_, bool mean, bool include_last, int64_t padding,
+          Tensor& out) {
   std::vector<Tensor> tables, indices, offsets;
-  for (size_t i = 0; i < tables_.size(); i++) {
-    tables.push_back(tables_[i].contiguous()), indices.push_back(indices_[i].contiguous()), offsets.push_back(offsets_[i].contiguous());
-  }
+  for (const Tensor& t : tables_) tables.push_back(t.contiguous());
+  for (const Tensor& t : indices_) indices.push_back(t.contiguous());
+  for (const Tensor& t : offsets_) offsets.push_back(t.contiguous());
   TORCH_CHECK(out.is_contiguous(), "framesmith: the result of embedding bags is dense");
-  if (indices[0].scalar_type() == at::kLong) run<int64_t>(tables, indices, offsets, mean, include_last, padding, out);
-  else run<int32_t>(tables, indices, offsets, mean, include_last, padding, out);
-  return out;
-}
-
-Tensor bags(TensorList tables, TensorList indices, TensorList offsets, bool mean, bool include_last, int64_t padding) {
-  Tensor out = bags_meta(tables, indices, offsets, mean, include_last, padding);
-  return bags_out(tables, indices, offsets, mean, include_last, padding, out);
+  AT_DISPATCH_INDEX_TYPES(indices[0].scalar_type(), "framesmith::embedding_bags", [&] {
+    run<index_t>(tables, indices, offsets, mean, include_last, padding, out);
+  });
 }
 
 // ---- the gradient of a table from those of sums or means of its rows
@@ -116,14 +121,17 @@ struct Gradient {
 };
 
 // Rows [low, high) of the table: every thread looks at all indices.
-template <class I> void add_rows(const Gradient& g, const I* indices, const I* starts, int64_t start_count, int64_t low, int64_t high) {
+template <class I>
+void add_rows(const Gradient& g, const I* indices, const I* starts, int64_t start_count, int64_t low, int64_t high) {
   const Table& t = g.table;
   float* rows = const_cast<float*>(t.rows);
   std::fill(rows + low * t.width, rows + high * t.width, 0.0f);
   for (int64_t b = 0; b < g.bag_count; b++) {
-    const int64_t first = starts[b], last = std::max(first, b + 1 < start_count ? static_cast<int64_t>(starts[b + 1]) : g.stored);
+    const int64_t first = starts[b],
+                  last = std::max(first, b + 1 < start_count ? static_cast<int64_t>(starts[b + 1]) : g.stored);
     TORCH_CHECK(0 <= first && last <= g.stored, "embedding_bag: offsets beyond the indices");
-    const int64_t live = !t.mean ? 1 : std::count_if(indices + first, indices + last, [&](I i) { return i != t.padding; });
+    const auto counts = [&](I i) { return i != t.padding; };
+    const int64_t live = t.mean ? std::count_if(indices + first, indices + last, counts) : 1;
     const float scale = live > 1 ? 1.0f / static_cast<float>(live) : 1.0f;
     const float* __restrict from = g.bags + b * g.bag_stride;
     for (int64_t i = first; i < last; i++) {
@@ -135,47 +143,31 @@ template <class I> void add_rows(const Gradient& g, const I* indices, const I* s
 }
 
 // `padding`: as above. Indices were looked at in the forward.
-Tensor& bag_gradient_out(const Tensor& tangent_, const Tensor& indices_, const Tensor& offsets_, int64_t count, bool mean, int64_t padding, Tensor& out) {
+void bag_gradient(const Tensor& tangent_, const Tensor& indices_, const Tensor& offsets_, int64_t count, bool mean,
+                  int64_t padding, Tensor& out) {
   const Tensor tangent = tangent_.stride(1) == 1 || tangent_.size(1) == 1 ? tangent_ : tangent_.contiguous();
   const Tensor indices = indices_.contiguous(), offsets = offsets_.contiguous();
   TORCH_CHECK(out.is_contiguous(), "framesmith: the gradient of a table is dense");
   const Gradient g{tangent.const_data_ptr<float>(), tangent.stride(0), tangent.size(0), indices.numel(),
                    {out.data_ptr<float>(), count, out.size(1), padding, mean}};
-  at::parallel_for(0, count, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, out.size(1))), [&](int64_t low, int64_t high) {
-    if (indices.scalar_type() == at::kLong) add_rows(g, indices.const_data_ptr<int64_t>(), offsets.const_data_ptr<int64_t>(), offsets.numel(), low, high);
-    else add_rows(g, indices.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>(), offsets.numel(), low, high);
+  const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, out.size(1)));
+  AT_DISPATCH_INDEX_TYPES(indices.scalar_type(), "framesmith::embedding_bag_gradient", [&] {
+    const index_t *ids = indices.const_data_ptr<index_t>(), *starts = offsets.const_data_ptr<index_t>();
+    at::parallel_for(0, count, grain, [&](int64_t low, int64_t high) {
+      add_rows(g, ids, starts, offsets.numel(), low, high);
+    });
   });
-  return out;
 }
 
-Tensor bag_gradient_meta(const Tensor& tangent, const Tensor&, const Tensor&, int64_t count, bool, int64_t) {
+Tensor bag_gradient_results(const Tensor& tangent, const Tensor&, const Tensor&, int64_t count, bool, int64_t) {
   return at::empty({count, tangent.size(1)}, tangent.options());
-}
-
-Tensor bag_gradient(const Tensor& tangent, const Tensor& indices, const Tensor& offsets, int64_t count, bool mean, int64_t padding) {
-  Tensor out = bag_gradient_meta(tangent, indices, offsets, count, mean, padding);
-  return bag_gradient_out(tangent, indices, offsets, count, mean, padding, out);
 }
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(framesmith, m) {
-#define BAGS "(Tensor[] tables, Tensor[] indices, Tensor[] offsets, bool mean, bool include_last, int padding"
-  m.def("embedding_bags" BAGS ") -> Tensor");
-  m.def("embedding_bags.out" BAGS ", *, Tensor(a!) out) -> Tensor(a!)");
-#define GRADIENT "(Tensor tangent, Tensor indices, Tensor offsets, int count, bool mean, int padding"
-  m.def("embedding_bag_gradient" GRADIENT ") -> Tensor");
-  m.def("embedding_bag_gradient.out" GRADIENT ", *, Tensor(a!) out) -> Tensor(a!)");
-}
-
-TORCH_LIBRARY_IMPL(framesmith, CPU, m) {
-  m.impl("embedding_bags", bags);
-  m.impl("embedding_bags.out", bags_out);
-  m.impl("embedding_bag_gradient", bag_gradient);
-  m.impl("embedding_bag_gradient.out", bag_gradient_out);
-}
-
-TORCH_LIBRARY_IMPL(framesmith, Meta, m) {
-  m.impl("embedding_bags", bags_meta);
-  m.impl("embedding_bag_gradient", bag_gradient_meta);
+  define<bags_results, bags>(m, "embedding_bags", "Tensor[] tables, Tensor[] indices, Tensor[] offsets, bool mean, "
+                                                  "bool include_last, int padding");
+  define<bag_gradient_results, bag_gradient>(
+      m, "embedding_bag_gradient", "Tensor tangent, Tensor indices, Tensor offsets, int count, bool mean, int padding");
 }
 }  // namespace framesmith

@@ -2,7 +2,8 @@
 //
 // Ownership, by version, of a frame given to an eval function:
 //   3.11  the caller clears and pops the frame when the function returns;
-//   3.12  the function itself must: `_PyEval_EvalFrameDefault` does so on return, and so do we when we run something else instead.
+//   3.12  the function itself must: `_PyEval_EvalFrameDefault` does so on return, and so do we when we run something
+//         else instead.
 #pragma once
 
 #include <Python.h>
@@ -44,7 +45,7 @@ inline int argument_count(const PyCodeObject* code) {
          ((code->co_flags & CO_VARKEYWORDS) != 0);
 }
 
-// A frame about to run an ordinary function from its start: neither a class body or module (own locals mapping) nor a generator.
+// A frame about to run an ordinary function from its start: no class body or module (own locals mapping), no generator.
 inline bool is_plain_call(const Frame* frame, int throwflag) {
   constexpr int optimized = CO_OPTIMIZED | CO_NEWLOCALS;
   constexpr int resumable = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;

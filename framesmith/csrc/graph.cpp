@@ -10,7 +10,7 @@
 
 namespace framesmith {
 
-// --------------------------------------------------------------------------------------------------------------------- construction
+// -------------------------------------------------------------------------------------------------------- construction
 
 template <typename F>
 static F symbol(void* library, const std::string& name) {
@@ -19,12 +19,12 @@ static F symbol(void* library, const std::string& name) {
   return reinterpret_cast<F>(found);
 }
 
-static c10::Device cuda_device(const Plan& plan) { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(plan.device)}; }
 
 Graph::Graph(py::handle encoded, const std::string& path, py::object constants, py::object refresh_)
     : refresh(std::move(refresh_)), plan(parse_plan(encoded)) {
   TORCH_CHECK_VALUE(plan.watched.empty() || !refresh.is_none(), "framesmith: watched inputs need a refresh function");
-  std::tie(failures_.clean, failures_.spoilt, failures_.rewinds) = py::cast<std::tuple<int, bool, bool>>(encoded.cast<py::tuple>()[17]);
+  std::tie(failures_.clean, failures_.spoilt, failures_.rewinds) =
+      py::cast<std::tuple<int, bool, bool>>(encoded.cast<py::tuple>()[17]);
   if (!constants.is_none()) set_constants(constants);
   else if (plan.constants == 0) generation_ = 1;
   library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -35,7 +35,7 @@ Graph::Graph(py::handle encoded, const std::string& path, py::object constants, 
   run_ = symbol<RunFunction>(library_, plan.entry);
   if (plan.dynamic()) sizes_ = symbol<SizesFunction>(library_, plan.entry + "_sizes");
   if (plan.device < 0) return;
-  c10::DeviceGuard here(cuda_device(plan));
+  c10::DeviceGuard here(plan.cuda_device());
   for (const Image& image : plan.images) kernels_.push_back(load_cuda_kernel(plan.device, image));
 }
 
@@ -50,24 +50,27 @@ void Graph::set_constants(py::handle sequence) {
     const at::Tensor& t = THPVariable_Unpack(item.ptr());
     // An alias without a Python object: counting references to it needs no lock.
     if (is_lazy(t)) tensors.push_back(settled(t));
-    else tensors.emplace_back(t.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/false));
+    else
+      tensors.emplace_back(t.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
+                                                                            /*allow_tensor_metadata_change=*/false));
   }
-  TORCH_CHECK_VALUE(tensors.size() == plan.constants, "framesmith: ", plan.constants, " constants expected, ", tensors.size(), " given");
+  TORCH_CHECK_VALUE(tensors.size() == plan.constants, "framesmith: ", plan.constants, " constants expected, ",
+                    tensors.size(), " given");
   constants_ = std::move(tensors);
   generation_++;
 }
 
-// ----------------------------------------------------------------------------------------------------------------------------- call
+// ---------------------------------------------------------------------------------------------------------------- call
 
 Graph::Lease::Lease(Graph& g) : graph(g) {
-  if (g.plan.device >= 0) device.reset_device(cuda_device(g.plan));
+  if (g.plan.device >= 0) device.reset_device(g.plan.cuda_device());
   frame = g.take_frame();
 }
 
 Graph::Lease::~Lease() {
   give_arena(arena);
   frame->clear_call();
-  graph.give_frame(std::move(frame));
+  graph.idle_.push_back(std::move(frame));
 }
 
 std::unique_ptr<Frame> Graph::take_frame() {
@@ -77,7 +80,6 @@ std::unique_ptr<Frame> Graph::take_frame() {
   return frame;
 }
 
-void Graph::give_frame(std::unique_ptr<Frame> frame) { idle_.push_back(std::move(frame)); }
 
 static const at::Tensor& tensor_at(PyObject* inputs, int64_t index) {
   PyObject* item = PyTuple_GET_ITEM(inputs, index);
@@ -88,16 +90,10 @@ static const at::Tensor& tensor_at(PyObject* inputs, int64_t index) {
 
 void Graph::read_inputs(Frame& frame, PyObject* inputs) const {
   for (int v : plan.input_values) {
-    const Value& value = plan.values[v];
-    const at::Tensor& t = tensor_at(inputs, value.ref.literal);
+    const at::Tensor& t = tensor_at(inputs, plan.values[v].ref.literal);
     if (frame.owns_inputs) frame.tensors[v] = t;
     frame.refs[v] = frame.owns_inputs ? &frame.tensors[v] : &t;
-    if (C10_UNLIKELY(is_lazy(t)))
-      frame.settle(v);
-    else if (C10_LIKELY(t.has_storage()))
-      frame.pointers[v] = value.written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
-    else
-      frame.pointers[v] = nullptr;
+    C10_UNLIKELY(is_lazy(t)) ? frame.settle(v) : frame.point(v);
   }
 }
 
@@ -112,7 +108,8 @@ void Graph::read_symbols(Frame& frame, PyObject* inputs) const {
       if (table[k++] == -1 && PyErr_Occurred()) throw python_error();
     }
   }
-  if (frame.previous.size() == table.size() && std::equal(table.begin(), table.begin() + static_cast<std::ptrdiff_t>(k), frame.previous.begin())) {
+  if (frame.previous.size() == table.size() &&
+      std::equal(table.begin(), table.begin() + static_cast<std::ptrdiff_t>(k), frame.previous.begin())) {
     table = frame.previous;
     return;
   }
@@ -142,12 +139,14 @@ void Graph::check_constants(PyObject* inputs) {
 }
 
 const c10::DispatchKeySet& outside_keys() {
-  static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
-                                          c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+  static const c10::DispatchKeySet keys =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
   return keys;
 }
 
-constexpr int kNoExtern = -1, kIndex = -2;  // what failed instead of an extern: anything else; a kernel's check of an index
+// what failed instead of an extern: anything else; a kernel's check of an index
+constexpr int kNoExtern = -1, kIndex = -2;
 
 void Graph::run(Frame& frame, char* arena) {
   at::internal::lazy_init_num_threads();  // PyTorch's thread count, in this thread as well
@@ -176,7 +175,7 @@ bool Graph::has_written(const Frame& frame) const {
   return frame.failed == kIndex ? failures_.spoilt : frame.failed < 0 || frame.failed >= failures_.clean;
 }
 
-// Runs the graph. If it fails before it has written an input, generators are as they were, so that eager can run in its place.
+// Runs the graph. If it fails before it has written an input, generators are as they were: eager can run instead.
 void Graph::run_or_rewind(Frame& frame, char* arena, PyObject* inputs) {
   std::optional<GeneratorStates> before;
   if (C10_UNLIKELY(failures_.rewinds)) before.emplace(plan.device);
@@ -214,7 +213,8 @@ PyObject* Graph::results(Frame& frame) const {
     PyObject* item;
     if (r.value >= 0) {
       Kind kind = plan.values[r.value].kind;
-      item = kind == Kind::View ? THPVariable_Wrap(output_view(frame, r.value)) : THPVariable_Wrap(*frame.refs[r.value]);
+      item = kind == Kind::View ? THPVariable_Wrap(output_view(frame, r.value))
+                                : THPVariable_Wrap(*frame.refs[r.value]);
     } else if (r.constant) {
       item = r.constant.inc_ref().ptr();
     } else {
@@ -251,7 +251,8 @@ PyObject* Graph::call(PyObject* inputs) {
     given_up = taken(inputs);
     inputs = given_up.ptr();
   }
-  TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == plan.inputs, "framesmith: a tuple of ", plan.inputs, " inputs expected");
+  TORCH_CHECK_TYPE(PyTuple_Check(inputs) && PyTuple_GET_SIZE(inputs) == plan.inputs, "framesmith: a tuple of ",
+                   plan.inputs, " inputs expected");
   calls++;
   written = false;
   if (plan.constants != 0) check_constants(inputs);
@@ -282,10 +283,9 @@ void Graph::check(PyObject* inputs) const {
     const Value& value = plan.values[v];
     const at::Tensor& t = tensor_at(inputs, value.ref.literal);
     const Geometry& g = frame.geometry[v];
-    bool same = t.scalar_type() == value.dtype && t.sizes() == c10::IntArrayRef(g.size);
-    for (size_t d = 0; same && d < g.size.size(); d++) same = g.size[d] <= 1 || t.stride(static_cast<int64_t>(d)) == g.stride[d];
-    TORCH_CHECK_VALUE(same, "framesmith: input ", value.ref.literal, " is ", t.scalar_type(), t.sizes(), " with strides ", t.strides(),
-                      "; the graph was compiled for ", value.dtype, c10::IntArrayRef(g.size), " with strides ", c10::IntArrayRef(g.stride));
+    TORCH_CHECK_VALUE(fits(t, g, value.dtype), "framesmith: input ", value.ref.literal, " is ", t.scalar_type(),
+                      t.sizes(), " with strides ", t.strides(), "; the graph was compiled for ", value.dtype,
+                      c10::IntArrayRef(g.size), " with strides ", c10::IntArrayRef(g.stride));
   }
 }
 

@@ -15,8 +15,8 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Runs the graph on `inputs`, a tuple, or a list that it empties: a tensor given up so dies after its last use. Returns a new tuple. The
-  // caller holds the interpreter's lock.
+  // Runs the graph on `inputs`, a tuple, or a list that it empties: a tensor given up so dies after its last use.
+  // Returns a new tuple. The caller holds the interpreter's lock.
   PyObject* call(PyObject* inputs);
 
   // Throws unless the inputs have the dtypes, sizes and strides that the code was made for.
@@ -39,7 +39,6 @@ class Graph {
     ~Lease();
   };
   std::unique_ptr<Frame> take_frame();
-  void give_frame(std::unique_ptr<Frame> frame);
   void read_inputs(Frame& frame, PyObject* inputs) const;
   void read_symbols(Frame& frame, PyObject* inputs) const;
   void check_constants(PyObject* inputs);
@@ -55,8 +54,8 @@ class Graph {
   void settle(const std::shared_ptr<Recording>& made, Arena arena);
   PyObject* results(Frame& frame) const;
 
-  // Of a call that fails: externs with numbers below `clean` run before anything is written to an input, and so do checks of indices, unless
-  // `spoilt`. `rewinds`: it may have drawn random numbers.
+  // Of a call that fails: externs with numbers below `clean` run before anything is written to an input, and so do
+  // checks of indices, unless `spoilt`. `rewinds`: it may have drawn random numbers.
   struct Failures {
     int clean = 0;
     bool spoilt = false, rewinds = false;
@@ -73,7 +72,7 @@ class Graph {
   uint64_t generation_ = 0;  // of constants_; 0: there are none yet
 };
 
-// Whether the last call of a graph that failed on this thread had begun to write its inputs, so that nothing may run in its place; asked once.
+// Whether this thread's last failed call had begun to write its inputs: nothing may run in its place. Asked once.
 bool take_has_written();
 
 }  // namespace framesmith

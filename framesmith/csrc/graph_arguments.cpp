@@ -1,4 +1,4 @@
-// Extern calls of a plan: finds the operator, and turns its Python arguments into an argument template by the schema's types.
+// Extern calls of a plan: finds the operator, and turns its Python arguments into a template by the schema's types.
 #include "graph_plan.h"
 
 #include <ATen/ScalarOps.h>
@@ -74,10 +74,13 @@ static c10::IValue list_constant(py::handle value, const c10::TypePtr& element, 
 }
 
 static c10::IValue constant(py::handle value, const c10::Argument& argument) {
-  if (value.is_none()) return argument.type()->kind() == TypeKind::TensorType ? c10::IValue(at::Tensor()) : c10::IValue();
+  if (value.is_none())
+    return argument.type()->kind() == TypeKind::TensorType ? c10::IValue(at::Tensor()) : c10::IValue();
   c10::TypePtr type = without_optional(argument.type());
-  if (type->kind() == TypeKind::ListType) return list_constant(value, type->castRaw<c10::ListType>()->getElementType(), argument.N());
-  if (type->kind() == TypeKind::TensorType && !THPVariable_Check(value.ptr())) return at::native::wrapped_scalar_tensor(scalar_of(value.ptr()).toScalar());
+  if (type->kind() == TypeKind::ListType)
+    return list_constant(value, type->castRaw<c10::ListType>()->getElementType(), argument.N());
+  if (type->kind() == TypeKind::TensorType && !THPVariable_Check(value.ptr()))
+    return at::native::wrapped_scalar_tensor(scalar_of(value.ptr()).toScalar());
   if (type->kind() == TypeKind::FloatType) return value.cast<double>();
   if (type->kind() == TypeKind::BoolType) return value.cast<bool>();
   return scalar_of(value.ptr());
@@ -92,7 +95,8 @@ static Argument parse_argument(py::handle encoded, const c10::Argument& argument
       return {Argument::Form::Tensor, {}, {value.cast<int>()}, {}};
     case 'l': {
       auto type = without_optional(argument.type());
-      TORCH_CHECK_TYPE(type->kind() == TypeKind::ListType, "framesmith: a list of tensors for argument ", argument.name());
+      TORCH_CHECK_TYPE(type->kind() == TypeKind::ListType, "framesmith: a list of tensors for argument ",
+                       argument.name());
       bool optional = type->castRaw<c10::ListType>()->getElementType()->kind() == TypeKind::OptionalType;
       return {optional ? Argument::Form::OptionalTensorList : Argument::Form::TensorList, {}, parse_ints(value), {}};
     }
@@ -114,7 +118,8 @@ static Argument parse_argument(py::handle encoded, const c10::Argument& argument
 
 static Argument default_argument(const c10::Argument& argument, const c10::FunctionSchema& schema) {
   if (argument.default_value()) return {Argument::Form::Constant, *argument.default_value(), {}, {}};
-  TORCH_CHECK_TYPE(argument.type()->kind() == TypeKind::OptionalType, "framesmith: ", schema.name(), " misses its argument ", argument.name());
+  TORCH_CHECK_TYPE(argument.type()->kind() == TypeKind::OptionalType, "framesmith: ", schema.name(),
+                   " misses its argument ", argument.name());
   return {Argument::Form::Constant, c10::IValue(), {}, {}};
 }
 
@@ -137,7 +142,8 @@ static void parse_python(py::tuple t, Extern& out) {
 static void parse_operator(py::tuple t, Extern& out) {
   auto name = t[0].cast<std::string>(), overload = t[1].cast<std::string>();
   out.op = c10::Dispatcher::singleton().findSchema({name, overload});
-  TORCH_CHECK_NOT_IMPLEMENTED(out.op.has_value(), "framesmith: this PyTorch has no operator ", name, overload.empty() ? "" : ".", overload);
+  TORCH_CHECK_NOT_IMPLEMENTED(out.op.has_value(), "framesmith: this PyTorch has no operator ", name,
+                              overload.empty() ? "" : ".", overload);
   const c10::FunctionSchema& schema = out.op->schema();
   py::tuple args = t[2];
   py::dict kwargs = t[3];
@@ -153,7 +159,8 @@ static void parse_operator(py::tuple t, Extern& out) {
       out.args.push_back(default_argument(argument, schema));
     }
   }
-  TORCH_CHECK_TYPE(args.size() <= schema.arguments().size() && used == kwargs.size(), "framesmith: unexpected arguments for ", name);
+  TORCH_CHECK_TYPE(args.size() <= schema.arguments().size() && used == kwargs.size(),
+                   "framesmith: unexpected arguments for ", name);
   for (const c10::Argument& r : schema.returns())
     if (r.alias_info() && !r.alias_info()->isWrite()) out.clone = true;
 }

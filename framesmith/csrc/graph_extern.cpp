@@ -5,48 +5,32 @@
 
 namespace framesmith {
 
-// ------------------------------------------------------------------------------------------------------------------------ arguments
+// ----------------------------------------------------------------------------------------------------------- arguments
 
-static c10::IValue tensor_list(const Frame& f, const Argument& a) {
-  c10::List<at::Tensor> list;
-  list.reserve(a.values.size());
-  for (int v : a.values) list.push_back(v < 0 ? at::Tensor() : *f.refs[v]);
-  return list;
-}
-
-static c10::IValue optional_list(const Frame& f, const Argument& a) {
-  c10::List<std::optional<at::Tensor>> list;
-  list.reserve(a.values.size());
-  for (int v : a.values) list.push_back(v < 0 ? std::nullopt : std::optional<at::Tensor>(*f.refs[v]));
-  return list;
-}
-
-static c10::IValue int_list(const Frame& f, const Argument& a) {
-  c10::List<int64_t> list;
-  list.reserve(a.integers.size());
-  for (const Integer& i : a.integers) list.push_back(i.get(f.table.data()));
+template <typename T, typename Items, typename F> static c10::IValue list_of(const Items& items, F f) {
+  c10::List<T> list;
+  list.reserve(items.size());
+  for (const auto& item : items) list.push_back(f(item));
   return list;
 }
 
 static c10::IValue argument(const Frame& f, const Argument& a) {
+  using Maybe = std::optional<at::Tensor>;
   switch (a.form) {
     case Argument::Form::Tensor: return *f.refs[a.values[0]];
-    case Argument::Form::TensorList: return tensor_list(f, a);
-    case Argument::Form::OptionalTensorList: return optional_list(f, a);
+    case Argument::Form::TensorList:
+      return list_of<at::Tensor>(a.values, [&](int v) { return v < 0 ? at::Tensor() : *f.refs[v]; });
+    case Argument::Form::OptionalTensorList:
+      return list_of<Maybe>(a.values, [&](int v) { return v < 0 ? std::nullopt : Maybe(*f.refs[v]); });
     case Argument::Form::Int: return a.integers[0].get(f.table.data());
-    case Argument::Form::IntList: return int_list(f, a);
+    case Argument::Form::IntList:
+      return list_of<int64_t>(a.integers, [&](const Integer& i) { return i.get(f.table.data()); });
     default: return a.constant;
   }
 }
 
-// -------------------------------------------------------------------------------------------------------------------------- results
+// ------------------------------------------------------------------------------------------------------------- results
 
-static bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype) {
-  if (t.scalar_type() != dtype || t.sizes() != c10::IntArrayRef(g.size)) return false;
-  for (size_t d = 0; d < g.size.size(); d++)
-    if (g.size[d] > 1 && t.stride(static_cast<int64_t>(d)) != g.stride[d]) return false;
-  return true;
-}
 
 // A copy with a layout in which elements that are one in memory, as an expanded tensor's, are equal.
 static at::Tensor laid_out(const at::Tensor& t, const Geometry& g) {
@@ -56,16 +40,18 @@ static at::Tensor laid_out(const at::Tensor& t, const Geometry& g) {
   return at::empty_strided(source.sizes(), g.stride, t.options()).copy_(source).as_strided(g.size, g.stride);
 }
 
-// The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated code was made for, or
-// it shares memory, which may be the arena's. Schemas do not tell of all that does (`_unsafe_view`); `alone`: nobody else holds `t`.
+// The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated
+// code was made for, or it shares memory, which may be the arena's. Schemas do not tell of all that does
+// (`_unsafe_view`); `alone`: nobody else holds `t`.
 static void bind(Frame& f, int value, at::Tensor t, bool clone, bool alone) {
   if (t.has_storage()) {
     const Geometry& g = f.geometry[value];
     at::ScalarType dtype = f.plan.values[value].dtype;
-    TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ", t.scalar_type(), t.sizes(),
-                " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
+    TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ",
+                t.scalar_type(), t.sizes(), " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
     clone = clone || t.storage().use_count() > 1 || (alone && t.use_count() > 1);
-    if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) || (f.plan.device >= 0 && reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16)) {
+    if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) ||
+        (f.plan.device >= 0 && !is_aligned(t.const_data_ptr()))) {
       t = laid_out(t, g);
     }
     f.pointers[value] = t.mutable_data_ptr();
@@ -91,9 +77,8 @@ static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned)
   returned.clear();
 }
 
-// --------------------------------------------------------------------------------------------------------------------------- Python
+// -------------------------------------------------------------------------------------------------------------- Python
 
-static py::object integer_object(const Frame& f, py::handle encoded) { return py::int_(parse_integer(encoded).get(f.table.data())); }
 
 static py::object tensor_object(const Frame& f, int value) {
   return value < 0 ? py::none() : py::reinterpret_steal<py::object>(THPVariable_Wrap(*f.refs[value]));
@@ -112,7 +97,7 @@ static py::object python_argument(const Frame& f, py::handle encoded) {
     }
     case 'e': {
       py::list out;
-      for (py::handle i : value) out.append(integer_object(f, i));
+      for (py::handle i : value) out.append(parse_integer(i).get(f.table.data()));
       return out;
     }
     default: return value;
@@ -124,7 +109,8 @@ static void call_python(Frame& f, const Extern& e) {
   py::list args;
   py::dict kwargs;
   for (py::handle a : e.python_args) args.append(python_argument(f, a));
-  for (auto item : py::reinterpret_borrow<py::dict>(e.python_kwargs)) kwargs[item.first] = python_argument(f, item.second);
+  for (auto item : py::reinterpret_borrow<py::dict>(e.python_kwargs))
+    kwargs[item.first] = python_argument(f, item.second);
   py::object returned = e.function(*args, **kwargs);
   auto push = [&](py::handle o) {
     if (THPVariable_Check(o.ptr())) f.stack.emplace_back(THPVariable_Unpack(o.ptr()));
@@ -136,16 +122,16 @@ static void call_python(Frame& f, const Extern& e) {
   bind_results(f, e, f.stack);
 }
 
-// ----------------------------------------------------------------------------------------------------------------------------- call
+// ---------------------------------------------------------------------------------------------------------------- call
 
-static bool is_of_call(const Plan& plan, int view) { return plan.values[plan.values[view].ref.literal].kind != Kind::Arena; }
+static bool is_of_call(const Plan& plan, int view) {
+  return plan.values[plan.values[view].ref.literal].kind != Kind::Arena;
+}
 
 static void make_views(Frame& f, const Extern& e) {
   for (int v : e.views)
-    if (is_of_call(f.plan, v)) {
-      f.tensors[v] = window(*f.refs[f.plan.values[v].ref.literal], f.geometry[v], f.plan.values[v].dtype);
-      f.refs[v] = &f.tensors[v];
-    }
+    if (is_of_call(f.plan, v))
+      f.own(v, window(*f.refs[f.plan.values[v].ref.literal], f.geometry[v], f.plan.values[v].dtype));
 }
 
 static void drop_views(Frame& f, const Extern& e) {  // they would keep memory that is released
@@ -167,11 +153,10 @@ static size_t result_bytes(const Frame& f, const Extern& e) {
   return bytes;
 }
 
-// What is recorded must be on the device: a number of the CPU would be recorded as it is now, and a copy to the CPU be waited for.
+// What is recorded is on the device: the CPU's numbers would be recorded as they are now, copies to it be waited for.
 static void need_device(const Frame& f, const Extern& e) {
-  const c10::Device here(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(f.plan.device));
   auto check = [&](const c10::Device& d) {
-    TORCH_CHECK(d.is_cuda() && (!d.has_index() || d == here), "it has to do with memory of ", d);
+    TORCH_CHECK(d.is_cuda() && (!d.has_index() || d == f.plan.cuda_device()), "it has to do with memory of ", d);
   };
   for (const Argument& a : e.args) {
     for (int v : a.values)
@@ -183,19 +168,16 @@ static void need_device(const Frame& f, const Extern& e) {
 int call_extern(Frame* frame, int index) {
   Frame& f = *frame;
   const Extern& e = f.plan.externs[index];
-  try {
+  const int failed = guarded(frame, [&] {
     if (f.plan.device < 0) expect_results(result_bytes(f, e));
     make_views(f, e);
     if (C10_UNLIKELY(f.recording && f.plan.device >= 0)) need_device(f, e);
     f.stack.clear();
     e.op ? call_operator(f, e) : call_python(f, e);
     drop_views(f, e);
-    return 0;
-  } catch (...) {
-    f.error = std::current_exception();
-    f.failed = index;
-    return 1;
-  }
+  });
+  if (C10_UNLIKELY(failed)) f.failed = index;
+  return failed;
 }
 
 }  // namespace framesmith

@@ -16,6 +16,13 @@ static size_t extent(const Geometry& g, size_t itemsize) {
   return static_cast<size_t>(last + 1) * itemsize;
 }
 
+bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype) {
+  if (t.scalar_type() != dtype || t.sizes() != c10::IntArrayRef(g.size)) return false;
+  for (size_t d = 0; d < g.size.size(); d++)
+    if (g.size[d] > 1 && t.stride(static_cast<int64_t>(d)) != g.stride[d]) return false;
+  return true;
+}
+
 Frame::Frame(const Plan& plan_)
     : plan(plan_),
       host{this, &call_extern, &allocate_value, &release_value, &launch_kernel, &upload_bytes, &scratch_memory},
@@ -52,15 +59,14 @@ void Frame::set_arena(char* arena) {
     char* memory = arena + plan.values[v].ref.get(table.data());
     pointers[v] = memory;
     if (!plan.values[v].as_tensor) continue;
-    tensors[v] = over(memory, geometry[v], plan.values[v].dtype);
-    refs[v] = &tensors[v];
+    own(v, over(memory, geometry[v], plan.values[v].dtype));
   }
   for (int v : plan.arena_views) {
     const Value& value = plan.values[v];
-    char* memory = static_cast<char*>(pointers[value.ref.literal]) + geometry[v].offset * static_cast<int64_t>(c10::elementSize(value.dtype));
+    char* memory = static_cast<char*>(pointers[value.ref.literal]) +
+                   geometry[v].offset * static_cast<int64_t>(c10::elementSize(value.dtype));
     pointers[v] = memory;
-    tensors[v] = over(memory, geometry[v], value.dtype);
-    refs[v] = &tensors[v];
+    own(v, over(memory, geometry[v], value.dtype));
   }
   base = arena;
 }
@@ -68,43 +74,44 @@ void Frame::set_arena(char* arena) {
 void Frame::set_constants(const std::vector<at::Tensor>& constants, uint64_t now) {
   if (generation == now) return;
   for (int v : plan.constant_values) {
-    const at::Tensor& t = constants[plan.values[v].ref.literal];
-    tensors[v] = t;
-    refs[v] = &tensors[v];
-    pointers[v] = !t.has_storage() ? nullptr : plan.values[v].written ? t.mutable_data_ptr() : const_cast<void*>(t.const_data_ptr());
+    own(v, constants[plan.values[v].ref.literal]);
+    point(v);
   }
   generation = now;
+}
+
+at::Tensor tensor_on(c10::Storage storage, at::ScalarType dtype, at::IntArrayRef size, at::IntArrayRef stride,
+                     int64_t offset) {
+  const c10::DispatchKeySet keys(storage.device().is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA);
+  at::Tensor t =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, c10::scalarTypeToTypeMeta(dtype));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride, offset);
+  return t;
 }
 
 at::Tensor new_tensor(const Geometry& g, at::ScalarType dtype, bool cuda) {
   c10::Allocator* allocator = cuda ? c10::GetAllocator(c10::DeviceType::CUDA) : output_allocator();
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), g.bytes, allocator->allocate(g.bytes), allocator, /*resizable=*/true);
-  const c10::DispatchKeySet keys(cuda ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
-  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(std::move(storage)), keys, c10::scalarTypeToTypeMeta(dtype));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride);
-  return t;
+  return tensor_on(c10::Storage(std::move(storage)), dtype, g.size, g.stride, 0);
 }
 
 void Frame::allocate(int v) {
   if (recording && tensors[v].defined()) return;
-  tensors[v] = new_tensor(geometry[v], plan.values[v].dtype, plan.device >= 0);
+  own(v, new_tensor(geometry[v], plan.values[v].dtype, plan.device >= 0));
   pointers[v] = tensors[v].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->mutable_data();
-  refs[v] = &tensors[v];
 }
 
 void Frame::set_result(int v, at::Tensor t) {
   drop_result(v);
-  tensors[v] = std::move(t);
-  refs[v] = &tensors[v];
-  if (plan.device < 0) count_result(geometry[v].bytes);
+  own(v, std::move(t));
+  if (plan.device < 0) count_result(static_cast<ptrdiff_t>(geometry[v].bytes));
 }
 
 void Frame::drop_result(int v) {
   if (!tensors[v].defined()) return;
   tensors[v].reset();
-  if (plan.device < 0) discount_result(geometry[v].bytes);
+  if (plan.device < 0) count_result(-static_cast<ptrdiff_t>(geometry[v].bytes));
 }
 
 void Frame::drop_scratch() {
@@ -126,9 +133,9 @@ void Frame::clear_call() {
 at::Tensor window(const at::Tensor& base, const Geometry& g, at::ScalarType dtype) {
   auto itemsize = static_cast<int64_t>(c10::elementSize(dtype));
   int64_t start = base.storage_offset() * static_cast<int64_t>(base.element_size()) / itemsize;
-  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-      c10::TensorImpl::VIEW, c10::Storage(base.storage()),
-      c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, base.device())), c10::scalarTypeToTypeMeta(dtype));
+  const c10::DispatchKeySet keys(c10::computeDispatchKey(dtype, c10::kStrided, base.device()));
+  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), keys,
+                                                          c10::scalarTypeToTypeMeta(dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, start + g.offset);
   return t;
 }
@@ -164,13 +171,7 @@ void Frame::give_back() {
 }
 
 int allocate_value(Frame* frame, int value) {
-  try {
-    frame->allocate(value);
-    return 0;
-  } catch (...) {
-    frame->error = std::current_exception();
-    return 1;
-  }
+  return guarded(frame, [&] { frame->allocate(value); });
 }
 
 void release_value(Frame* frame, int value) {

@@ -18,7 +18,8 @@ constexpr size_t kSmallest = size_t{64} << 10;  // smaller outputs come from the
 char* allocate_pages(size_t bytes) {
   void* p = nullptr;
   bool huge = bytes >= 2 * kHuge;
-  TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&p, huge ? kHuge : 64, bytes) == 0, "framesmith: cannot allocate ", bytes, " bytes");
+  TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&p, huge ? kHuge : 64, bytes) == 0, "framesmith: cannot allocate ",
+                   bytes, " bytes");
   if (huge) madvise(p, bytes & ~(kHuge - 1), MADV_HUGEPAGE);
   return static_cast<char*>(p);
 }
@@ -72,12 +73,8 @@ c10::Allocator* output_allocator() {
   return allocator;
 }
 
-void count_result(size_t bytes) {
-  if (bytes >= kSmallest) Pool::get().outside(static_cast<ptrdiff_t>(bytes));
-}
-
-void discount_result(size_t bytes) {
-  if (bytes >= kSmallest) Pool::get().outside(-static_cast<ptrdiff_t>(bytes));
+void count_result(ptrdiff_t bytes) {
+  if (std::abs(bytes) >= static_cast<ptrdiff_t>(kSmallest)) Pool::get().outside(bytes);
 }
 
 void expect_results(size_t bytes) {

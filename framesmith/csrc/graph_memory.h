@@ -11,17 +11,16 @@ struct Arena {
   size_t bytes = 0;
 };
 
-// An arena of at least `bytes` (64-byte aligned). Arenas go back to one pool and are reused last in, first out, so that one thread's graphs run
-// in the same memory. Both take the interpreter's lock as their mutual exclusion.
+// An arena of at least `bytes` (64-byte aligned). Arenas go back to one pool and are reused last in, first out, so that
+// one thread's graphs run in the same memory. Both take the interpreter's lock as their mutual exclusion.
 Arena take_arena(size_t bytes);
 void give_arena(Arena arena);
 
-// For outputs: as PyTorch's CPU allocator, but memory of 64 KiB and more is of the pool (graph_pool.h), which keeps freed pages.
+// For outputs: as PyTorch's CPU allocator, but memory of 64 KiB and more is of the pool, which keeps freed pages.
 c10::Allocator* output_allocator();
 
-// An operator returned so many bytes, which a call keeps; and no longer does. They count in the peak that the pool follows.
-void count_result(size_t bytes);
-void discount_result(size_t bytes);
+// A call keeps so many bytes that an operator returned, or (below 0) no longer does. They count in the pool's peak.
+void count_result(ptrdiff_t bytes);
 
 // An operator runs that returns so many bytes: it may need as much again while it runs.
 void expect_results(size_t bytes);

@@ -55,7 +55,8 @@ static Image parse_image(py::handle encoded) {
 }
 
 static void mark(Plan& plan, int value) {
-  TORCH_CHECK(value >= 0 && value < static_cast<int>(plan.values.size()), "framesmith: a plan names value ", value, " that it does not have");
+  TORCH_CHECK(value >= 0 && value < static_cast<int>(plan.values.size()), "framesmith: a plan names value ", value,
+              " that it does not have");
   Value& v = plan.values[value];
   if (!v.as_tensor) {
     v.as_tensor = true;
@@ -80,7 +81,8 @@ static void derive(Plan& plan) {
         if (plan.values[-2 - r].kind == Kind::View) e.views.push_back(-2 - r);
       }
   }
-  std::vector<int>* lists[] = {&plan.input_values, &plan.constant_values, &plan.output_values, &plan.result_values, &plan.arena_values};
+  std::vector<int>* lists[] = {&plan.input_values, &plan.constant_values, &plan.output_values, &plan.result_values,
+                               &plan.arena_values};
   for (int i = 0; i < static_cast<int>(plan.values.size()); i++) {
     Value& v = plan.values[i];
     if (v.kind == Kind::View) {
@@ -90,9 +92,11 @@ static void derive(Plan& plan) {
       lists[static_cast<int>(v.kind)]->push_back(i);
     }
     if (v.kind == Kind::Output && !v.late) plan.early_values.push_back(i);
-    if (v.kind == Kind::Input) TORCH_CHECK(v.ref.literal >= 0 && v.ref.literal < plan.inputs, "framesmith: a plan names a missing input");
+    if (v.kind == Kind::Input)
+      TORCH_CHECK(v.ref.literal >= 0 && v.ref.literal < plan.inputs, "framesmith: a plan names a missing input");
     if (v.kind == Kind::Constant)
-      TORCH_CHECK(v.ref.literal >= 0 && v.ref.literal < static_cast<int64_t>(plan.constants), "framesmith: a plan names a missing constant");
+      TORCH_CHECK(v.ref.literal >= 0 && v.ref.literal < static_cast<int64_t>(plan.constants),
+                  "framesmith: a plan names a missing constant");
   }
 }
 
@@ -103,7 +107,8 @@ static std::vector<int> given_values(const Plan& plan) {
     const Value& v = plan.values[r.value];
     const int base = v.kind == Kind::View ? static_cast<int>(v.ref.literal) : r.value;
     const Kind kind = plan.values[base].kind;
-    if ((kind == Kind::Output || kind == Kind::Result) && std::find(out.begin(), out.end(), base) == out.end()) out.push_back(base);
+    if ((kind == Kind::Output || kind == Kind::Result) && std::find(out.begin(), out.end(), base) == out.end())
+      out.push_back(base);
   }
   return out;
 }

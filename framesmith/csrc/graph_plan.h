@@ -70,15 +70,17 @@ struct Plan {
   bool release;
   std::string entry;
   size_t constants;
-  int device;                      // index of the CUDA device on which kernels run; -1: they are functions of the library
+  int device;                      // index of the CUDA device on which kernels run; -1: functions of the library
   std::vector<Image> images;       // the kernels of a CUDA device, by number
   std::vector<int> aligned;        // input values that kernels want aligned
   std::vector<int> numbers;        // input values that kernels are given by value: one number each, in the CPU's memory
   bool late;                       // generated code asks for the arena
   // Derived: numbers of the values of each kind; output values that are allocated at the start.
-  std::vector<int> input_values, constant_values, output_values, result_values, arena_values, arena_views, call_views, early_values;
+  std::vector<int> input_values, constant_values, output_values, result_values, arena_values, arena_views, call_views,
+      early_values;
   std::vector<int> given_values;   // OUTPUT and RESULT values that are returned, or windows on which are
   bool dynamic() const { return table != 0; }
+  c10::Device cuda_device() const { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device)}; }
 };
 
 Plan parse_plan(py::handle encoded);          // graph_plan.cpp

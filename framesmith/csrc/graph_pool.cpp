@@ -30,7 +30,8 @@ Pool& Pool::get() {
 }
 
 Pool::Pool() {
-  const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE)) / kPage;
+  const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE)) /
+                        kPage;
   void* range = mmap(nullptr, kRange * memory * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) return;
   base_ = static_cast<char*>(range);
@@ -136,19 +137,22 @@ void Pool::merge(Block* block) {
 
 size_t Pool::present(size_t first, size_t count) const {
   size_t found = 0;
-  for (size_t w = first / kWord; w * kWord < first + count; ++w) found += static_cast<size_t>(std::popcount(there_[w] & mask(w, first, first + count)));
+  for (size_t w = first / kWord; w * kWord < first + count; ++w)
+    found += static_cast<size_t>(std::popcount(there_[w] & mask(w, first, first + count)));
   return found;
 }
 
 size_t Pool::next(size_t first, size_t end, bool there) const {
   for (size_t w = first / kWord; w * kWord < end; ++w)
-    if (const uint64_t bits = (there ? there_[w] : ~there_[w]) & mask(w, first, end)) return w * kWord + static_cast<size_t>(std::countr_zero(bits));
+    if (const uint64_t bits = (there ? there_[w] : ~there_[w]) & mask(w, first, end))
+      return w * kWord + static_cast<size_t>(std::countr_zero(bits));
   return end;
 }
 
 size_t Pool::last(size_t first, size_t end, bool there) const {
   for (size_t w = (end + kWord - 1) / kWord; w-- > first / kWord;)
-    if (const uint64_t bits = (there ? there_[w] : ~there_[w]) & mask(w, first, end)) return (w + 1) * kWord - static_cast<size_t>(std::countl_zero(bits));
+    if (const uint64_t bits = (there ? there_[w] : ~there_[w]) & mask(w, first, end))
+      return (w + 1) * kWord - static_cast<size_t>(std::countl_zero(bits));
   return first;
 }
 
@@ -158,7 +162,8 @@ bool Pool::fill(size_t first, size_t count) {
     const size_t to = next(from, end, true);
     char* start = base_ + from * kPage;
     const size_t bytes = (to - from) * kPage;
-    if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) return false;
+    if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+      return false;
     madvise(start, bytes, MADV_HUGEPAGE);
     for (size_t w = from / kWord; w * kWord < to; ++w) there_[w] |= mask(w, from, to);
     held_ += to - from;
@@ -171,7 +176,8 @@ bool Pool::fill(size_t first, size_t count) {
 // From its end: blocks are taken from the front of a free one.
 size_t Pool::empty(Block* block, size_t wanted) {
   size_t gone = 0;
-  for (size_t to = last(block->first, std::min(block->first + block->count, top_), true); to > block->first && gone < wanted;) {
+  for (size_t to = last(block->first, std::min(block->first + block->count, top_), true);
+       to > block->first && gone < wanted;) {
     const size_t from = std::max(last(block->first, to, false), to - std::min(to, wanted - gone));
     constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (mmap(base_ + from * kPage, (to - from) * kPage, PROT_NONE, flags, -1, 0) == MAP_FAILED) break;

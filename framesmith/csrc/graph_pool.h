@@ -1,8 +1,8 @@
-// Memory that compiled graphs keep for their large values: blocks of one reserved range of addresses, whose pages come and go.
+// Memory that compiled graphs keep for large values: blocks of one reserved range of addresses. Pages come and go.
 //
-// Blocks lie behind each other and free neighbours are one, so addresses never run out for want of a wide enough gap; and idle pages are
-// kept, so that they are not zeroed again, but given back before the pool would hold more pages than ever lived at once. What is held
-// thus has the peak of what lives, whatever the order of sizes.
+// Blocks lie behind each other and free neighbours are one, so addresses never run out for want of a wide enough gap;
+// and idle pages are kept, so that they are not zeroed again, but given back before the pool would hold more pages than
+// ever lived at once. What is held thus has the peak of what lives, whatever the order of sizes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +30,7 @@ class Pool {
   // So many bytes more, or fewer, live elsewhere in the pool's stead: what operators return. They count in the peak.
   void outside(ptrdiff_t bytes);
 
-  // So many bytes are about to be used elsewhere, for a while: idle pages make room for them, if the peak would rise otherwise.
+  // So many bytes are about to be used elsewhere, for a while: idle pages make room if the peak would rise otherwise.
   void expect(size_t bytes);
 
   size_t trim();  // give back all idle pages, and forget how many lived; bytes
@@ -40,7 +40,9 @@ class Pool {
   static constexpr size_t kPage = 4096;
   struct BySize {
     using is_transparent = void;
-    bool operator()(const Block* a, const Block* b) const { return a->count != b->count ? a->count < b->count : a->first < b->first; }
+    bool operator()(const Block* a, const Block* b) const {
+      return a->count != b->count ? a->count < b->count : a->first < b->first;
+    }
     bool operator()(const Block* a, size_t count) const { return a->count < count; }
   };
 
@@ -55,7 +57,7 @@ class Pool {
   bool fill(size_t first, size_t count);
   size_t empty(Block* block, size_t wanted);                       // give back up to so many pages
   size_t drop(size_t wanted);
-  void make_room(size_t here, size_t fresh);                       // for a block of so many pages, and so many new ones, here or elsewhere
+  void make_room(size_t here, size_t fresh);  // for a block of so many pages, and so many new ones, here or elsewhere
 
   std::mutex mutex_;
   char* base_ = nullptr;

@@ -16,13 +16,16 @@ static bool overlap(const Frame& f, int a, int b) {
 static bool would_part(const Frame& f, const std::vector<bool>& copied) {
   for (int v : f.plan.input_values)
     for (int u : f.plan.input_values)
-      if (u != v && f.plan.values[v].written && (copied[static_cast<size_t>(u)] || copied[static_cast<size_t>(v)]) && overlap(f, v, u)) return true;
+      if (u != v && f.plan.values[v].written && (copied[u] || copied[v]) &&
+          overlap(f, v, u))
+        return true;
   return false;
 }
 
 static std::vector<int64_t> numbers_of(const Frame& f) {
   std::vector<int64_t> out;
-  for (int v : f.plan.numbers) std::memcpy(&out.emplace_back(0), f.pointers[v], c10::elementSize(f.plan.values[v].dtype));
+  for (int v : f.plan.numbers)
+    std::memcpy(&out.emplace_back(0), f.pointers[v], c10::elementSize(f.plan.values[v].dtype));
   return out;
 }
 
@@ -68,8 +71,8 @@ static std::vector<Segment> segments(py::handle pairs) {
 bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
   const std::vector<bool> copied = recordings->copied(*lease.frame);
   if (would_part(*lease.frame, copied)) return false;
-  // Graphs that are given their inputs up, backward ones, have pools of their own: the gradients that they return live on while the next
-  // forward graphs are replayed.
+  // Graphs that are given their inputs up, backward ones, have pools of their own: the gradients that they return live
+  // on while the next forward graphs are replayed.
   const int number = twin + (lease.frame->owns_inputs ? kTwins : 0);
   auto made = std::make_shared<Recording>(std::exchange(lease.frame, take_frame()), std::move(now), number);
   Frame& own = made->frame();
@@ -113,7 +116,7 @@ bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
   return true;
 }
 
-// Plays the new recording for the first time, or (without a device) has it run at the same addresses whenever it is played.
+// Plays the new recording for the first time, or (without a device) has it run at the same addresses when played.
 void Graph::settle(const std::shared_ptr<Recording>& made, Arena arena) {
   py::object again = py::none();
   if (plan.device < 0) {

@@ -23,7 +23,9 @@ constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
 
 Detection detection = Detection::automatic;
 
-uint32_t version_of(const at::Tensor& t) { return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version(); }
+uint32_t version_of(const at::Tensor& t) {
+  return t.is_inference() ? 0 : t.unsafeGetTensorImpl()->version_counter().current_version();
+}
 
 uint64_t mixed(uint64_t state, uint64_t word) {
   state = (state ^ word) * kOdd;  // one to one in each of both, so that another word gives another state
@@ -52,7 +54,7 @@ at::Tensor bytes_of(const at::Tensor& t, size_t bytes) {
   return at::empty({0}, t.options().dtype(at::kByte)).set_(t.storage(), offset, {static_cast<int64_t>(bytes)}, {1});
 }
 
-// Whether a device may write the memory, past its pages' protection. The runtime of a device gives a forked child no answer.
+// Whether a device may write the memory, past its pages' protection. A device's runtime gives a forked child no answer.
 bool may_be_pinned(const at::Tensor& t) {
   try {
     return t.is_pinned();
@@ -83,7 +85,8 @@ uint64_t digest_of(const char* data, size_t bytes) {
 Detection detect_writes_by(Detection how) { return std::exchange(detection, how); }
 
 Watch::Watch(const at::Tensor& t, WriteTracker& tracker)
-    : tensor_(t.getIntrusivePtr()), storage_(c10::intrusive_ptr<c10::StorageImpl>()), tensor_address_(t.unsafeGetTensorImpl()) {
+    : tensor_(t.getIntrusivePtr()), storage_(c10::intrusive_ptr<c10::StorageImpl>()),
+      tensor_address_(t.unsafeGetTensorImpl()) {
   version_ = version_of(t);
   if (!t.has_storage()) return;
   storage_ = c10::weak_intrusive_ptr<c10::StorageImpl>(t.storage().getWeakStorageImpl());
@@ -131,7 +134,8 @@ bool Watch::has_same_device_data(const at::Tensor& t) const {
 }
 
 bool Watch::has_copied_data() const {
-  return std::memcmp(copy_.data(), data_, head_) == 0 && std::memcmp(copy_.data() + head_, data_ + bytes_ - tail_, tail_) == 0;
+  return std::memcmp(copy_.data(), data_, head_) == 0 &&
+         std::memcmp(copy_.data() + head_, data_ + bytes_ - tail_, tail_) == 0;
 }
 
 bool Watch::has_same_data(const at::Tensor& t) const {
@@ -144,8 +148,8 @@ bool Watch::has_same_data(const at::Tensor& t) const {
 bool Watch::holds(const at::Tensor& t) const {
   if (t.unsafeGetTensorImpl() != tensor_address_ || version_of(t) != version_) return false;
   if (!t.has_storage()) return storage_address_ == nullptr;
-  return t.storage().unsafeGetStorageImpl() == storage_address_ && t.storage().nbytes() == storage_bytes_ && t.const_data_ptr() == data_ &&
-         (bytes_ == 0 || has_same_data(t));
+  return t.storage().unsafeGetStorageImpl() == storage_address_ && t.storage().nbytes() == storage_bytes_ &&
+         t.const_data_ptr() == data_ && (bytes_ == 0 || has_same_data(t));
 }
 
 Watches::Watches(const std::vector<const at::Tensor*>& tensors) {

@@ -10,14 +10,15 @@
 
 namespace framesmith {
 
-// How writes that leave a tensor's version are found. `automatic`: small data by a copy, other data by the operating system, and where that
-// cannot tell by a digest of all bytes. Data of a device, always by accesses: PyTorch's account, and once memory was accessed though no version
-// rose, by a copy on the device. (`accesses`: so on the CPU as well.)
+// How writes that leave a tensor's version are found. `automatic`: small data by a copy, other data by the operating
+// system, and where that cannot tell by a digest of all bytes. Data of a device, always by accesses: PyTorch's account,
+// and once memory was accessed though no version rose, by a copy on the device. (`accesses`: so on the CPU as well.)
 enum class Detection { automatic, copy, tracking, digest, accesses };
 Detection detect_writes_by(Detection how);  // for what is watched from now on; returns what was so far
 
-// The state of one watched tensor: identity of tensor and storage (held weakly, so that an address cannot come back as something else),
-// data pointer, version, and its data, since writes through `.data`, an array or an address do not raise the version.
+// The state of one watched tensor: identity of tensor and storage (held weakly, so that an address cannot come back as
+// something else), data pointer, version, and its data, since writes through `.data`, an array or an address do not
+// raise the version.
 class Watch {
  public:
   Watch(const at::Tensor& t, WriteTracker& tracker);

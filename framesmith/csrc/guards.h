@@ -1,11 +1,11 @@
-// The guard tree: a straight-line program of accessors and checks over registers, run before a compiled variant is used.
+// The guard tree: a straight-line program of accessors and checks over registers, run before a variant is used.
 #pragma once
 
 #include <Python.h>
 
 namespace framesmith {
 
-// The values a frame offers to a tree. `locals[local_index[i]]` is the tree's local number i; a null index array is the identity.
+// The values a frame offers to a tree. `locals[local_index[i]]` is the tree's local i; a null index is the identity.
 struct FrameView {
   PyObject* const* locals;
   const int* local_index;
@@ -13,13 +13,13 @@ struct FrameView {
   PyObject* builtins;  // dict
   PyObject* closure;   // tuple of cells, or null
   const int* cell_index;
+  PyObject* local(Py_ssize_t i) const { return locals[local_index ? local_index[i] : i]; }
 };
 
 extern PyTypeObject* GuardTreeType;
 
-// The graph inputs as a new tuple if every guard holds. Null otherwise: with no exception set if a guard fails
-// (`*failed` = its number, -1 if an object that the tree watched is gone).
-PyObject* check_tree(PyObject* tree, const FrameView& frame, int* failed);
+// The graph inputs as a new tuple if every guard holds. Null otherwise: with no exception set if a guard fails.
+PyObject* check_tree(PyObject* tree, const FrameView& frame);
 
 // The tree watched an object that died: it can never hold again.
 bool tree_dead(PyObject* tree);

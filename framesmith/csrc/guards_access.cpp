@@ -1,4 +1,5 @@
 // Accessors: the steps that walk from the frame to a value.
+#include <optional>
 #include "guards_dict.h"
 #include "guards_program.h"
 #include "hook_switch.h"
@@ -6,17 +7,7 @@
 namespace framesmith {
 namespace {
 
-PyObject* source_of(const Step& step, const Run& run) { return run.registers[step.src]; }
-
-bool deliver(const Step& step, Run& run, PyObject* value) {
-  run.registers[step.dst] = value;
-  return value != nullptr;
-}
-
-bool local(Step& step, Run& run) {
-  const FrameView& frame = run.frame;
-  return deliver(step, run, frame.locals[frame.local_index ? frame.local_index[step.index] : step.index]);
-}
+bool local(Step& step, Run& run) { return deliver(step, run, run.frame.local(step.index)); }
 
 bool cell(Step& step, Run& run) {
   const FrameView& frame = run.frame;
@@ -30,13 +21,9 @@ bool runs_user_code(PyObject* key) { return !PyUnicode_CheckExact(key) && !PyLon
 
 bool dict_item(Step& step, Run& run, PyObject* dict) {
   if (dict_version(dict) == step.version) return deliver(step, run, step.cached);
-  PyObject* value;
-  if (runs_user_code(step.payload)) {
-    HookOff off;
-    value = PyDict_GetItemWithError(dict, step.payload);
-  } else {
-    value = PyDict_GetItemWithError(dict, step.payload);
-  }
+  std::optional<HookOff> off;
+  if (runs_user_code(step.payload)) off.emplace();
+  PyObject* value = PyDict_GetItemWithError(dict, step.payload);
   if (!value) {
     PyErr_Clear();
     return false;
@@ -52,13 +39,13 @@ bool builtin(Step& step, Run& run) { return run.frame.builtins && dict_item(step
 bool pinned(Step& step, Run& run) { return deliver(step, run, step.payload); }
 
 bool dict_attr(Step& step, Run& run) {
-  PyObject* dict = instance_dict(source_of(step, run));
+  PyObject* dict = instance_dict(subject(step, run));
   return dict && dict_item(step, run, dict);
 }
 
 // The type's own lookup. User code may run in it (a property, `__getattr__`): not under the hook.
 bool attr(Step& step, Run& run) {
-  PyObject* object = source_of(step, run);
+  PyObject* object = subject(step, run);
   if (PyModule_CheckExact(object)) {
     PyObject* dict = PyModule_GetDict(object);
     if (dict && dict_item(step, run, dict)) return true;
@@ -67,29 +54,32 @@ bool attr(Step& step, Run& run) {
   return run.keep(PyObject_GetAttr(object, step.payload), &run.registers[step.dst]);
 }
 
-// (class, name): the class's own descriptor in C, whatever the object's class finds under the name.
-bool prepare_slot(Step& step, PyObject* payload, Holdings& holdings) {
-  PyObject *cls, *name;
-  if (!PyArg_ParseTuple(payload, "O!U:slot", &PyType_Type, &cls, &name) || !holdings.watch(cls)) return false;
+// (owner, name). The owner is watched, so it is alive whenever the step runs.
+template <PyTypeObject* Type> bool prepare_owned(Step& step, PyObject* payload, Holdings& holdings) {
+  PyObject *owner, *name;
+  if (!PyArg_ParseTuple(payload, "O!U:owned", Type, &owner, &name) || !holdings.watch(owner)) return false;
   step.payload = holdings.hold(name);
-  step.index = reinterpret_cast<Py_ssize_t>(cls);
-  return step.payload != nullptr;
+  step.index = reinterpret_cast<Py_ssize_t>(owner);
+  return true;
 }
 
+// A class's own descriptor in C, whatever the object's class finds under the name.
 bool slot(Step& step, Run& run) {
   auto* cls = reinterpret_cast<PyTypeObject*>(step.index);
   PyObject* raw = _PyType_Lookup(cls, step.payload);
-  const bool found = raw && (Py_IS_TYPE(raw, &PyMemberDescr_Type) || Py_IS_TYPE(raw, &PyGetSetDescr_Type)) && PyDescr_TYPE(raw) == cls;
+  const bool found = raw && (Py_IS_TYPE(raw, &PyMemberDescr_Type) || Py_IS_TYPE(raw, &PyGetSetDescr_Type)) &&
+                     PyDescr_TYPE(raw) == cls;
   if (!found) return false;
-  PyObject* object = source_of(step, run);
+  PyObject* object = subject(step, run);
   HookOff off;
-  return run.keep(Py_TYPE(raw)->tp_descr_get(raw, object, reinterpret_cast<PyObject*>(Py_TYPE(object))), &run.registers[step.dst]);
+  return run.keep(Py_TYPE(raw)->tp_descr_get(raw, object, object_of(Py_TYPE(object))), &run.registers[step.dst]);
 }
 
 bool item(Step& step, Run& run) {
-  PyObject* object = source_of(step, run);
+  PyObject* object = subject(step, run);
   if (PyDict_Check(object)) return dict_item(step, run, object);
-  const Py_ssize_t size = PyList_Check(object) ? PyList_GET_SIZE(object) : PyTuple_Check(object) ? PyTuple_GET_SIZE(object) : -1;
+  const bool sized = PyList_Check(object) || PyTuple_Check(object);
+  const Py_ssize_t size = sized ? Py_SIZE(object) : -1;
   const Py_ssize_t at = step.index < 0 ? step.index + size : step.index;
   if (at < 0 || at >= size) return false;
   return deliver(step, run, PyList_Check(object) ? PyList_GET_ITEM(object, at) : PyTuple_GET_ITEM(object, at));
@@ -106,7 +96,7 @@ bool ordered_key(Step& step, Run& run, PyObject* dict) {
 }
 
 bool dict_key(Step& step, Run& run) {
-  PyObject* dict = source_of(step, run);
+  PyObject* dict = subject(step, run);
   if (!PyDict_Check(dict)) return false;
   if (PyODict_Check(dict)) return ordered_key(step, run, dict);
   if (dict_version(dict) == step.version) return deliver(step, run, step.cached);
@@ -122,14 +112,12 @@ bool dict_key(Step& step, Run& run) {
   return false;
 }
 
-bool type_of(Step& step, Run& run) {
-  return deliver(step, run, reinterpret_cast<PyObject*>(Py_TYPE(source_of(step, run))));
-}
+bool type_of(Step& step, Run& run) { return deliver(step, run, object_of(Py_TYPE(subject(step, run)))); }
 
 // What a function of ours makes of the value, anew at each check.
 bool applied(Step& step, Run& run) {
   HookOff off;
-  return run.keep(PyObject_CallOneArg(step.payload, source_of(step, run)), &run.registers[step.dst]);
+  return run.keep(PyObject_CallOneArg(step.payload, subject(step, run)), &run.registers[step.dst]);
 }
 
 bool prepare_item(Step& step, PyObject* payload, Holdings& holdings) {
@@ -145,15 +133,6 @@ bool prepare_item(Step& step, PyObject* payload, Holdings& holdings) {
   return true;
 }
 
-// (module, name). The module is watched, so its dict is alive whenever the step runs.
-bool prepare_module_global(Step& step, PyObject* payload, Holdings& holdings) {
-  PyObject *module, *name;
-  if (!PyArg_ParseTuple(payload, "O!U:module_global", &PyModule_Type, &module, &name)) return false;
-  if (!holdings.watch(module)) return false;
-  step.payload = holdings.hold(name);
-  step.index = reinterpret_cast<Py_ssize_t>(module);
-  return true;
-}
 
 bool module_global(Step& step, Run& run) {
   return dict_item(step, run, PyModule_GetDict(reinterpret_cast<PyObject*>(step.index)));
@@ -164,11 +143,11 @@ constexpr StepKind kinds[] = {
     {"cell", cell, prepare_index, Op::other, 0},
     {"global", global, prepare_held, Op::other, 0},
     {"builtin", builtin, prepare_held, Op::other, 0},
-    {"module_global", module_global, prepare_module_global, Op::other, 0},
+    {"module_global", module_global, prepare_owned<&PyModule_Type>, Op::other, 0},
     {"pinned", pinned, prepare_watched, Op::other, 0},
     {"made", pinned, prepare_held, Op::other, 0},
     {"attr", attr, prepare_held, Op::other, 0},
-    {"slot", slot, prepare_slot, Op::other, 0},
+    {"slot", slot, prepare_owned<&PyType_Type>, Op::other, 0},
     {"dict_attr", dict_attr, prepare_held, Op::dict_attr, 0, Reach::attributes},
     {"item", item, prepare_item, Op::item, 0, Reach::content},
     {"dict_key", dict_key, prepare_index, Op::other, 0, Reach::content},
@@ -178,6 +157,6 @@ constexpr StepKind kinds[] = {
 
 }  // namespace
 
-StepTable access_kinds() { return {kinds, std::size(kinds)}; }
+StepTable access_kinds() { return kinds; }
 
 }  // namespace framesmith

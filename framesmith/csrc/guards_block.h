@@ -29,13 +29,11 @@ struct Block : StepData {
 // Runs the steps one by one; remembers the dict's version if all hold, `failed` if not.
 bool run_block(Step& step, Run& run);
 
-// A check that its subject is a plain dict or OrderedDict, whose truth is its size.
-bool is_exact_dict_check(const Step& step);
 
 // True if nothing has changed since the steps held last; then the registers are filled.
 inline bool block_stands(const Step& step, Run& run) {
-  const auto& block = *static_cast<const Block*>(step.data);
-  PyObject* dict = run.registers[step.src];
+  const auto& block = step.held<const Block>();
+  PyObject* dict = subject(step, run);
   if (block.attributes) {
     dict = made_dict(dict);
   } else if (!PyDict_Check(dict)) {

@@ -1,8 +1,7 @@
-// From accessors and checks as lists to a program: cheap and likely failures first, what is read of one dict as one block.
+// From accessors and checks as lists to a program: cheap and likely failures first, reads of one dict as one block.
 #include <algorithm>
 #include <initializer_list>
 #include <map>
-#include <memory>
 #include <utility>
 
 #include "guards_block.h"
@@ -13,8 +12,8 @@ namespace {
 
 const StepKind* find_kind(std::initializer_list<StepTable> tables, PyObject* name) {
   for (const StepTable& table : tables) {
-    for (size_t i = 0; i < table.count; i++) {
-      if (PyUnicode_CompareWithASCIIString(name, table.rows[i].name) == 0) return &table.rows[i];
+    for (const StepKind& kind : table) {
+      if (PyUnicode_CompareWithASCIIString(name, kind.name) == 0) return &kind;
     }
   }
   PyErr_Format(PyExc_ValueError, "unknown step of a guard tree: %R", name);
@@ -23,7 +22,22 @@ const StepKind* find_kind(std::initializer_list<StepTable> tables, PyObject* nam
 
 const StepKind* access_kind(PyObject* name) { return find_kind({access_kinds()}, name); }
 const StepKind* check_kind(PyObject* name) {
-  return find_kind({value_kinds(), dict_kinds(), function_kinds(), tensor_kinds(), relation_kinds(), state_kinds()}, name);
+  return find_kind({value_kinds(), dict_kinds(), tensor_kinds(), relation_kinds(), state_kinds()}, name);
+}
+
+Step new_step(const StepKind& kind, int src) {
+  Step step;
+  step.perform = kind.perform;
+  step.op = kind.op;
+  step.reach = kind.reach;
+  step.src = src;
+  return step;
+}
+
+// A check that its subject is a plain dict or OrderedDict, whose truth is its size.
+bool is_exact_dict_check(const Step& step) {
+  return step.op == Op::type_is &&
+         (step.payload == object_of(&PyDict_Type) || step.payload == object_of(&PyODict_Type));
 }
 
 // Kinds by the (interned) name object, so that a name is looked up once a tree.
@@ -102,11 +116,7 @@ bool Builder::accessors(PyObject* list) {
       PyErr_Format(PyExc_ValueError, "accessor %zd reads register %d, which comes after it", i, parent);
       return false;
     }
-    Step step;
-    step.perform = kind->perform;
-    step.op = kind->op;
-    step.reach = kind->reach;
-    step.src = parent;
+    Step step = new_step(*kind, parent);
     step.dst = static_cast<int>(i);
     if (!kind->prepare(step, payload, holdings_)) return false;
     access_.push_back(step);
@@ -123,18 +133,14 @@ bool Builder::checks(PyObject* list) {
   for (Py_ssize_t i = 0; i < count; i++) {
     PyObject *name, *payload, *reads;
     int source, guard;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "UiOO!i:check", &name, &source, &payload, &PyTuple_Type, &reads, &guard)) {
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "UiOO!i:check", &name, &source, &payload, &PyTuple_Type, &reads,
+                          &guard)) {
       return false;
     }
     const StepKind* kind = kind_of(name);
     if (!kind) return false;
-    Check check;
-    check.rank = kind->rank;
+    Check check{new_step(*kind, source), kind->rank, {}};
     if (!read_registers(reads, &check.reads)) return false;
-    check.step.perform = kind->perform;
-    check.step.op = kind->op;
-    check.step.reach = kind->reach;
-    check.step.src = source;
     check.step.guard = guard;
     bool known = source == -1 || valid(source);
     for (int at : check.reads) known = known && valid(at);
@@ -186,25 +192,23 @@ void Builder::emit(Check& check) {
 void Builder::emit(Plan& plan, int guard) {
   if (std::exchange(plan.emitted, true)) return;
   need(plan.src, guard);
-  auto block = std::make_unique<Block>();
-  block->attributes = plan.attributes;
-  for (int at : plan.accessors) {
-    emitted_[at] = true;
-    access_[at].guard = guard;
-    block->steps.push_back(access_[at]);
-    if (used_[at]) block->deposits.push_back({at, nullptr});
-  }
-  for (int i : plan.checks) {
-    const Step& step = checks_[i].step;
-    block->steps.push_back(step);
-    if (step.reach == Reach::emptiness) block->sizes.push_back({step.src, step.index == 0, nullptr});
-  }
-  Step step;
+  Step& step = program_->steps.emplace_back();
   step.perform = run_block;
   step.op = Op::block;
   step.src = plan.src;
-  step.data = block.release();
-  program_->steps.push_back(step);
+  auto& block = step.attach<Block>();
+  block.attributes = plan.attributes;
+  for (int at : plan.accessors) {
+    emitted_[at] = true;
+    access_[at].guard = guard;
+    block.steps.push_back(access_[at]);
+    if (used_[at]) block.deposits.push_back({at, nullptr});
+  }
+  for (int i : plan.checks) {
+    const Step& check = checks_[i].step;
+    block.steps.push_back(check);
+    if (check.reach == Reach::emptiness) block.sizes.push_back({check.src, check.index == 0, nullptr});
+  }
 }
 
 // Which registers something reads that is not a member of the plan that fills them.
@@ -221,7 +225,7 @@ void Builder::mark_used() {
   for (int at : program_->inputs) read(at, -1);
 }
 
-// Finds the blocks. A check of a value belongs to the block that reads the value when nothing else can change its outcome.
+// Finds the blocks. A check of a value is of the block that reads the value when nothing else can change its outcome.
 void Builder::plan() {
   std::map<std::pair<int, bool>, int> of_dict;
   auto plan_for = [&](const Step& step) {
@@ -245,7 +249,8 @@ void Builder::plan() {
     Check& check = checks_[i];
     const int src = check.step.src;
     if (src < 0 || !check.reads.empty()) continue;
-    const bool of_value = check.step.reach == Reach::identity || (check.step.reach == Reach::emptiness && exact_dict[src]);
+    const bool of_value = check.step.reach == Reach::identity ||
+                          (check.step.reach == Reach::emptiness && exact_dict[src]);
     check.plan = of_value ? plan_of_[src] : plan_for(check.step);
     if (check.plan >= 0) plans_[check.plan].checks.push_back(static_cast<int>(i));
   }

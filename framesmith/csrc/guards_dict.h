@@ -1,5 +1,5 @@
-// Reading dicts without running user code. CPython's dict version tag, unique over all dicts and renewed by each change,
-// makes a second look free: an equal tag means the same dict with the same content.
+// Reading dicts without running user code. CPython's dict version tag, unique over all dicts and renewed by each
+// change, makes a second look free: an equal tag means the same dict with the same content.
 #pragma once
 
 #include <Python.h>

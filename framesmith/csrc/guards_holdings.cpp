@@ -5,7 +5,8 @@ namespace framesmith {
 
 PyMethodDef Holdings::death_method_ = {"on_death", Holdings::on_death, METH_O, nullptr};
 
-// `self` is a capsule on the Holdings; it has a context once they have let go of their weak references, which the collector may hold longer.
+// `self` is a capsule on the Holdings; it has a context once they have let go of their weak references, which live on
+// where the collector holds them.
 PyObject* Holdings::on_death(PyObject* self, PyObject*) {
   if (PyCapsule_GetContext(self)) Py_RETURN_NONE;
   auto* holdings = static_cast<Holdings*>(PyCapsule_GetPointer(self, nullptr));
@@ -18,7 +19,8 @@ bool Holdings::watch(PyObject* object) {
   if (watched_.contains(object)) return true;
   if (!listener_) {
     PyObject* capsule = PyCapsule_New(this, nullptr, nullptr);
-    PyObject* module = PyUnicode_FromString("framesmith._C");  // by which capture knows it from the program's own callbacks
+    // by which capture knows it from the program's own callbacks
+    PyObject* module = PyUnicode_FromString("framesmith._C");
     listener_ = capsule && module ? PyCFunction_NewEx(&death_method_, capsule, module) : nullptr;
     Py_XDECREF(module);
     Py_XDECREF(capsule);

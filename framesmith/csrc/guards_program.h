@@ -1,14 +1,16 @@
 // The program of a guard tree. Register i holds the value of accessor i; each step fills a register or checks some.
-// Values in registers are borrowed: from the frame, from containers that nothing changes during a check, or from `owned`.
+// Values in registers are borrowed: from the frame, `owned`, or containers that nothing changes during a check.
 #pragma once
 
 #include <Python.h>
 
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "guards.h"
+#include "objects.h"
 
 namespace framesmith {
 
@@ -45,8 +47,8 @@ struct StepData {
 // The steps that the loop runs without a call.
 enum class Op : unsigned char { other, local, dict_attr, item, type_is, id_is, block };
 
-// What alone decides a step's outcome: the content of the read object's instance dict; the read object's own content if that
-// is a dict; which object is read; whether it is empty, if it is exactly a dict. Otherwise it is decided anew each time.
+// What alone decides a step's outcome: the content of the read object's instance dict; the read object's own content if
+// that is a dict; which object is read; whether it is empty, if it is exactly a dict. `any`: decided anew each time.
 enum class Reach : unsigned char { any, attributes, content, identity, emptiness };
 
 struct Step {
@@ -61,7 +63,21 @@ struct Step {
   int guard = -1;  // the guard's number
   Op op = Op::other;
   Reach reach = Reach::any;  // the kind's, or what `prepare` found
+
+  // Makes the step's data, which belongs to the tree from then on, even if `prepare` fails.
+  template <class T> T& attach() {
+    auto* made = new T;
+    data = made;
+    return *made;
+  }
+  template <class T> T& held() const { return *static_cast<T*>(data); }
 };
+
+inline PyObject* subject(const Step& step, const Run& run) { return run.registers[step.src]; }
+inline bool deliver(const Step& step, Run& run, PyObject* value) {
+  run.registers[step.dst] = value;
+  return value != nullptr;
+}
 
 // Owns what the steps of one tree refer to.
 class Holdings {
@@ -86,7 +102,7 @@ class Holdings {
   std::vector<PyObject*> held_;
 };
 
-// How one kind of accessor or check is made and run. `prepare` reads the payload; false with an exception if it is unfit.
+// How one kind of accessor or check is made and run. `prepare` reads the payload; false with an exception if unfit.
 struct StepKind {
   const char* name;
   bool (*perform)(Step&, Run&);
@@ -96,14 +112,10 @@ struct StepKind {
   Reach reach = Reach::any;
 };
 
-struct StepTable {
-  const StepKind* rows;
-  size_t count;
-};
+using StepTable = std::span<const StepKind>;
 StepTable access_kinds();
 StepTable value_kinds();
 StepTable dict_kinds();
-StepTable function_kinds();
 StepTable tensor_kinds();
 StepTable relation_kinds();
 StepTable state_kinds();
@@ -126,7 +138,7 @@ bool build_program(Program* program, Holdings& holdings, PyObject* accessors, Py
 // `prepare` functions that several kinds share.
 bool prepare_held(Step& step, PyObject* payload, Holdings& holdings);
 bool prepare_watched(Step& step, PyObject* payload, Holdings& holdings);
-bool prepare_key(Step& step, PyObject* payload, Holdings& holdings);  // held, or watched if it is known by its identity alone
+bool prepare_key(Step& step, PyObject* payload, Holdings& holdings);  // held, or watched if known by its identity alone
 bool prepare_index(Step& step, PyObject* payload, Holdings& holdings);
 bool prepare_nothing(Step& step, PyObject* payload, Holdings& holdings);
 // Reads a tuple or list of register numbers.

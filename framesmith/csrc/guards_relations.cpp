@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <memory>
 
 #include "guards_program.h"
 #include "guards_tensor.h"
@@ -19,18 +18,17 @@ struct Different : StepData {
 };
 
 bool prepare_different(Step& step, PyObject* payload, Holdings&) {
-  auto data = std::make_unique<Different>();
-  if (!read_registers(payload, &data->at)) return false;
-  data->slots.resize(std::bit_ceil(2 * data->at.size()));
-  data->rounds.resize(data->slots.size());
-  step.data = data.release();
+  auto& data = step.attach<Different>();
+  if (!read_registers(payload, &data.at)) return false;
+  data.slots.resize(std::bit_ceil(2 * data.at.size()));
+  data.rounds.resize(data.slots.size());
   return true;
 }
 
 bool same(Step& step, Run& run) { return run.registers[step.src] == run.registers[step.index]; }
 
 bool distinct(Step& step, Run& run) {
-  auto& data = *static_cast<Different*>(step.data);
+  auto& data = step.held<Different>();
   const auto& at = data.at;
   if (at.size() <= 8) {
     for (size_t i = 1; i < at.size(); i++) {
@@ -60,7 +58,8 @@ bool distinct(Step& step, Run& run) {
 // ---- shape: a relation as a postfix program over int64 ----
 
 enum class Arith : char { constant, leaf, add, mul, floordiv, mod, min, max, le0, eq0, ne0, and_, or_ };
-constexpr const char* arith_names[] = {"const", "leaf", "add", "mul", "floordiv", "mod", "min", "max", "le", "eq", "ne", "and", "or"};
+constexpr const char* arith_names[] = {"const", "leaf", "add", "mul", "floordiv", "mod", "min",
+                                       "max",   "le",   "eq",  "ne",  "and",      "or"};
 constexpr size_t usual_depth = 32;  // of the evaluation stack
 
 struct Leaf {
@@ -115,7 +114,7 @@ bool apply(Arith op, int64_t a, int64_t b, int64_t* out) {
 }
 
 bool shape(Step& step, Run& run) {
-  const auto& relation = *static_cast<const Relation*>(step.data);
+  const auto& relation = step.held<Relation>();
   std::array<int64_t, usual_depth> usual;
   std::vector<int64_t> deep(relation.depth > usual_depth ? relation.depth : 0);
   int64_t* stack = deep.empty() ? usual.data() : deep.data();
@@ -137,7 +136,7 @@ bool shape(Step& step, Run& run) {
   return stack[0] != 0;
 }
 
-bool read_code(PyObject* code, Relation* relation) {
+bool read_code(PyObject* code, Relation& relation) {
   size_t depth = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code); i++) {
     const char* name;
@@ -149,14 +148,14 @@ bool read_code(PyObject* code, Relation* relation) {
     const bool unary = op == Arith::le0 || op == Arith::eq0 || op == Arith::ne0;
     const size_t taken = push ? 0 : unary ? 1 : 2;
     const bool known = at != std::end(arith_names) &&
-                       (op != Arith::leaf || (operand >= 0 && static_cast<size_t>(operand) < relation->leaves.size()));
+                       (op != Arith::leaf || (operand >= 0 && static_cast<size_t>(operand) < relation.leaves.size()));
     if (!known || depth < taken) {
       PyErr_SetString(PyExc_ValueError, "a shape guard's program is malformed");
       return false;
     }
     depth += 1 - taken;
-    relation->depth = std::max(relation->depth, depth);
-    relation->code.push_back({op, operand});
+    relation.depth = std::max(relation.depth, depth);
+    relation.code.push_back({op, operand});
   }
   if (depth == 1) return true;
   PyErr_SetString(PyExc_ValueError, "a shape guard's program must leave one value");
@@ -167,16 +166,14 @@ bool read_code(PyObject* code, Relation* relation) {
 bool prepare_shape(Step& step, PyObject* payload, Holdings&) {
   PyObject *code, *leaves;
   if (!PyArg_ParseTuple(payload, "O!O!:shape", &PyTuple_Type, &code, &PyTuple_Type, &leaves)) return false;
-  auto relation = std::make_unique<Relation>();
+  auto& relation = step.attach<Relation>();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); i++) {
     int at, what;
     Py_ssize_t dim;
     if (!PyArg_ParseTuple(PyTuple_GET_ITEM(leaves, i), "iCn:leaf", &at, &what, &dim)) return false;
-    relation->leaves.push_back({at, static_cast<char>(what), dim});
+    relation.leaves.push_back({at, static_cast<char>(what), dim});
   }
-  if (!read_code(code, relation.get())) return false;
-  step.data = relation.release();
-  return true;
+  return read_code(code, relation);
 }
 
 constexpr StepKind kinds[] = {
@@ -187,6 +184,6 @@ constexpr StepKind kinds[] = {
 
 }  // namespace
 
-StepTable relation_kinds() { return {kinds, std::size(kinds)}; }
+StepTable relation_kinds() { return kinds; }
 
 }  // namespace framesmith

@@ -11,8 +11,6 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/PyInterpreter.h>
 
-#include <memory>
-
 #include "guards_program.h"
 #include "states.h"
 
@@ -38,8 +36,8 @@ struct State : StepData {
 
 PyObject* device_name = nullptr;  // interned "device"
 
-// No graph is captured under a user's function or dispatch mode or while `torch.jit.trace` records, so none may run then: its operators
-// would not be seen. The mode of `torch.set_default_device` is the exception: capture went through it.
+// No graph is captured under a user's function or dispatch mode or while `torch.jit.trace` records, so none may run
+// then: its operators would not be seen. Only through the mode of `torch.set_default_device` capture goes.
 bool modes_agree(const State& state) {
   const int64_t functions = at::impl::PythonTorchFunctionTLS::stack_len();
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != state.functions) return false;
@@ -55,17 +53,19 @@ bool modes_agree(const State& state) {
 
 bool autocast_agrees(const Autocast& expected) {
   const bool enabled = at::autocast::is_autocast_enabled(expected.device);
-  return enabled == expected.enabled && (!enabled || at::autocast::get_autocast_dtype(expected.device) == expected.dtype);
+  return enabled == expected.enabled &&
+         (!enabled || at::autocast::get_autocast_dtype(expected.device) == expected.dtype);
 }
 
 bool globals_state(Step& step, Run&) {
-  const auto& state = *static_cast<const State*>(step.data);
+  const auto& state = step.held<State>();
   if (c10::GradMode::is_enabled() != state.grad || c10::InferenceMode::is_enabled() != state.inference) return false;
   for (const Autocast& expected : state.autocast) {
     if (!autocast_agrees(expected)) return false;
   }
   return c10::get_default_dtype().toScalarType() == state.default_dtype &&
-         at::globalContext().deterministicAlgorithms() == state.deterministic && modes_agree(state) && !is_transformed();
+         at::globalContext().deterministicAlgorithms() == state.deterministic && modes_agree(state) &&
+         !is_transformed();
 }
 
 bool read_dtype(PyObject* object, at::ScalarType* out) {
@@ -119,22 +119,19 @@ bool prepare_state(Step& step, PyObject* payload, Holdings& holdings) {
                         &deterministic, &device, &functions)) {
     return false;
   }
-  auto state = std::make_unique<State>();
-  state->grad = grad;
-  state->inference = inference;
-  state->deterministic = deterministic;
-  state->functions = functions ? at::impl::ENABLED : at::impl::SUBCLASSES_DISABLED;
-  if (!read_dtype(dtype, &state->default_dtype) || !read_autocast(autocast, state.get()) || !read_device(device, state.get(), holdings)) {
-    return false;
-  }
-  step.data = state.release();
-  return true;
+  auto& state = step.attach<State>();
+  state.grad = grad;
+  state.inference = inference;
+  state.deterministic = deterministic;
+  state.functions = functions ? at::impl::ENABLED : at::impl::SUBCLASSES_DISABLED;
+  return read_dtype(dtype, &state.default_dtype) && read_autocast(autocast, &state) &&
+         read_device(device, &state, holdings);
 }
 
 constexpr StepKind kinds[] = {{"globals_state", globals_state, prepare_state, Op::other, 1}};
 
 }  // namespace
 
-StepTable state_kinds() { return {kinds, std::size(kinds)}; }
+StepTable state_kinds() { return kinds; }
 
 }  // namespace framesmith

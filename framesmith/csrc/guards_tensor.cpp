@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "guards_program.h"
 #include "guards_tensor.h"
@@ -42,12 +41,13 @@ bool agree(const at::TensorImpl* impl, const TensorFacts& facts) {
   if (facts.check_keys && impl->key_set().raw_repr() != facts.keys) return false;
   return impl->dtype() == c10::scalarTypeToTypeMeta(facts.dtype) && agree(impl->sizes(), facts.sizes) &&
          impl->device() == facts.device && (facts.check_keys || impl->layout() == facts.layout) &&
-         (!facts.check_strides || agree(impl->strides(), facts.strides)) && impl->requires_grad() == facts.requires_grad;
+         (!facts.check_strides || agree(impl->strides(), facts.strides)) &&
+         impl->requires_grad() == facts.requires_grad;
 }
 
 bool tensor(Step& step, Run& run) {
-  PyObject* object = run.registers[step.src];
-  const auto& facts = *static_cast<const TensorFacts*>(step.data);
+  PyObject* object = subject(step, run);
+  const auto& facts = step.held<TensorFacts>();
   if (Py_TYPE(object) != facts.type) return false;
   const at::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
   try {
@@ -73,14 +73,14 @@ bool read_dims(PyObject* items, std::vector<int64_t>* out) {
   return true;
 }
 
-bool read_kinds(TensorFacts* facts, PyObject* dtype, PyObject* device, PyObject* layout) {
+bool read_kinds(TensorFacts& facts, PyObject* dtype, PyObject* device, PyObject* layout) {
   if (!THPDtype_Check(dtype) || !THPDevice_Check(device) || !THPLayout_Check(layout)) {
     PyErr_SetString(PyExc_TypeError, "a tensor guard wants a torch dtype, device and layout");
     return false;
   }
-  facts->dtype = reinterpret_cast<THPDtype*>(dtype)->scalar_type;
-  facts->device = reinterpret_cast<THPDevice*>(device)->device;
-  facts->layout = reinterpret_cast<THPLayout*>(layout)->layout;
+  facts.dtype = as<THPDtype>(dtype)->scalar_type;
+  facts.device = as<THPDevice>(device)->device;
+  facts.layout = as<THPLayout>(layout)->layout;
   return true;
 }
 
@@ -92,23 +92,19 @@ bool prepare_tensor(Step& step, PyObject* payload, Holdings& holdings) {
                         &sizes, &strides, &requires_grad, &keys)) {
     return false;
   }
-  auto facts = std::make_unique<TensorFacts>();
-  if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), reinterpret_cast<PyTypeObject*>(THPVariableClass))) {
+  auto& facts = step.attach<TensorFacts>();
+  facts.type = as<PyTypeObject>(type);
+  if (!PyType_IsSubtype(facts.type, as<PyTypeObject>(THPVariableClass))) {
     PyErr_Format(PyExc_TypeError, "%R is no class of tensors", type);
     return false;
   }
-  facts->type = reinterpret_cast<PyTypeObject*>(type);
-  facts->plain = THPVariable_CheckTypeExact(facts->type);
-  facts->requires_grad = requires_grad;
-  facts->check_strides = strides != Py_None;
-  facts->keys = PyLong_AsUnsignedLongLongMask(keys);
-  facts->check_keys = facts->keys != ~uint64_t{0};
-  if (PyErr_Occurred() || !holdings.watch(type) || !read_kinds(facts.get(), dtype, device, layout) ||
-      !read_dims(sizes, &facts->sizes) || (facts->check_strides && !read_dims(strides, &facts->strides))) {
-    return false;
-  }
-  step.data = facts.release();
-  return true;
+  facts.plain = THPVariable_CheckTypeExact(facts.type);
+  facts.requires_grad = requires_grad;
+  facts.check_strides = strides != Py_None;
+  facts.keys = PyLong_AsUnsignedLongLongMask(keys);
+  facts.check_keys = facts.keys != ~uint64_t{0};
+  return !PyErr_Occurred() && holdings.watch(type) && read_kinds(facts, dtype, device, layout) &&
+         read_dims(sizes, &facts.sizes) && (!facts.check_strides || read_dims(strides, &facts.strides));
 }
 
 // ---- no_alias ----
@@ -118,18 +114,14 @@ struct Registers : StepData {
 };
 
 bool prepare_registers(Step& step, PyObject* payload, Holdings&) {
-  auto data = std::make_unique<Registers>();
-  if (!read_registers(payload, &data->at)) return false;
-  step.data = data.release();
-  return true;
+  return read_registers(payload, &step.attach<Registers>().at);
 }
 
 // The memory of each tensor's storage as [begin, end); a tensor without memory aliases nothing.
 bool no_alias(Step& step, Run& run) {
   using Span = std::pair<const char*, const char*>;
-  const auto& at = static_cast<const Registers*>(step.data)->at;
   c10::SmallVector<Span, 32> spans;
-  for (int i : at) {
+  for (int i : step.held<Registers>().at) {
     PyObject* object = run.registers[i];
     if (!THPVariable_Check(object)) return false;
     const at::TensorImpl* impl = THPVariable_Unpack(object).unsafeGetTensorImpl();
@@ -153,7 +145,7 @@ constexpr StepKind kinds[] = {
 
 }  // namespace
 
-StepTable tensor_kinds() { return {kinds, std::size(kinds)}; }
+StepTable tensor_kinds() { return kinds; }
 
 bool tensor_dim(PyObject* object, bool stride, Py_ssize_t dim, int64_t* out) {
   if (!THPVariable_Check(object)) return false;

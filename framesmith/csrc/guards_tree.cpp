@@ -29,7 +29,7 @@ struct GuardTree {
   void* notify_arg;
 };
 
-GuardTree* as_tree(PyObject* object) { return reinterpret_cast<GuardTree*>(object); }
+GuardTree* as_tree(PyObject* object) { return as<GuardTree>(object); }
 
 void on_death(void* arg) {
   auto* object = static_cast<PyObject*>(arg);
@@ -44,22 +44,17 @@ void on_death(void* arg) {
 
 inline bool perform(Step& step, Run& run) {
   switch (step.op) {
-    case Op::type_is: return reinterpret_cast<PyObject*>(Py_TYPE(run.registers[step.src])) == step.payload;
-    case Op::id_is: return run.registers[step.src] == step.payload;
-    case Op::local: {
-      const FrameView& frame = run.frame;
-      PyObject* value = frame.locals[frame.local_index ? frame.local_index[step.index] : step.index];
-      run.registers[step.dst] = value;
-      return value != nullptr;
-    }
+    case Op::type_is: return object_of(Py_TYPE(subject(step, run))) == step.payload;
+    case Op::id_is: return subject(step, run) == step.payload;
+    case Op::local: return deliver(step, run, run.frame.local(step.index));
     case Op::dict_attr: {
-      PyObject* dict = made_dict(run.registers[step.src]);
+      PyObject* dict = made_dict(subject(step, run));
       if (!dict || dict_version(dict) != step.version) break;
       run.registers[step.dst] = step.cached;
       return true;
     }
     case Op::item: {
-      PyObject* object = run.registers[step.src];
+      PyObject* object = subject(step, run);
       if (!PyDict_Check(object) || dict_version(object) != step.version) break;
       run.registers[step.dst] = step.cached;
       return true;
@@ -79,7 +74,7 @@ Step* first_failure(GuardTree* tree, Run& run) {
   for (Step& step : tree->program.steps) {
     if (!perform(step, run)) {
       PyErr_Clear();
-      failed = step.op == Op::block ? static_cast<Block*>(step.data)->failed : &step;
+      failed = step.op == Op::block ? step.held<Block>().failed : &step;
       break;
     }
   }
@@ -114,7 +109,7 @@ PyObject* collect(const GuardTree* tree, PyObject* const* registers) {
 size_t steps_of(const Program& program) {
   size_t count = 0;
   for (const Step& step : program.steps) {
-    count += step.op == Op::block ? static_cast<const Block*>(step.data)->steps.size() : 1;
+    count += step.op == Op::block ? step.held<Block>().steps.size() : 1;
   }
   return count;
 }
@@ -211,8 +206,7 @@ bool parse_frame(PyObject* object, PyObject* args, PyObject* kwargs, NamedFrame*
 PyObject* tree_check(PyObject* object, PyObject* args, PyObject* kwargs) {
   NamedFrame frame;
   if (!parse_frame(object, args, kwargs, &frame)) return nullptr;
-  int failed = -1;
-  PyObject* inputs = check_tree(object, frame.view, &failed);
+  PyObject* inputs = check_tree(object, frame.view);
   if (inputs || PyErr_Occurred()) return inputs;
   Py_RETURN_NONE;
 }
@@ -231,10 +225,7 @@ PyObject* tree_failure(PyObject* object, PyObject* args, PyObject* kwargs) {
   return Py_BuildValue("iiO", step->guard, -1, step->src >= 0 ? run.registers[step->src] : Py_None);
 }
 
-PyObject* own_dict(PyObject*, PyObject* object) {
-  PyObject* dict = instance_dict(object);
-  return Py_NewRef(dict ? dict : Py_None);
-}
+PyObject* own_dict(PyObject*, PyObject* object) { return optional(instance_dict(object)); }
 
 // The hash of each element as it was when the element was put in: no code of the program's runs.
 PyObject* stored_hashes(PyObject*, PyObject* container) {
@@ -270,9 +261,9 @@ PyObject* not_shown(PyObject*, PyObject* object) {
 }
 
 PyMethodDef functions[] = {
-    {"not_shown", not_shown, METH_O, "False within the making of a container's own text, which shows the container as dots."},
-    {"stored_hashes", stored_hashes, METH_O, "{id of an element: its hash, as it was put in} of a dict's keys or of a set."},
-    {"instance_dict", own_dict, METH_O, "The instance dict of an object, past any `__dict__` of its class; None if it has none or none yet."},
+    {"not_shown", not_shown, METH_O, "False within the making of a container's own text, which shows it as dots."},
+    {"stored_hashes", stored_hashes, METH_O, "{id of an element: its hash, as stored} of a dict's keys or of a set."},
+    {"instance_dict", own_dict, METH_O, "An object's instance dict, past any `__dict__` of its class, or None."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef tree_methods[] = {
@@ -288,23 +279,38 @@ PyGetSetDef tree_fields[] = {
      "False once an object that the guards watch is gone.", nullptr},
     {"steps", [](PyObject* self, void*) { return PyLong_FromSize_t(steps_of(as_tree(self)->program)); }, nullptr,
      "How many accessors and checks a full check runs.", nullptr},
-    {"locals", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->locals); }, nullptr, "Arguments read.", nullptr},
-    {"cells", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->cells); }, nullptr, "Closure cells read.", nullptr},
+    {"locals", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->locals); }, nullptr, "Arguments read.",
+     nullptr},
+    {"cells", [](PyObject* self, void*) { return Py_NewRef(as_tree(self)->cells); }, nullptr, "Closure cells read.",
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 }  // namespace
 
-PyObject* check_tree(PyObject* object, const FrameView& frame, int* failed) {
+PyObject* check_tree(PyObject* object, const FrameView& frame) {
   GuardTree* tree = as_tree(object);
-  *failed = -1;
   if (tree->dead) return nullptr;
   Registers registers(tree->program.registers);
   Run run(frame, registers.data());
-  if (Step* step = first_failure(tree, run)) {
-    *failed = step->guard;
-    return nullptr;
+  return first_failure(tree, run) ? nullptr : collect(tree, run.registers);
+}
+
+bool run_block(Step& step, Run& run) {
+  auto& block = step.held<Block>();
+  PyObject* dict = subject(step, run);
+  dict = block.attributes ? instance_dict(dict) : PyDict_Check(dict) ? dict : nullptr;
+  const uint64_t version = dict ? dict_version(dict) : 0;
+  for (Step& inner : block.steps) {
+    if (inner.perform(inner, run)) continue;
+    block.failed = &inner;
+    return false;
   }
-  return collect(tree, run.registers);
+  if (!dict || dict_version(dict) != version) return true;  // a comparison of keys ran user code
+  if (!block.attributes && PyODict_Check(dict)) return true;  // its order is no part of the version
+  for (Block::Size& size : block.sizes) size.value = run.registers[size.at];
+  for (Block::Deposit& deposit : block.deposits) deposit.value = run.registers[deposit.at];
+  step.version = version;
+  return true;
 }
 
 bool tree_dead(PyObject* tree) { return as_tree(tree)->dead; }
@@ -333,7 +339,6 @@ int init_guards(PyObject* module) {
                                 {0, nullptr}};
   static PyType_Spec spec = {"framesmith._C.GuardTree", sizeof(GuardTree), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, slots};
-  GuardTreeType = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  if (!GuardTreeType || PyModule_AddFunctions(module, functions) < 0) return -1;
-  return PyModule_AddObjectRef(module, "GuardTree", reinterpret_cast<PyObject*>(GuardTreeType));
+  GuardTreeType = add_type(module, &spec);
+  return GuardTreeType ? PyModule_AddFunctions(module, functions) : -1;
 }

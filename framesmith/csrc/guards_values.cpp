@@ -7,7 +7,6 @@
 namespace framesmith {
 namespace {
 
-PyObject* subject(const Step& step, const Run& run) { return run.registers[step.src]; }
 
 bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
@@ -32,14 +31,15 @@ int same_value(PyObject* a, PyObject* b) {
     return same_bits(x.real, y.real) && same_bits(x.imag, y.imag);
   }
   if (type == &PyTuple_Type) return same_items(a, b);
-  if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyBytes_Type) return PyObject_RichCompareBool(a, b, Py_EQ);
+  if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyBytes_Type)
+    return PyObject_RichCompareBool(a, b, Py_EQ);
   HookOff off;
   return PyObject_RichCompareBool(a, b, Py_EQ);
 }
 
 namespace {
 
-bool type_is(Step& step, Run& run) { return reinterpret_cast<PyObject*>(Py_TYPE(subject(step, run))) == step.payload; }
+bool type_is(Step& step, Run& run) { return object_of(Py_TYPE(subject(step, run))) == step.payload; }
 bool id_is(Step& step, Run& run) { return subject(step, run) == step.payload; }
 bool none(Step& step, Run& run) { return subject(step, run) == Py_None; }
 bool not_none(Step& step, Run& run) { return subject(step, run) != Py_None; }
@@ -107,6 +107,6 @@ constexpr StepKind kinds[] = {
 
 }  // namespace
 
-StepTable value_kinds() { return {kinds, std::size(kinds)}; }
+StepTable value_kinds() { return kinds; }
 
 }  // namespace framesmith

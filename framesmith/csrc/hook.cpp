@@ -1,5 +1,4 @@
-// The frame hook (PEP 523): runs a compiled variant instead of a frame when its guards hold, and asks the thread's
-// callback for one when none does.
+// The frame hook (PEP 523): runs a variant instead of a frame if its guards hold, else asks the thread's callback.
 #include "frame.h"
 #include "hook.h"
 
@@ -19,14 +18,28 @@ struct ThreadHook {
 };
 thread_local __attribute__((tls_model("initial-exec"))) ThreadHook thread_hook{nullptr, nullptr};
 
+// A frame that the hook looks at.
+struct Call {
+  PyThreadState* tstate;
+  Frame* frame;
+  PyObject* callback;
+  PyObject* result = nullptr;  // of a call that is done; null = exception
+  CodeState* state = nullptr;
+};
+
 size_t total_hits = 0;                       // calls that an entry took, of all code objects; guarded by the GIL
 int active_threads = 0;                      // threads with a callback; guarded by the GIL
 _PyFrameEvalFunction previous_eval = nullptr;  // who was there before us; null = CPython's own
 
-PyObject* verdict_skip = nullptr;  // interned str
-PyObject* verdict_skip_recursive = nullptr;
-PyObject* verdict_full = nullptr;
-PyObject* verdict_eager = nullptr;
+// What a callback may return besides an entry and None.
+struct Answer {
+  const char *name, *text;
+  Verdict verdict;
+  PyObject* object;  // interned str
+} answers[] = {{"SKIP", "skip", Verdict::skip, nullptr},
+               {"SKIP_RECURSIVE", "skip_recursive", Verdict::skip_recursive, nullptr},
+               {"FULL", "full", Verdict::full, nullptr},
+               {"EAGER", "eager", Verdict::eager, nullptr}};
 
 // Runs the frame as if we were not here. Another hook may have been installed before ours and again above it, and each
 // hands on to the other; `passing` ends that circle.
@@ -48,17 +61,16 @@ FrameView view_of(Frame* frame, const Entry* entry) {
 PyObject* residual_function(Frame* frame, Entry* entry) {
   PyFunctionObject* original = frame_function(frame);
   PyObject* object = std::exchange(entry->parked, nullptr);
+  auto* function = as<PyFunctionObject>(object);
   if (!object) {
     object = PyFunction_NewWithQualName(entry->residual, frame->f_globals, original->func_qualname);
     if (!object) return nullptr;
+    function = as<PyFunctionObject>(object);
   } else {
-    auto* function = reinterpret_cast<PyFunctionObject*>(object);
     function->func_globals = Py_NewRef(frame->f_globals);
     function->func_builtins = Py_NewRef(frame->f_builtins);
   }
-  if (reinterpret_cast<PyCodeObject*>(entry->residual)->co_nfreevars) {
-    reinterpret_cast<PyFunctionObject*>(object)->func_closure = Py_XNewRef(original->func_closure);
-  }
+  if (as<PyCodeObject>(entry->residual)->co_nfreevars) function->func_closure = Py_XNewRef(original->func_closure);
   return object;
 }
 
@@ -69,7 +81,7 @@ void park(Entry* entry, PyObject* object) {
     Py_DECREF(object);
     return;
   }
-  auto* function = reinterpret_cast<PyFunctionObject*>(object);
+  auto* function = as<PyFunctionObject>(object);
   entry->parked = object;
   PyObject* globals = std::exchange(function->func_globals, nullptr);
   PyObject* builtins = std::exchange(function->func_builtins, nullptr);
@@ -79,7 +91,7 @@ void park(Entry* entry, PyObject* object) {
   Py_XDECREF(globals);
 }
 
-// Calls the residual function on the frame's arguments and the graph inputs (reference stolen).  The frame gives its arguments up.
+// Calls the residual function on the frame's arguments, which it gives up, and the graph inputs (reference stolen).
 PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
   frames_replaced++;
   PyObject* function = residual_function(frame, entry);
@@ -107,28 +119,26 @@ PyObject* call_residual(Frame* frame, Entry* entry, PyObject* inputs) {
   return result;
 }
 
-// The frame's arguments by name, in the order of co_varnames.
-PyObject* named_arguments(Frame* frame) {
-  PyObject* locals = PyDict_New();
-  const int count = argument_count(frame->f_code);
-  for (int i = 0; locals && i < count; i++) {
-    PyObject* name = PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i);
-    if (frame->localsplus[i] && PyDict_SetItem(locals, name, frame->localsplus[i]) < 0) Py_CLEAR(locals);
+// Values by the names from `first` on of the frame's code, but for those that are null.
+PyObject* by_name(Frame* frame, int first, PyObject* const* values, int count) {
+  PyObject* out = PyDict_New();
+  for (int i = 0; out && i < count; i++) {
+    PyObject* name = PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, first + i);
+    if (values[i] && PyDict_SetItem(out, name, values[i]) < 0) Py_CLEAR(out);
   }
-  return locals;
+  return out;
 }
 
-// The function's closure cells by name.
+// The frame's arguments, in the order of co_varnames.
+PyObject* named_arguments(Frame* frame) {
+  return by_name(frame, 0, frame->localsplus, argument_count(frame->f_code));
+}
+
+// The function's closure cells.
 PyObject* named_cells(Frame* frame) {
-  PyObject* cells = PyDict_New();
-  PyObject* closure = frame_function(frame)->func_closure;
+  auto* closure = as<PyTupleObject>(frame_function(frame)->func_closure);
   const int count = closure ? frame->f_code->co_nfreevars : 0;
-  const int first = frame->f_code->co_nlocalsplus - frame->f_code->co_nfreevars;
-  for (int i = 0; cells && i < count; i++) {
-    PyObject* name = PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, first + i);
-    if (PyDict_SetItem(cells, name, PyTuple_GET_ITEM(closure, i)) < 0) Py_CLEAR(cells);
-  }
-  return cells;
+  return by_name(frame, frame->f_code->co_nlocalsplus - count, closure ? closure->ob_item : nullptr, count);
 }
 
 // The callback's answer for a frame that no entry takes, as a new reference.
@@ -137,8 +147,8 @@ PyObject* ask_callback(Frame* frame, PyObject* callback) {
   if (!locals) return nullptr;
   HookOff off;
   Headroom headroom(PyThreadState_Get());
-  PyObject* answer = PyObject_CallFunctionObjArgs(callback, reinterpret_cast<PyObject*>(frame->f_code),
-                                                  reinterpret_cast<PyObject*>(frame_function(frame)), locals, nullptr);
+  PyObject* answer = PyObject_CallFunctionObjArgs(callback, object_of(frame->f_code),
+                                                  object_of(frame_function(frame)), locals, nullptr);
   Py_DECREF(locals);
   return answer;
 }
@@ -165,8 +175,9 @@ bool left_to_tracer(PyThreadState* tstate, const Entry* entry) {
   return entry->graphless && (tstate->c_tracefunc || tstate->c_profilefunc);
 }
 
-// Tries the entries of this callback, the latest hit first. Done: *result is the frame's result (null = exception).
-Outcome try_entries(PyThreadState* tstate, Frame* frame, CodeState* state, PyObject* callback, PyObject** result) {
+// Tries the entries of this callback, the latest hit first.
+Outcome try_entries(Call& call) {
+  CodeState* state = call.state;
   bool dead = false;
   for (size_t i = 0; i < state->entries.size(); i++) {
     Entry* entry = state->entries[i];
@@ -174,99 +185,90 @@ Outcome try_entries(PyThreadState* tstate, Frame* frame, CodeState* state, PyObj
       dead = true;
       continue;
     }
-    if (!entry->callback.is(callback)) continue;
-    int failed = -1;
+    if (!entry->callback.is(call.callback)) continue;
     Py_INCREF(entry);
-    PyObject* inputs = check_tree(entry->tree, view_of(frame, entry), &failed);
-    if (inputs && left_to_tracer(tstate, entry)) {
+    PyObject* inputs = check_tree(entry->tree, view_of(call.frame, entry));
+    const bool passed = inputs && left_to_tracer(call.tstate, entry);
+    if (passed) {
       Py_DECREF(inputs);
-      Py_DECREF(entry);
-      return Outcome::pass;
-    }
-    if (inputs) {
+    } else if (inputs) {
       entry->hits++;
       total_hits++;
       if (i) state->promote(entry);
-      *result = call_residual(frame, entry, inputs);
-      Py_DECREF(entry);
-      return Outcome::done;
+      call.result = call_residual(call.frame, entry, inputs);
     }
     Py_DECREF(entry);
+    if (inputs) return passed ? Outcome::pass : Outcome::done;
   }
   if (dead) state->drop_dead();
   return Outcome::missed;
 }
 
 // Says so, once a code object: the callback is not asked again, since it would compile at each call.
-Outcome refuse_fresh(Frame* frame, CodeState* state, PyObject* callback, PyObject* tree) {
-  state->decide(callback, Verdict::skip);
+Outcome refuse_fresh(Call& call, PyObject* tree) {
+  call.state->decide(call.callback, Verdict::skip);
   HookOff off;
-  PyObject* why = why_failed(frame, tree);
+  PyObject* why = why_failed(call.frame, tree);
   if (!why) return Outcome::done;
+  const PyCodeObject* code = call.frame->f_code;
   const int bad = PyErr_WarnFormat(
       PyExc_RuntimeWarning, 1,
       "framesmith: a guard of %U (%U:%d) fails on the values that it was made from; it stays in eager: %U",
-      frame->f_code->co_qualname, frame->f_code->co_filename, frame->f_code->co_firstlineno, why);
+      code->co_qualname, code->co_filename, code->co_firstlineno, why);
   Py_DECREF(why);
   return bad < 0 ? Outcome::done : Outcome::pass;
 }
 
-// Runs an entry that the callback has just made for this very frame. `missed`: its guards fail, for something has changed since they were
-// made (a module that was imported in between, another thread); then the callback is asked `again`, once.
-Outcome run_fresh(PyThreadState* tstate, Frame* frame, CodeState* state, Entry* entry, PyObject* callback, bool again, PyObject** result) {
-  if (entry->code != reinterpret_cast<PyObject*>(frame->f_code)) {
+// Runs an entry that the callback has just made for this very frame. `missed`: its guards fail, for something has
+// changed since (a module was imported in between, another thread); then the callback is asked `again`, once.
+Outcome run_fresh(Call& call, Entry* entry, bool again) {
+  if (entry->code != object_of(call.frame->f_code)) {
     PyErr_SetString(PyExc_ValueError, "the callback's entry was made for another code object");
     return Outcome::done;
   }
-  int failed = -1;
-  PyObject* inputs = entry->residual ? check_tree(entry->tree, view_of(frame, entry), &failed) : nullptr;
+  PyObject* inputs = entry->residual ? check_tree(entry->tree, view_of(call.frame, entry)) : nullptr;
   if (!inputs && !again && !PyErr_Occurred()) return Outcome::missed;
-  if (!inputs) return PyErr_Occurred() ? Outcome::done : refuse_fresh(frame, state, callback, entry->tree);
-  state->add(entry);
-  if (left_to_tracer(tstate, entry)) {
+  if (!inputs) return PyErr_Occurred() ? Outcome::done : refuse_fresh(call, entry->tree);
+  call.state->add(entry);
+  if (left_to_tracer(call.tstate, entry)) {
     Py_DECREF(inputs);
     return Outcome::pass;
   }
-  *result = call_residual(frame, entry, inputs);
+  call.result = call_residual(call.frame, entry, inputs);
   return Outcome::done;
 }
 
-Outcome follow(PyObject* answer, PyThreadState* tstate, Frame* frame, CodeState* state, PyObject* callback, bool again, PyObject** result) {
-  if (Py_IS_TYPE(answer, EntryType)) {
-    return run_fresh(tstate, frame, state, reinterpret_cast<Entry*>(answer), callback, again, result);
-  }
-  if (answer == Py_None) return Outcome::pass;
-  if (answer == verdict_eager) return Outcome::pass_off;
-  const Verdict verdict = answer == verdict_skip             ? Verdict::skip
-                          : answer == verdict_skip_recursive ? Verdict::skip_recursive
-                          : answer == verdict_full           ? Verdict::full
-                                                             : Verdict::open;
-  if (verdict == Verdict::open) {
-    PyErr_Format(PyExc_TypeError, "a frame callback returns an Entry, None, EAGER, SKIP, SKIP_RECURSIVE or FULL, not %R", answer);
-    return Outcome::done;
-  }
-  state->decide(callback, verdict);
-  return verdict == Verdict::skip_recursive ? Outcome::pass_off : Outcome::pass;
+Outcome by_verdict(Verdict verdict) {
+  return verdict == Verdict::skip_recursive || verdict == Verdict::eager ? Outcome::pass_off : Outcome::pass;
 }
 
-// Decides what happens to a frame under a callback; with `done`, *result is its result.
-Outcome handle(PyThreadState* tstate, Frame* frame, PyObject* callback, PyObject** result) {
-  CodeState* state = find_state(frame->f_code);
-  if (state) {
-    const Outcome tried = state->entries.empty() ? Outcome::missed : try_entries(tstate, frame, state, callback, result);
+Outcome follow(Call& call, PyObject* answer, bool again) {
+  if (Py_IS_TYPE(answer, EntryType)) return run_fresh(call, as<Entry>(answer), again);
+  if (answer == Py_None) return Outcome::pass;
+  for (const Answer& known : answers) {
+    if (answer != known.object) continue;
+    if (known.verdict != Verdict::eager) call.state->decide(call.callback, known.verdict);
+    return by_verdict(known.verdict);
+  }
+  PyErr_Format(PyExc_TypeError, "a frame callback returns an Entry, None, EAGER, SKIP, SKIP_RECURSIVE or FULL, not %R",
+               answer);
+  return Outcome::done;
+}
+
+// Decides what happens to a frame under a callback.
+Outcome handle(Call& call) {
+  if ((call.state = find_state(call.frame->f_code))) {
+    const Outcome tried = call.state->entries.empty() ? Outcome::missed : try_entries(call);
     if (tried != Outcome::missed) return tried;
-    switch (state->verdict(callback)) {
-      case Verdict::open: break;
-      case Verdict::skip_recursive: return Outcome::pass_off;
-      default: return Outcome::pass;
-    }
-  } else if (!(state = state_of(frame->f_code))) {
+    const Verdict verdict = call.state->verdict(call.callback);
+    if (verdict != Verdict::open) return by_verdict(verdict);
+  } else if (!(call.state = state_of(call.frame->f_code))) {
     return Outcome::done;
   }
   for (bool again : {false, true}) {
-    PyObject* answer = ask_callback(frame, callback);
+    PyObject* answer = ask_callback(call.frame, call.callback);
     if (!answer) return Outcome::done;
-    const Outcome outcome = follow(answer, tstate, frame, state, callback, again, result);
+    const Outcome outcome = follow(call, answer, again);
     Py_DECREF(answer);
     if (outcome != Outcome::missed) return outcome;
   }
@@ -274,16 +276,17 @@ Outcome handle(PyThreadState* tstate, Frame* frame, PyObject* callback, PyObject
 }
 
 PyObject* eval_hooked(PyThreadState* tstate, Frame* frame) {
-  PyObject* result = nullptr;
-  PyObject* callback = Py_NewRef(thread_hook.callback);
-  const Outcome outcome = handle(tstate, frame, callback, &result);
-  Py_DECREF(callback);
+  Call call{tstate, frame, Py_NewRef(thread_hook.callback)};
+  const Outcome outcome = handle(call);
+  Py_DECREF(call.callback);
   if (outcome == Outcome::pass) return pass(tstate, frame, 0);
   if (outcome == Outcome::pass_off) {
     HookOff off;
     return pass(tstate, frame, 0);
   }
-  if (result && Py_IS_TYPE(result, TailCallType) && !find_state(frame->f_code)->continuation) result = finish_tail(result);
+  PyObject* result = call.result;
+  if (result && Py_IS_TYPE(result, TailCallType) && !find_state(frame->f_code)->continuation)
+    result = finish_tail(result);
   discard_frame(tstate, frame);
   return result;
 }
@@ -293,7 +296,7 @@ PyObject* eval_frame(PyThreadState* tstate, Frame* frame, int throwflag) {
     thread_hook.passing = nullptr;
     return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
   }
-  Handover::begin(reinterpret_cast<PyObject*>(frame->f_code));
+  Handover::begin(object_of(frame->f_code));
   if (!thread_hook.callback || !is_plain_call(frame, throwflag)) return pass(tstate, frame, throwflag);
   CodeState* state = find_state(frame->f_code);
   if (state && state->skip) return pass(tstate, frame, throwflag);
@@ -324,9 +327,7 @@ PyObject* py_set_callback(PyObject*, PyObject* callback) {
   return old ? old : Py_NewRef(Py_None);
 }
 
-PyObject* py_get_callback(PyObject*, PyObject*) {
-  return Py_NewRef(thread_hook.callback ? thread_hook.callback : Py_None);
-}
+PyObject* py_get_callback(PyObject*, PyObject*) { return optional(thread_hook.callback); }
 
 PyObject* py_hook_installed(PyObject*, PyObject*) {
   return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_frame);
@@ -336,15 +337,11 @@ PyObject* py_hits(PyObject*, PyObject*) { return PyLong_FromSize_t(total_hits); 
 
 PyMethodDef methods[] = {
     {"hits", py_hits, METH_NOARGS, "How many calls entries have taken in this process, besides those that made them."},
-    {"set_callback", py_set_callback, METH_O, "Set this thread's frame callback (None = off) and return the one before."},
+    {"set_callback", py_set_callback, METH_O, "Set this thread's frame callback (None = off), return the one before."},
     {"get_callback", py_get_callback, METH_NOARGS, "This thread's frame callback, or None."},
     {"hook_installed", py_hook_installed, METH_NOARGS, "Whether framesmith's eval function is the interpreter's."},
     {nullptr, nullptr, 0, nullptr}};
 
-int add_verdict(PyObject* module, const char* name, const char* text, PyObject** slot) {
-  *slot = PyUnicode_InternFromString(text);
-  return *slot ? PyModule_AddObjectRef(module, name, *slot) : -1;
-}
 
 }  // namespace
 
@@ -364,10 +361,10 @@ PyObject* exchange_callback(PyObject* callback) {
 int init_hook(PyObject* module) {
   using namespace framesmith;
   if (PyModule_AddFunctions(module, methods) < 0) return -1;
-  if (add_verdict(module, "SKIP", "skip", &verdict_skip) < 0 ||
-      add_verdict(module, "SKIP_RECURSIVE", "skip_recursive", &verdict_skip_recursive) < 0 ||
-      add_verdict(module, "FULL", "full", &verdict_full) < 0 || add_verdict(module, "EAGER", "eager", &verdict_eager) < 0) {
-    return -1;
+  for (Answer& answer : answers) {
+    answer.object = PyUnicode_InternFromString(answer.text);
+    if (!answer.object || PyModule_AddObjectRef(module, answer.name, answer.object) < 0) return -1;
   }
-  return init_entries(module) < 0 || init_tail(module) < 0 || init_frames(module) < 0 || init_function(module) < 0 ? -1 : 0;
+  const bool ready = !init_entries(module) && !init_tail(module) && !init_frames(module) && !init_function(module);
+  return ready ? 0 : -1;
 }

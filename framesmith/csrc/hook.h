@@ -1,4 +1,4 @@
-// The frame hook's own parts, shared by hook.cpp (eval function), hook_entries.cpp (per-code state) and hook_function.cpp.
+// The frame hook's own parts, which its files share.
 #pragma once
 
 #include <Python.h>
@@ -7,10 +7,11 @@
 
 #include "guards.h"
 #include "hook_switch.h"
+#include "objects.h"
 
 namespace framesmith {
 
-// An object by identity, held weakly if it allows that: entries must not keep a user's callback, nor what it closes over, alive.
+// An object by identity, held weakly if it allows that: entries must not keep a user's callback and its closure alive.
 class IdentityRef {
  public:
   IdentityRef() = default;
@@ -45,7 +46,7 @@ struct Entry {
 extern PyTypeObject* EntryType;
 
 // What the hook does with a frame that no entry takes, as the callback decided once.
-enum class Verdict : char { open, full, skip, skip_recursive };
+enum class Verdict : char { open, full, skip, skip_recursive, eager };
 
 // What hangs on a code object. Reached only with the GIL.
 struct CodeState {
@@ -75,11 +76,12 @@ CodeState* state_of(PyCodeObject* code);  // makes it; null with an exception se
 
 extern PyTypeObject* TailCallType;
 
-// References that whoever calls a function of `code` gives up once its frame runs, so that what the frame lets go of dies there.
-// (The frame has references of its own.)  Lives on the stack of the caller, who is the innermost one on this thread.
+// References that whoever calls a function of `code` gives up once its frame runs, so that what the frame lets go of
+// dies there. (The frame has its own.)  Lives on the stack of the caller, who is this thread's innermost one.
 class Handover {
  public:
-  Handover(PyObject* code, PyObject** items, Py_ssize_t count) : code_(code), items_(items), count_(count), outer_(innermost) {
+  Handover(PyObject* code, PyObject** items, Py_ssize_t count)
+      : code_(code), items_(items), count_(count), outer_(innermost) {
     innermost = this;
   }
   ~Handover() { innermost = outer_; }

@@ -139,7 +139,7 @@ bool positions(PyObject* wanted, PyObject* names, Py_ssize_t first, Py_ssize_t l
   return true;
 }
 
-// The shape that the hook relies on: one plain positional parameter for each argument of the user's code, and the inputs.
+// The shape that the hook relies on: a plain positional parameter for each argument of the user's code, and the inputs.
 bool fits(PyCodeObject* code, PyCodeObject* residual) {
   constexpr int flags = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
   if (residual->co_argcount != argument_count(code) + 1 || residual->co_kwonlyargcount || residual->co_flags & flags) {
@@ -162,8 +162,8 @@ PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
                                    &PyCode_Type, &code, &PyCode_Type, &residual, &callback, &info, &graphless)) {
     return nullptr;
   }
-  auto* original = reinterpret_cast<PyCodeObject*>(code);
-  if (!fits(original, reinterpret_cast<PyCodeObject*>(residual))) return nullptr;
+  auto* original = as<PyCodeObject>(code);
+  if (!fits(original, as<PyCodeObject>(residual))) return nullptr;
   std::vector<int> locals, cells;
   PyObject* all = original->co_localsplusnames;
   const int free_end = original->co_nlocalsplus;
@@ -171,10 +171,10 @@ PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
       !positions(tree_cells(tree), all, free_end - original->co_nfreevars, free_end, &cells)) {
     return nullptr;
   }
-  CodeState* state = state_of(reinterpret_cast<PyCodeObject*>(residual));
+  CodeState* state = state_of(as<PyCodeObject>(residual));
   if (!state) return nullptr;
   state->skip = true;
-  auto* self = reinterpret_cast<Entry*>(type->tp_alloc(type, 0));
+  auto* self = as<Entry>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->tree = Py_NewRef(tree);
   self->code = code;
@@ -183,18 +183,14 @@ PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   new (&self->callback) IdentityRef(callback);
   new (&self->local_index) std::vector<int>(std::move(locals));
   new (&self->cell_index) std::vector<int>(std::move(cells));
-  self->hits = 0;
   self->graphless = graphless;
-  if (tree_dead(tree)) {
-    kill_entry(self);
-  } else {
-    watch_tree(tree, kill_entry, self);
-  }
-  return reinterpret_cast<PyObject*>(self);
+  if (tree_dead(tree)) kill_entry(self);
+  else watch_tree(tree, kill_entry, self);
+  return object_of(self);
 }
 
 void entry_dealloc(PyObject* object) {
-  auto* self = reinterpret_cast<Entry*>(object);
+  auto* self = as<Entry>(object);
   PyTypeObject* type = Py_TYPE(object);
   watch_tree(self->tree, nullptr, nullptr);
   kill_entry(self);
@@ -206,14 +202,14 @@ void entry_dealloc(PyObject* object) {
   Py_DECREF(type);
 }
 
-PyObject* optional(PyObject* value) { return Py_NewRef(value ? value : Py_None); }
-Entry* as_entry(PyObject* self) { return reinterpret_cast<Entry*>(self); }
+Entry* as_entry(PyObject* self) { return as<Entry>(self); }
 
 PyGetSetDef entry_fields[] = {
     {"tree", [](PyObject* self, void*) { return optional(as_entry(self)->tree); }, nullptr, "The guard tree.", nullptr},
     {"residual", [](PyObject* self, void*) { return optional(as_entry(self)->residual); }, nullptr,
      "The code run instead of the frame, or None when the entry is dead.", nullptr},
-    {"info", [](PyObject* self, void*) { return optional(as_entry(self)->info); }, nullptr, "Its maker's own object.", nullptr},
+    {"info", [](PyObject* self, void*) { return optional(as_entry(self)->info); }, nullptr, "Its maker's own object.",
+     nullptr},
     {"callback", [](PyObject* self, void*) { return optional(as_entry(self)->callback.get()); }, nullptr,
      "The callback that it serves, or None when that is gone.", nullptr},
     {"hits", [](PyObject* self, void*) { return PyLong_FromSize_t(as_entry(self)->hits); }, nullptr,
@@ -228,18 +224,19 @@ PyObject* entry_drop(PyObject* self, PyObject*) {
 }
 
 PyObject* entry_add(PyObject* self, PyObject*) {
-  auto* entry = reinterpret_cast<Entry*>(self);
+  auto* entry = as_entry(self);
   if (entry->code && entry->residual) {
-    CodeState* state = state_of(reinterpret_cast<PyCodeObject*>(entry->code));
+    CodeState* state = state_of(as<PyCodeObject>(entry->code));
     if (!state) return nullptr;
     state->add(entry);
   }
   Py_RETURN_NONE;
 }
 
-PyMethodDef entry_methods[] = {{"add", entry_add, METH_NOARGS, "Let frames of its code take it from now on."},
-                               {"drop", entry_drop, METH_NOARGS, "Free what it compiled to; no call takes it any more."},
-                               {nullptr, nullptr, 0, nullptr}};
+PyMethodDef entry_methods[] = {
+    {"add", entry_add, METH_NOARGS, "Let frames of its code take it from now on."},
+    {"drop", entry_drop, METH_NOARGS, "Free what it compiled to; no call takes it any more."},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot entry_slots[] = {{Py_tp_methods, entry_methods},
                              {Py_tp_new, reinterpret_cast<void*>(entry_new)},
@@ -249,64 +246,54 @@ PyType_Slot entry_slots[] = {{Py_tp_methods, entry_methods},
                              {0, nullptr}};
 PyType_Spec entry_spec = {"framesmith._C.Entry", sizeof(Entry), 0, Py_TPFLAGS_DEFAULT, entry_slots};
 
-PyCodeObject* need_code(PyObject* object) {
+// A method of a code object or a function: `f` of the code's state.
+template <PyObject* (*f)(CodeState&)> PyObject* of_code(PyObject*, PyObject* object) {
   if (PyFunction_Check(object)) object = PyFunction_GET_CODE(object);
-  if (PyCode_Check(object)) return reinterpret_cast<PyCodeObject*>(object);
-  PyErr_Format(PyExc_TypeError, "expected a code object or a function, not %R", object);
-  return nullptr;
+  if (!PyCode_Check(object)) {
+    return PyErr_Format(PyExc_TypeError, "expected a code object or a function, not %R", object);
+  }
+  CodeState* state = state_of(as<PyCodeObject>(object));
+  return state ? f(*state) : nullptr;
 }
 
-PyObject* py_skip_code(PyObject*, PyObject* object) {
-  PyCodeObject* code = need_code(object);
-  CodeState* state = code ? state_of(code) : nullptr;
-  if (!state) return nullptr;
-  state->skip = true;
+PyObject* skip(CodeState& state) {
+  state.skip = true;
   Py_RETURN_NONE;
 }
 
-PyObject* py_is_skipped(PyObject*, PyObject* object) {
-  PyCodeObject* code = need_code(object);
-  if (!code) return nullptr;
-  CodeState* state = find_state(code);
-  return PyBool_FromLong(state && state->skip);
+PyObject* is_skipped(CodeState& state) { return PyBool_FromLong(state.skip); }
+
+PyObject* continues(CodeState& state) {
+  state.continuation = true;
+  Py_RETURN_NONE;
 }
 
-PyObject* py_entries(PyObject*, PyObject* object) {
-  PyCodeObject* code = need_code(object);
-  if (!code) return nullptr;
-  CodeState* state = find_state(code);
-  if (state) state->drop_dead();
+PyObject* live_entries(CodeState& state) {
+  state.drop_dead();
   PyObject* list = PyList_New(0);
-  if (!list || !state) return list;
-  for (Entry* entry : state->entries) {
-    if (PyList_Append(list, reinterpret_cast<PyObject*>(entry)) < 0) {
-      Py_DECREF(list);
-      return nullptr;
-    }
+  for (size_t i = 0; list && i < state.entries.size(); i++) {
+    if (PyList_Append(list, object_of(state.entries[i])) < 0) Py_CLEAR(list);
   }
   return list;
 }
 
-PyObject* py_reset(PyObject*, PyObject* object) {
-  PyCodeObject* code = need_code(object);
-  if (!code) return nullptr;
-  if (CodeState* state = find_state(code)) state->clear();
+PyObject* reset(CodeState& state) {
+  state.clear();
   Py_RETURN_NONE;
 }
 
-PyObject* py_reopen(PyObject*, PyObject* object) {
-  PyCodeObject* code = need_code(object);
-  if (!code) return nullptr;
-  if (CodeState* state = find_state(code)) state->reopen();
+PyObject* reopen(CodeState& state) {
+  state.reopen();
   Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    {"skip_code", py_skip_code, METH_O, "Never touch frames of this code object."},
-    {"is_skipped", py_is_skipped, METH_O, "Whether frames of this code object are never touched."},
-    {"entries", py_entries, METH_O, "The live entries of a code object, the latest hit first."},
-    {"reset", py_reset, METH_O, "Drop the entries and the callbacks' verdicts of a code object."},
-    {"reopen", py_reopen, METH_O, "Forget that a code object is full of variants."},
+    {"skip_code", of_code<skip>, METH_O, "Never touch frames of this code object."},
+    {"is_skipped", of_code<is_skipped>, METH_O, "Whether frames of this code object are never touched."},
+    {"mark_continuation", of_code<continues>, METH_O, "Frames of this code object may return tail calls."},
+    {"entries", of_code<live_entries>, METH_O, "The live entries of a code object, the latest hit first."},
+    {"reset", of_code<reset>, METH_O, "Drop the entries and the callbacks' verdicts of a code object."},
+    {"reopen", of_code<reopen>, METH_O, "Forget that a code object is full of variants."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -317,9 +304,8 @@ int init_entries(PyObject* module) {
     PyErr_SetString(PyExc_RuntimeError, "CPython has no code slot left for framesmith");
     return -1;
   }
-  EntryType = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&entry_spec));
-  if (!EntryType || PyModule_AddObjectRef(module, "Entry", reinterpret_cast<PyObject*>(EntryType)) < 0) return -1;
-  return PyModule_AddFunctions(module, methods);
+  EntryType = add_type(module, &entry_spec);
+  return EntryType ? PyModule_AddFunctions(module, methods) : -1;
 }
 
 }  // namespace framesmith

@@ -13,8 +13,9 @@ PyObject* dead_frame(PyObject*, PyObject* args) {
   PyObject *code, *globals;
   int offset;
   if (!PyArg_ParseTuple(args, "O!O!i", &PyCode_Type, &code, &PyDict_Type, &globals, &offset)) return nullptr;
-  auto* own = reinterpret_cast<PyCodeObject*>(code);
-  if (offset < 0 || offset >= _PyCode_NBYTES(own)) return PyErr_Format(PyExc_ValueError, "no instruction at %d", offset);
+  auto* own = as<PyCodeObject>(code);
+  const bool within = offset >= 0 && offset < _PyCode_NBYTES(own);
+  if (!within) return PyErr_Format(PyExc_ValueError, "no instruction at %d", offset);
   PyFrameObject* made = PyFrame_New(PyThreadState_Get(), own, globals, nullptr);
   if (!made) return nullptr;
   Frame* frame = made->f_frame;
@@ -27,11 +28,12 @@ PyObject* dead_frame(PyObject*, PyObject* args) {
       return nullptr;
     }
   }
-  return reinterpret_cast<PyObject*>(made);
+  return object_of(made);
 }
 
 PyMethodDef methods[] = {
-    {"dead_frame", dead_frame, METH_VARARGS, "dead_frame(code, globals, offset): a frame that ended at an instruction, for a traceback."},
+    {"dead_frame", dead_frame, METH_VARARGS,
+     "dead_frame(code, globals, offset): a frame that ended at an instruction, for a traceback."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -15,13 +15,13 @@ struct CompiledFunction {
   PyObject* callback;  // None = the hook is off during the call
   PyObject* dict;
   PyObject* weakrefs;
-  int silent_calls;  // the first calls, in which no frame was replaced; kTold: one was, or the callback knows that none was
+  // the first calls, in which no frame was replaced; kTold: one was, or the callback knows that none was
+  int silent_calls;
 };
 
 constexpr int kTold = 4;
 
-// What the program said by torch.compiler.set_stance: a global of a module that only the program imports. The versions of two dicts tell
-// whether to look again.
+// What the program said by torch.compiler.set_stance, a global of a module: two dicts' versions say when to look again.
 class Stance {
  public:
   bool forces_eager() {
@@ -50,13 +50,15 @@ class Stance {
   bool eager_ = false;
 } stance;
 
-CompiledFunction* as_function(PyObject* self) { return reinterpret_cast<CompiledFunction*>(self); }
+CompiledFunction* as_function(PyObject* self) { return as<CompiledFunction>(self); }
 
-// Tells the callback of a function whose first calls replaced no frame. Gives `result`; null if what it told became an error.
+// Tells the callback of a function whose first calls replaced no frame. Gives `result`; null if that became an error.
 PyObject* note_silence(PyObject* object, size_t before, PyObject* result) {
   CompiledFunction* self = as_function(object);
   self->silent_calls = frames_replaced == before ? self->silent_calls + 1 : kTold;
-  if (frames_replaced != before || self->silent_calls < kTold || !PyObject_HasAttrString(self->callback, "note_silence")) return result;
+  if (frames_replaced != before || self->silent_calls < kTold ||
+      !PyObject_HasAttrString(self->callback, "note_silence"))
+    return result;
   HookOff off;
   PyObject* told = PyObject_CallMethod(self->callback, "note_silence", "O", object);
   if (!told) Py_CLEAR(result);
@@ -71,7 +73,8 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   PyObject* saved = exchange_callback(callback);
   PyObject* result = PyObject_Vectorcall(self->function, args, nargsf, names);
   Py_XDECREF(exchange_callback(saved));
-  if (__builtin_expect(self->silent_calls < kTold, 0)) return result && callback ? note_silence(object, before, result) : result;
+  if (__builtin_expect(self->silent_calls < kTold, 0))
+    return result && callback ? note_silence(object, before, result) : result;
   return result;
 }
 
@@ -87,12 +90,8 @@ int wrap(PyObject* self, PyObject* function) {
 }
 
 PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
-  if (PyTuple_GET_SIZE(args) < 2) {
-    PyErr_SetString(PyExc_TypeError, "CompiledFunction takes a callable and a frame callback");
-    return nullptr;
-  }
-  PyObject* function = PyTuple_GET_ITEM(args, 0);
-  PyObject* callback = PyTuple_GET_ITEM(args, 1);
+  const bool two = PyTuple_GET_SIZE(args) >= 2;
+  PyObject *function = two ? PyTuple_GET_ITEM(args, 0) : Py_None, *callback = two ? PyTuple_GET_ITEM(args, 1) : Py_None;
   if (!PyCallable_Check(function) || (callback != Py_None && !PyCallable_Check(callback))) {
     PyErr_SetString(PyExc_TypeError, "CompiledFunction takes a callable and a frame callback");
     return nullptr;
@@ -105,10 +104,7 @@ PyObject* create(PyTypeObject* type, PyObject* args, PyObject*) {
   self->vectorcall = call;
   self->function = Py_NewRef(function);
   self->callback = Py_NewRef(callback);
-  if (wrap(object, function) < 0) {
-    Py_DECREF(object);
-    return nullptr;
-  }
+  if (wrap(object, function) < 0) Py_CLEAR(object);
   return object;
 }
 
@@ -188,8 +184,9 @@ PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(create)},
                        {Py_tp_methods, methods},
                        {Py_tp_members, members},
                        {Py_tp_getset, fields},
-                       {Py_tp_doc, const_cast<char*>("CompiledFunction(function, callback): calls function with the frame "
-                                                     "callback set in the calling thread (None: with the hook off).")},
+                       {Py_tp_doc,
+                        const_cast<char*>("CompiledFunction(function, callback): calls function with the frame "
+                                          "callback set in the calling thread (None: with the hook off).")},
                        {0, nullptr}};
 PyType_Spec spec = {"framesmith._C.CompiledFunction", sizeof(CompiledFunction), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
@@ -198,11 +195,7 @@ PyType_Spec spec = {"framesmith._C.CompiledFunction", sizeof(CompiledFunction), 
 
 int init_function(PyObject* module) {
   stance.watch(PyImport_GetModuleDict());
-  PyObject* type = PyType_FromSpec(&spec);
-  if (!type) return -1;
-  const int status = PyModule_AddObjectRef(module, "CompiledFunction", type);
-  Py_DECREF(type);
-  return status;
+  return add_type(module, &spec) ? 0 : -1;
 }
 
 }  // namespace framesmith

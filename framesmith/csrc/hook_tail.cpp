@@ -1,5 +1,5 @@
-// Tail calls of residual code. A captured frame that goes on elsewhere returns a TailCall instead of nesting another call, and the
-// caller of its root frame runs it: a loop that breaks at each iteration needs no deeper stack than plain Python does.
+// Tail calls of residual code. A captured frame that goes on elsewhere returns a TailCall, it nests no call, and
+// the caller of its root frame runs it: a loop that breaks at each iteration needs no deeper stack than plain Python.
 #include <Python.h>
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct TailCall {
   PyObject* items[1];  // the callable and its positional arguments
 };
 
-TailCall* as_tail(PyObject* object) { return reinterpret_cast<TailCall*>(object); }
+TailCall* as_tail(PyObject* object) { return as<TailCall>(object); }
 
 PyObject* create(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names) {
   const Py_ssize_t count = PyVectorcall_NARGS(nargsf), named = names ? PyTuple_GET_SIZE(names) : 0;
@@ -52,7 +52,8 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
 
 PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
                        {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-                       {Py_tp_doc, const_cast<char*>("A call that the caller of a captured frame is to make in its place.")},
+                       {Py_tp_doc,
+                        const_cast<char*>("A call that the caller of a captured frame is to make in its place.")},
                        {0, nullptr}};
 PyType_Spec spec = {"framesmith._C.TailCall", offsetof(TailCall, items), sizeof(PyObject*),
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
@@ -74,23 +75,14 @@ PyObject* aside(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names
   return PyObject_Vectorcall(args[0], args + 1, PyVectorcall_NARGS(nargsf) - 1, names);
 }
 
-// The frames of a continuation leave their tail calls to whoever called them.
-PyObject* mark_continuation(PyObject*, PyObject* code) {
-  if (!PyCode_Check(code)) return PyErr_Format(PyExc_TypeError, "expected a code object, not %R", code);
-  CodeState* state = state_of(reinterpret_cast<PyCodeObject*>(code));
-  if (!state) return nullptr;
-  state->continuation = true;
-  Py_RETURN_NONE;
-}
 
 PyMethodDef methods[] = {
     {"tail_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(create)), METH_FASTCALL | METH_KEYWORDS,
-     "tail_call(function, *args, after=None): the result of residual code that goes on with function(*args). When that has returned, not "
-     "raised, after() is called."},
+     "tail_call(function, *args, after=None): the result of residual code that goes on with function(*args). When "
+     "that has returned, not raised, after() is called."},
     {"run", run, METH_O, "run(call): the result of a tail call and of those that it returns.  It can be run once."},
     {"aside", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(aside)), METH_FASTCALL | METH_KEYWORDS,
      "aside(function, *args): the call, with the hook off and with room below the recursion limit."},
-    {"mark_continuation", mark_continuation, METH_O, "Frames of this code object may return tail calls."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -124,9 +116,8 @@ PyObject* finish_tail(PyObject* result) {
 }
 
 int init_tail(PyObject* module) {
-  TailCallType = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
-  if (!TailCallType || PyModule_AddObjectRef(module, "TailCall", reinterpret_cast<PyObject*>(TailCallType)) < 0) return -1;
-  return PyModule_AddFunctions(module, methods);
+  TailCallType = add_type(module, &spec);
+  return TailCallType ? PyModule_AddFunctions(module, methods) : -1;
 }
 
 }  // namespace framesmith

@@ -1,11 +1,12 @@
-// Products of matrices that change from call to call: both are packed within the call, block by block, into memory that stays in L2.
+// Products of matrices that change from call to call: both are packed within the call, by blocks that stay in L2.
 //
 //   for a block of columns, for a span of the sum:      pack B: panels of kWide vectors, a panel's rows side by side
-//     for a block of rows:                              pack A where its columns are contiguous (else it is read as it lies)
+//     for a block of rows:                              pack A where its columns are contiguous (else read as it lies)
 //       for a tile of rows, for a panel:                the sum in registers, then added to C
 //
-// (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.) Where the roles of A and B are better changed, the product of
-// the transposed ones is computed, and its tiles are transposed as they are stored. A sum is one of sums of at most kSpan products.
+// (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008.) Where the roles of A and B are
+// better changed, the product of the transposed ones is computed, and its tiles are transposed as they are stored. A
+// sum is one of sums of at most kSpan products.
 #include <utility>
 
 #include "blocks.h"
@@ -13,35 +14,21 @@
 namespace framesmith {
 namespace {
 
-// The sum over `depth` of MR rows of A with a panel of B, or that added to `out`; `Packed`: a holds the rows' elements side by side.
+// The sum over `depth` of MR rows of A with a panel of B, or that added to `out`; `Packed`: rows lie side by side.
 template <bool Packed, int NV, int MR>
 __attribute__((noinline)) void tile(const float* a, i64 row, const float* b, i64 depth, float* out, bool add) {
   vf acc[MR][NV] = {};
-  for (i64 k = 0; k < depth; k++, b += NV * W) {
-    vf vectors[NV];
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) vectors[j] = fs::hold(load(b + j * W, full));
-#pragma GCC unroll 32
-    for (int i = 0; i < MR; i++) {
-      const vf x = fs::spread(Packed ? a[k * MR + i] : a[i * row + k]);
-#pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) acc[i][j] += x * vectors[j];
-    }
-  }
+  fs::multiply<Packed>(acc, a, row, b, depth);
   if (add) {
 #pragma GCC unroll 32
     for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
       for (int j = 0; j < NV; j++) acc[i][j] += load(out + (i * NV + j) * W, full);
   }
-#pragma GCC unroll 32
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], full);
+  fs::store_sums(acc, out, NV * W);
 }
-template <bool Packed, int NV, int MR> Tile by_rows(int rows) {
-  if constexpr (MR == 1) return &tile<Packed, NV, 1>;
-  else return rows == MR ? &tile<Packed, NV, MR> : by_rows<Packed, NV, MR - 1>(rows);
+template <bool Packed, int NV> Tile by_rows(int rows) {
+  return with_constant<kMost>(rows, [](auto mr) -> Tile { return &tile<Packed, NV, mr>; });
 }
 
 void run(const Problem& p) {
@@ -55,7 +42,7 @@ void run(const Problem& p) {
       });
 }
 
-// Into how many parts rows and columns are cut for `threads` threads: the way on which the slowest of them has the least to do.
+// Into how many parts rows and columns are cut for `threads` threads: so that the slowest of them has the least to do.
 std::pair<i64, i64> cut(const Problem& p, i64 threads) {
   std::pair<i64, i64> best{1, 1};
   double least = cost(p);
@@ -71,28 +58,25 @@ std::pair<i64, i64> cut(const Problem& p, i64 threads) {
 }  // namespace
 
 Tile tile_of(bool packed, int rows, int vectors) {
-  if (packed) return vectors == 1 ? by_rows<true, 1, kMost>(rows) : by_rows<true, kPanel, kMost>(rows);
-  return vectors == 1 ? by_rows<false, 1, kMost>(rows) : by_rows<false, kPanel, kMost>(rows);
+  if (packed) return vectors == 1 ? by_rows<true, 1>(rows) : by_rows<true, kPanel>(rows);
+  return vectors == 1 ? by_rows<false, 1>(rows) : by_rows<false, kPanel>(rows);
 }
 
-void matmul(const Matmul& q, int threads) {
+void matmul(const Problem& q, i64 batch, int threads) {
   if (!q.m || !q.n) return;
-  if ((double)q.batch * q.m * q.n * std::max(q.k, i64(1)) < kParallelWork) threads = 1;
-  auto single = [&](i64 b) {
-    Problem p{q.m, q.n, q.k, q.a, q.b, q.c, q.bias, q.add};
-    p.a.at += b * q.a.batch, p.b.at += b * q.b.batch, p.c.at += b * q.c.batch;
-    if (q.bias.at) p.bias.at += b * q.bias.batch;
-    return p;
-  };
-  const bool turned = cost(single(0).transposed()) < cost(single(0));
-  const Problem shape = turned ? single(0).transposed() : single(0);
-  const auto [rows, columns] = cut(shape, (threads + q.batch - 1) / q.batch);
-  const Even down(shape.m, (shape.m + rows - 1) / rows), across(round_up(shape.n, W) / W, (round_up(shape.n, W) / W + columns - 1) / columns);
-  const i64 parts = down.groups * across.groups, tasks = q.batch * parts;
+  if ((double)batch * q.m * q.n * std::max(q.k, i64(1)) < kParallelWork) threads = 1;
+  const bool turned = cost(q.transposed()) < cost(q);
+  const Problem shape = turned ? q.transposed() : q;
+  const auto [rows, columns] = cut(shape, (threads + batch - 1) / batch);
+  const Even down(shape.m, (shape.m + rows - 1) / rows),
+      across(round_up(shape.n, W) / W, (round_up(shape.n, W) / W + columns - 1) / columns);
+  const i64 parts = down.groups * across.groups, tasks = batch * parts;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
   for (i64 task = 0; task < tasks; task++) {
-    const i64 part = task % parts, r = part / across.groups, c = part % across.groups;
-    const Problem p = turned ? single(task / parts).transposed() : single(task / parts);
+    const i64 b = task / parts, part = task % parts, r = part / across.groups, c = part % across.groups;
+    Problem p = shape;
+    p.a.at += b * p.a.batch, p.b.at += b * p.b.batch, p.c.at += b * p.c.batch;
+    if (p.bias.at) p.bias.at += b * p.bias.batch;
     run(p.part(down.begin(r), down.begin(r + 1), across.begin(c) * W, std::min(across.begin(c + 1) * W, p.n)));
   }
 }

@@ -1,4 +1,4 @@
-// `framesmith._C`: one module, six parts that register themselves. The order matters: the hook names types of the guards.
+// `framesmith._C`: one module, six parts that register themselves, in order: the hook names types of the guards.
 #include <Python.h>
 
 int init_guards(PyObject* module);

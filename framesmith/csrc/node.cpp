@@ -1,7 +1,8 @@
 // `_C.DifferentiableGraph`: calls a forward graph and puts its results into the autograd engine, as those of one node.
 //
-// The node keeps what the backward will read as SavedVariables, so that version checks, saved-tensor hooks and "a second time" are the
-// engine's own; its backward calls back into `program` (framesmith/autograd/node.py), which owns the backward graphs.
+// The node keeps what the backward will read as SavedVariables, so that version checks, saved-tensor hooks and "a
+// second time" are the engine's own; its backward calls back into `program` (framesmith/autograd/node.py), which owns
+// the backward graphs.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -18,13 +19,15 @@ namespace framesmith {
 namespace {
 
 namespace ag = torch::autograd;
-using NodePointer = decltype(std::declval<ag::Edge>().function);  // a shared pointer in some versions, an intrusive one in others
+// a shared pointer in some versions, an intrusive one in others
+using NodePointer = decltype(std::declval<ag::Edge>().function);
 
 using Places = std::vector<std::pair<int, int64_t>>;  // (0 input, 1 result, 2 extra; place)
 
-// Where the values of a call are, by number. `watched`: what nobody may write before the backward, though it is not kept. `needed`: inputs
-// of a backward that is differentiated, `exact` those of them whose values matter. `copied`: inputs that are written and needed as they were.
-// `order`: places in `wanted`, as eager accumulates their gradients. `later`: by differentiable result, those that are computed of it.
+// Where the values of a call are, by number. `watched`: what nobody may write before the backward, though it is not
+// kept. `needed`: inputs of a backward that is differentiated, `exact` those of them whose values matter. `copied`:
+// inputs that are written and needed as they were. `order`: places in `wanted`, as eager accumulates their gradients.
+// `later`: by differentiable result, those that are computed of it.
 struct Layout {
   int64_t results = 0, outputs = 0;
   std::vector<int64_t> differentiable, wanted, written, needed, exact, copied, order;
@@ -64,11 +67,14 @@ at::Tensor tensor_at(PyObject* tuple, int64_t i) {
 
 // The version that a tensor had; one of inference mode has none. Keeps the counter alive, not the tensor.
 struct Version {
-  explicit Version(const at::Tensor& x) : counter(ag::impl::version_counter(x)), was(counter.enabled() ? counter.current_version() : 0) {}
+  explicit Version(const at::Tensor& x)
+      : counter(ag::impl::version_counter(x)), was(counter.enabled() ? counter.current_version() : 0) {}
 
   void check() const {
-    TORCH_CHECK(!counter.enabled() || counter.current_version() == was, "one of the variables needed for gradient computation has been modified by an inplace "
-                "operation: a tensor of a compiled graph is at version ", counter.current_version(), "; expected version ", was, " instead.");
+    TORCH_CHECK(!counter.enabled() || counter.current_version() == was,
+                "one of the variables needed for gradient computation has been modified by an inplace "
+                "operation: a tensor of a compiled graph is at version ",
+                counter.current_version(), "; expected version ", was, " instead.");
   }
 
   c10::VariableVersion counter;
@@ -125,9 +131,11 @@ struct GraphNode : public ag::Node {
     if (again || !full || released || !taken.empty()) {
       std::vector<int64_t> takes;
       auto found = program.attr("reads")(steal(flags(there)), asked, again);
-      std::tie(read, check, takes) = py::cast<std::tuple<std::vector<bool>, std::vector<bool>, std::vector<int64_t>>>(found);
+      using Found = std::tuple<std::vector<bool>, std::vector<bool>, std::vector<int64_t>>;
+      std::tie(read, check, takes) = py::cast<Found>(found);
       const bool gone = released && (again || std::find(read.begin(), read.end(), true) != read.end());
-      TORCH_CHECK(!gone && (takes.empty() || !released) && std::none_of(takes.begin(), takes.end(), [&](int64_t k) { return taken.count(k); }),
+      TORCH_CHECK(!gone && (takes.empty() || !released) &&
+                      std::none_of(takes.begin(), takes.end(), [&](int64_t k) { return taken.count(k); }),
                   ag::ERR_BACKWARD_TWICE);
       if (ending && !full) {
         spent = py::cast<std::vector<bool>>(program.attr("spent")(steal(flags(there)), asked));
@@ -149,9 +157,10 @@ struct GraphNode : public ag::Node {
     }
     const bool by_operators = is_transformed() || !are_plain(grads) || !are_plain(values);
     auto kept = steal(moved(values)), tangents = steal(moved(grads));
-    py::object found = by_operators ? program.attr("by_operators")(steal(tuple_of(inputs)), kept, tangents, asked, again)
-                       : again      ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked)
-                                    : program.attr("backward")(kept, tangents, asked);
+    py::object found = by_operators
+                           ? program.attr("by_operators")(steal(tuple_of(inputs)), kept, tangents, asked, again)
+                       : again ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked)
+                               : program.attr("backward")(kept, tangents, asked);
     TORCH_CHECK(PyTuple_Check(found.ptr()) && PyTuple_GET_SIZE(found.ptr()) == static_cast<Py_ssize_t>(out.size()),
                 "framesmith: a backward gave another number of gradients");
     for (size_t i = 0; i < out.size(); ++i)
@@ -163,12 +172,15 @@ struct GraphNode : public ag::Node {
   void check_hooks(const Layout& layout, const ag::variable_list& grads) {
     auto check = [&](size_t result) {
       for (int64_t other : layout.later.at(result))
-        TORCH_CHECK(!grads[other].defined(), "framesmith: a hook on a result of compiled code, or retain_grad(), would miss the gradient that "
-                    "comes from other results of the same call; compile what is computed of it as a function of its own");
+        TORCH_CHECK(!grads[other].defined(),
+                    "framesmith: a hook on a result of compiled code, or retain_grad(), would miss the gradient that "
+                    "comes from other results of the same call; compile what is computed of it as a function of its "
+                    "own");
     };
     for (const auto& [result, hook] : retains_grad_hooks()) check(result);
     for (const auto& hook : tensor_pre_hooks())  // whose type is hidden in PyTorch's library
-      if (std::strstr(typeid(*hook).name(), "PyFunctionTensorPreHook")) check(static_cast<ag::PyFunctionTensorPreHook&>(*hook).value_idx);
+      if (std::strstr(typeid(*hook).name(), "PyFunctionTensorPreHook"))
+        check(static_cast<ag::PyFunctionTensorPreHook&>(*hook).value_idx);
   }
 
   void will_release_variables() override { last = true; }
@@ -187,7 +199,8 @@ struct GraphNode : public ag::Node {
   std::vector<Version> watched, versions;
   bool last = false, released = false;  // the run at hand is the last one; it is over
   bool all_taken = false;               // after the run at hand no gradients are left
-  std::set<int64_t> taken;              // what last runs for some of the gradients have read of what eager keeps, by number
+  // what last runs for some of the gradients have read of what eager keeps, by number
+  std::set<int64_t> taken;
 };
 
 // Hands a gradient on, when it is its turn: nodes that accumulate gradients have none of their own.
@@ -208,7 +221,8 @@ Pointer new_node(Args&&... args) {
 bool accumulates(const ag::Edge& edge) { return edge.is_valid() && edge.function->sequence_nr() == UINT64_MAX; }
 
 bool has_hooks(ag::Node& node) {
-  return !node.tensor_pre_hooks().empty() || node.tensor_post_acc_grad_hooks() || !node.pre_hooks().empty() || !node.post_hooks().empty();
+  return !node.tensor_pre_hooks().empty() || node.tensor_post_acc_grad_hooks() || !node.pre_hooks().empty() ||
+         !node.post_hooks().empty();
 }
 
 // Where gradients go. If a hook sees when they are accumulated, it is in eager's order.
@@ -216,7 +230,8 @@ ag::edge_list edges_of(const Layout& layout, PyObject* inputs) {
   ag::edge_list edges;
   edges.reserve(layout.wanted.size());
   for (int64_t i : layout.wanted) edges.push_back(ag::impl::gradient_edge(tensor_at(inputs, i)));
-  if (std::any_of(edges.begin(), edges.end(), [](const ag::Edge& e) { return accumulates(e) && has_hooks(*e.function); }))
+  if (std::any_of(edges.begin(), edges.end(),
+                  [](const ag::Edge& e) { return accumulates(e) && has_hooks(*e.function); }))
     for (auto at = layout.order.rbegin(); at != layout.order.rend(); ++at) {
       ag::Edge& edge = edges[*at];
       if (!accumulates(edge)) continue;
@@ -235,7 +250,7 @@ py::object run_forward(GraphObject* self, PyObject* inputs) {
   return py::reinterpret_steal<py::object>(values);
 }
 
-// Results that are views, as a forward without autograd made them, become tensors by themselves; nobody has what they view.
+// Results that are views, as a forward without autograd made them, become tensors of their own; nobody has their base.
 py::object no_views(py::object values, int64_t results) {
   py::object out = values;
   for (int64_t i = 0; i < results; ++i) {
@@ -272,7 +287,7 @@ void refuse_inference_tensors(const Layout& layout, PyObject* inputs) {
 
 constexpr const char* FROM_HOOK = "__framesmith_from_hook__";
 
-// The exception that is being raised came from a hook of the user's, not from the graph: `capture/eager_fallback.py` lets it through.
+// The exception being raised came from a hook of the user's: `capture/eager_fallback.py` lets it through.
 void mark_as_hooks() {
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
@@ -283,7 +298,8 @@ void mark_as_hooks() {
 
 PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(PyVectorcall_NARGS(nargsf) == 1 && !kwnames && PyTuple_Check(args[0]), "framesmith: a compiled graph takes one tuple");
+  TORCH_CHECK_TYPE(PyVectorcall_NARGS(nargsf) == 1 && !kwnames && PyTuple_Check(args[0]),
+                   "framesmith: a compiled graph takes one tuple");
   auto* self = reinterpret_cast<GraphObject*>(object);
   const Layout& layout = *self->layout;
   PyObject* inputs = args[0];
@@ -308,35 +324,29 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   for (int64_t i : layout.exact) node.versions.emplace_back(given[i]);
   for (size_t k = 0; k < layout.written.size(); ++k)
     tensor_at(inputs, layout.written[k]).copy_(tensor_at(values.ptr(), layout.outputs + static_cast<int64_t>(k)));
-  for (auto [kind, place] : layout.watched) node.watched.emplace_back(tensor_at(kind == 0 ? inputs : values.ptr(), place));
+  for (auto [kind, place] : layout.watched)
+    node.watched.emplace_back(tensor_at(kind == 0 ? inputs : values.ptr(), place));
   return PyTuple_GetSlice(values.ptr(), 0, layout.outputs);
   END_HANDLE_TH_ERRORS
 }
 
-// DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept, watched, needed, exact, copied, order, later)
+// DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept, watched, needed,
+// exact, copied, order, later)
 PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 14 && !kwargs, "DifferentiableGraph takes 14 arguments, none by name");
   auto layout = std::make_unique<Layout>();
-  PyObject *program, *forward, *differentiable, *wanted, *written, *kept, *watched, *needed, *exact, *copied, *order, *later;
-  if (kwargs && PyDict_GET_SIZE(kwargs)) TORCH_CHECK_TYPE(false, "DifferentiableGraph takes no keywords");
-  if (!PyArg_ParseTuple(args, "OOLLOOOOOOOOOO", &program, &forward, &layout->results, &layout->outputs, &differentiable, &wanted, &written, &kept,
-                        &watched, &needed, &exact, &copied, &order, &later))
-    return nullptr;
-  layout->differentiable = py::cast<std::vector<int64_t>>(differentiable);
-  layout->wanted = py::cast<std::vector<int64_t>>(wanted);
-  layout->written = py::cast<std::vector<int64_t>>(written);
-  layout->needed = py::cast<std::vector<int64_t>>(needed);
-  layout->exact = py::cast<std::vector<int64_t>>(exact);
-  layout->copied = py::cast<std::vector<int64_t>>(copied);
-  layout->order = py::cast<std::vector<int64_t>>(order);
-  layout->later = py::cast<std::vector<std::vector<int64_t>>>(later);
-  layout->kept = py::cast<Places>(kept);
-  layout->watched = py::cast<Places>(watched);
+  auto put = [&](Py_ssize_t i, auto& part) {
+    part = py::cast<std::decay_t<decltype(part)>>(PyTuple_GET_ITEM(args, i));
+  };
+  put(2, layout->results), put(3, layout->outputs), put(4, layout->differentiable), put(5, layout->wanted);
+  put(6, layout->written), put(7, layout->kept), put(8, layout->watched), put(9, layout->needed);
+  put(10, layout->exact), put(11, layout->copied), put(12, layout->order), put(13, layout->later);
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = call;
-  self->program = Py_NewRef(program);
-  self->forward = Py_NewRef(forward);
+  self->program = Py_NewRef(PyTuple_GET_ITEM(args, 0));
+  self->forward = Py_NewRef(PyTuple_GET_ITEM(args, 1));
   self->layout = layout.release();
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
@@ -363,20 +373,19 @@ void dealloc(PyObject* object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-PyTypeObject graph_type = [] {
-  PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "framesmith._C.DifferentiableGraph";
-  type.tp_basicsize = sizeof(GraphObject);
-  type.tp_vectorcall_offset = offsetof(GraphObject, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_doc = "A forward graph whose results have gradients; called with one tuple.";
-  type.tp_traverse = traverse;
-  type.tp_clear = clear;
-  type.tp_dealloc = dealloc;
-  type.tp_new = new_graph;
-  return type;
-}();
+PyTypeObject graph_type = {
+    .ob_base = PyVarObject_HEAD_INIT(nullptr, 0)
+    .tp_name = "framesmith._C.DifferentiableGraph",
+    .tp_basicsize = sizeof(GraphObject),
+    .tp_dealloc = dealloc,
+    .tp_vectorcall_offset = offsetof(GraphObject, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "A forward graph whose results have gradients; called with one tuple.",
+    .tp_traverse = traverse,
+    .tp_clear = clear,
+    .tp_new = new_graph,
+};
 
 bool lies_as(const at::Tensor& x, PyObject* stride) {
   if (!PyTuple_Check(stride) || PyTuple_GET_SIZE(stride) != x.dim()) return false;
@@ -387,8 +396,8 @@ bool lies_as(const at::Tensor& x, PyObject* stride) {
   return true;
 }
 
-// misplaced(values, strides): the values without those that are None, as a list; and of those that have other strides than `strides` says,
-// (place in the list, number).
+// misplaced(values, strides): the values without those that are None, as a list; and of those that have other strides
+// than `strides` says, (place in the list, number).
 PyObject* misplaced(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *values, *strides;
@@ -396,7 +405,8 @@ PyObject* misplaced(PyObject*, PyObject* args) {
   py::object given = steal(PySequence_Fast(values, "a list or a tuple is expected"));
   if (!given) return nullptr;
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(given.ptr());
-  TORCH_CHECK_VALUE(count == PyTuple_GET_SIZE(strides), "framesmith: ", PyTuple_GET_SIZE(strides), " values expected, ", count, " given");
+  TORCH_CHECK_VALUE(count == PyTuple_GET_SIZE(strides), "framesmith: ", PyTuple_GET_SIZE(strides), " values expected, ",
+                    count, " given");
   py::object out = steal(PyList_New(0));
   py::list wrong;
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -411,14 +421,14 @@ PyObject* misplaced(PyObject*, PyObject* args) {
 }
 
 PyMethodDef functions[] = {
-    {"misplaced", misplaced, METH_VARARGS, "The values (but None) as a list, and which of them have other strides than is said."},
+    {"misplaced", misplaced, METH_VARARGS,
+     "The values (but None) as a list, and which of them have other strides than is said."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 }  // namespace framesmith
 
 int init_node(PyObject* module) {
-  if (PyType_Ready(&framesmith::graph_type) < 0) return -1;
-  if (PyModule_AddObjectRef(module, "DifferentiableGraph", reinterpret_cast<PyObject*>(&framesmith::graph_type)) < 0) return -1;
+  if (PyModule_AddType(module, &framesmith::graph_type) < 0) return -1;
   return PyModule_AddFunctions(module, framesmith::functions);
 }

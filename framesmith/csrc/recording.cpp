@@ -12,7 +12,7 @@
 
 namespace framesmith {
 
-// ---------------------------------------------------------------------------------------------------------------------------- memory
+// -------------------------------------------------------------------------------------------------------------- memory
 
 static std::atomic<int64_t>& bytes_on(int device) {
   static std::array<std::atomic<int64_t>, 129> counts{};  // 0: the CPU
@@ -30,7 +30,8 @@ static void let_go(void* storage) { c10::raw::intrusive_ptr::decref(static_cast<
 bool is_at_home(const at::Tensor& t) { return t.has_storage() && t.storage().data_ptr().get_deleter() == &let_go; }
 
 Home::Home(c10::Storage memory, int device, bool counted)
-    : memory_(std::move(memory)), given_(c10::intrusive_ptr<c10::StorageImpl>()), device_(device), counted_(counted ? bytes() : 0) {
+    : memory_(std::move(memory)), given_(c10::intrusive_ptr<c10::StorageImpl>()), device_(device),
+      counted_(counted ? bytes() : 0) {
   bytes_on(device_) += static_cast<int64_t>(counted_);
 }
 
@@ -56,14 +57,14 @@ void Home::move_out(void* stream) {
   storage->set_data_ptr_noswap(std::move(own));
 }
 
-// ------------------------------------------------------------------------------------------------------------------------- recording
+// ----------------------------------------------------------------------------------------------------------- recording
 
 Recording::Recording(std::unique_ptr<Frame> frame, Occasion occasion, int number)
     : frame_(std::move(frame)), occasion_(std::move(occasion)), number_(number) {}
 
 Recording::~Recording() {
   for (const auto& home : homes_) home->retired = true;
-  for (const Copied& c : copied_) bytes_on(frame_->plan.device) -= static_cast<int64_t>(c.bytes);
+  bytes_on(frame_->plan.device) -= static_cast<int64_t>(copied_bytes());
 }
 
 void Recording::place_inputs(const std::vector<bool>& copied) {
@@ -74,7 +75,7 @@ void Recording::place_inputs(const std::vector<bool>& copied) {
   for (int v : f.plan.input_values) {
     const Value& value = f.plan.values[v];
     if (f.refs[v]->device().is_cpu() != (f.plan.device < 0)) continue;  // no operator that can be recorded reads it
-    if (!copied[static_cast<size_t>(v)]) {
+    if (!copied[v]) {
       fixed_.emplace_back(v, f.pointers[v]);
       if (f.plan.device >= 0) continue;
       const Geometry& g = f.geometry[v];  // there, whoever plays the recording runs operators again, at these addresses
@@ -97,7 +98,8 @@ void Recording::place_results() {
 }
 
 void Recording::fill(const Frame& call) {
-  for (const Copied& c : copied_) copy_bytes(frame_->plan.device, c.memory.mutable_data_ptr(), call.pointers[c.value], c.bytes, occasion_.stream);
+  for (const Copied& c : copied_)
+    copy_bytes(frame_->plan.device, c.memory.mutable_data_ptr(), call.pointers[c.value], c.bytes, occasion_.stream);
 }
 
 void Recording::keep_results() {
@@ -110,7 +112,8 @@ void Recording::keep_results() {
       continue;
     }
     auto [at, added] = known.try_emplace(t.storage().unsafeGetStorageImpl(), static_cast<int>(homes_.size()));
-    if (added) homes_.push_back(std::make_shared<Home>(t.storage(), f.plan.device, f.plan.values[v].kind == Kind::Output));
+    if (added)
+      homes_.push_back(std::make_shared<Home>(t.storage(), f.plan.device, f.plan.values[v].kind == Kind::Output));
     given_.push_back({v, at->second, t.scalar_type(), t.sizes().vec(), t.strides().vec(), t.storage_offset()});
   }
   f.recording = false;
@@ -120,8 +123,9 @@ void Recording::keep_results() {
 void Recording::bring_home() {
   const Frame& f = *frame_;
   for (const Given& g : given_) {
-    const Home* home = g.home < 0 ? nullptr : homes_[static_cast<size_t>(g.home)].get();
-    if (home && f.tensors[g.value].defined()) std::memmove(const_cast<char*>(home->start()), f.tensors[g.value].storage().data(), home->bytes());
+    const Home* home = g.home < 0 ? nullptr : homes_[g.home].get();
+    if (home && f.tensors[g.value].defined())
+      std::memmove(const_cast<char*>(home->start()), f.tensors[g.value].storage().data(), home->bytes());
   }
 }
 
@@ -143,7 +147,9 @@ int64_t recorded_bytes(int device, bool idle) {
 }
 
 static bool is_within(const std::vector<Segment>& pool, const Home& home) {
-  return std::any_of(pool.begin(), pool.end(), [&](const Segment& s) { return home.start() < s.start + s.bytes && s.start < home.start() + home.bytes(); });
+  return std::any_of(pool.begin(), pool.end(), [&](const Segment& s) {
+    return home.start() < s.start + s.bytes && s.start < home.start() + home.bytes();
+  });
 }
 
 void Recording::settle(std::vector<Segment> pool, const std::shared_ptr<Recording>& self) {
@@ -168,33 +174,28 @@ bool Recording::takes(const Frame& call, const Occasion& occasion) const {
   return true;
 }
 
-static size_t alive_bytes(const std::vector<std::shared_ptr<Home>>& homes) {
+static size_t bytes_where(const std::vector<std::shared_ptr<Home>>& homes, bool alive) {
   size_t bytes = 0;
-  for (const auto& home : homes) bytes += home->alive() ? home->bytes() : 0;
+  for (const auto& home : homes) bytes += home->alive() == alive ? home->bytes() : 0;
   return bytes;
 }
 
-size_t Recording::cost() const {
-  size_t bytes = alive_bytes(homes_) + alive_bytes(endangered_);
+size_t Recording::copied_bytes() const {
+  size_t bytes = 0;
   for (const Copied& c : copied_) bytes += c.bytes;
   return bytes;
 }
 
-int64_t Recording::idle_bytes() const {
-  size_t bytes = 0;
-  for (const auto& home : homes_) bytes += home->alive() ? 0 : home->bytes();
-  for (const Copied& c : copied_) bytes += c.bytes;
-  return static_cast<int64_t>(bytes);
-}
+size_t Recording::cost() const { return bytes_where(homes_, true) + bytes_where(endangered_, true) + copied_bytes(); }
+
+int64_t Recording::idle_bytes() const { return static_cast<int64_t>(bytes_where(homes_, false) + copied_bytes()); }
 
 bool Recording::is_crowded() const {
-  size_t all = 0;
-  for (const auto& home : homes_) all += home->bytes();
-  const size_t alive = alive_bytes(homes_);
-  return alive > 0 && 2 * alive >= all;
+  const size_t alive = bytes_where(homes_, true);
+  return alive > 0 && alive >= bytes_where(homes_, false);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------- replay
+// -------------------------------------------------------------------------------------------------------------- replay
 
 void Recording::make_room(void* stream) {
   for (const auto* homes : {&homes_, &endangered_})
@@ -206,18 +207,22 @@ void Recording::replay(Frame& call) {
   fill(call);
   make_room(occasion_.stream);
   replays++;
-  if (C10_LIKELY(executable != nullptr)) check_cuda(launch_cuda_graph(executable, occasion_.stream), "cannot launch a CUDA graph");
+  if (C10_LIKELY(executable != nullptr))
+    check_cuda(launch_cuda_graph(executable, occasion_.stream), "cannot launch a CUDA graph");
   else play();
   finish(call);
 }
 
-static bool is_dense(const at::Tensor& t, size_t bytes) { return static_cast<size_t>(t.numel()) * t.element_size() == bytes; }
+static bool is_dense(const at::Tensor& t, size_t bytes) {
+  return static_cast<size_t>(t.numel()) * t.element_size() == bytes;
+}
 
 void Recording::finish(Frame& call) {
   for (const Copied& c : copied_) {
     if (!c.written) continue;
     const at::Tensor& given = *call.refs[c.value];
-    if (is_dense(c.memory, c.bytes)) copy_bytes(frame_->plan.device, given.mutable_data_ptr(), c.memory.const_data_ptr(), c.bytes, occasion_.stream);
+    if (is_dense(c.memory, c.bytes))
+      copy_bytes(frame_->plan.device, given.mutable_data_ptr(), c.memory.const_data_ptr(), c.bytes, occasion_.stream);
     else const_cast<at::Tensor&>(given).copy_(c.memory);  // what lies between its elements is not ours
   }
   give_results(call);
@@ -229,14 +234,7 @@ void Recording::give_results(Frame& call) {
   for (const auto& home : homes_) storages.push_back(home->give());
   for (const Given& g : given_) {
     at::Tensor& t = call.tensors[g.value];
-    if (g.home < 0) {
-      t = at::Tensor();
-    } else {
-      const c10::Storage& storage = storages[static_cast<size_t>(g.home)];
-      const c10::DispatchKeySet keys(c10::computeDispatchKey(g.dtype, c10::kStrided, storage.device()));
-      t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(g.dtype));
-      t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride, g.offset);
-    }
+    t = g.home < 0 ? at::Tensor() : tensor_on(storages[g.home], g.dtype, g.size, g.stride, g.offset);
     call.refs[g.value] = &t;
   }
 }

@@ -1,9 +1,10 @@
-// A call of a compiled graph, recorded once: its kernels and operators at fixed addresses, to be done again at once (as a CUDA graph).
+// A recorded call of a compiled graph: kernels and operators at fixed addresses, to be done again (as a CUDA graph).
 //
-// Memory. What a recording needs in between comes from a pool that it shares with other recordings: each may write there whenever it is
-// replayed. Its results have homes, which no other allocation gets while the recording is kept. A home that lies where an older recording
-// of the pool writes is in danger from that one; and each replay writes its own homes. Before a replay, tensors that are alive in a home
-// that it writes go on in memory of their own. So recordings may be replayed in any order.
+// Memory. What a recording needs in between comes from a pool that it shares with other recordings: each may write
+// there whenever it is replayed. Its results have homes, which no other allocation gets while the recording is kept. A
+// home that lies where an older recording of the pool writes is in danger from that one; and each replay writes its own
+// homes. Before a replay, tensors that are alive in a home that it writes go on in memory of their own. So recordings
+// may be replayed in any order.
 #pragma once
 #include "graph_frame.h"
 
@@ -14,8 +15,8 @@
 
 namespace framesmith {
 
-// What a recording is made for besides the addresses of its inputs: the stream in whose order its memory is reused, the constants, sizes, and
-// the bits of the numbers that its kernels were given by value.
+// What a recording is made for besides the addresses of its inputs: the stream in whose order its memory is reused, the
+// constants, sizes, and the bits of the numbers that its kernels were given by value.
 struct Occasion {
   void* stream = nullptr;
   uint64_t generation = 0;
@@ -48,8 +49,7 @@ class Home {
 // Whether a tensor lies in a home: it will be at the same address again.
 bool is_at_home(const at::Tensor& t);
 
-// Bytes of homes and of copied inputs on a device, without those in pools of recordings; or, `idle`, with those, but of homes in which no
-// tensor is alive.
+// Bytes of homes and of copied inputs on a device, not in pools of recordings; or, `idle`, all in which nothing lives.
 int64_t recorded_bytes(int device, bool idle);
 
 struct Segment {
@@ -66,7 +66,7 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   // While it is made, in this order.
-  void place_inputs(const std::vector<bool>& copied);  // by value: inputs that have a place in the recording; the others stay where they are
+  void place_inputs(const std::vector<bool>& copied);  // by value: inputs with a place in the recording; others stay
   void place_results();                                // memory of kernels' results
   void fill(const Frame& call);                        // copied inputs
   void keep_results();                                 // what the run made becomes the recording's
@@ -100,6 +100,7 @@ class Recording {
     std::vector<int64_t> size, stride;
     int64_t offset;
   };
+  size_t copied_bytes() const;
   void make_room(void* stream);
   void give_results(Frame& call);
 

@@ -12,11 +12,10 @@ static constexpr size_t kThreads = 8;      // threads that called once each; the
 static constexpr uint64_t kCrowded = 2;    // replays that found most results alive, after which there is a twin
 static constexpr uint64_t kUseful = 3;     // replays after which a recording was worth its making
 static constexpr unsigned kSteady = 3;     // moves of an input that is expected to stay, after which it is copied
-static constexpr uintptr_t kVector = 16;   // alignment that kernels are compiled for
 
 static bool is_askew(const Frame& call, int v) {
   const auto& aligned = call.plan.aligned;
-  return reinterpret_cast<uintptr_t>(call.pointers[v]) % kVector != 0 && std::find(aligned.begin(), aligned.end(), v) != aligned.end();
+  return !is_aligned(call.pointers[v]) && std::find(aligned.begin(), aligned.end(), v) != aligned.end();
 }
 
 // Parameters, and results of other recordings: they may move, but will stay where they are then.
@@ -29,7 +28,7 @@ static bool is_steady(const at::Tensor& t) {
 void Recordings::note_places(const Frame& call) {
   places_.resize(call.pointers.size());
   for (int v : call.plan.input_values) {
-    Place& place = places_[static_cast<size_t>(v)];
+    Place& place = places_[v];
     if (place.known && place.address != call.pointers[v]) place.moves++;
     place.address = call.pointers[v];
     place.known = true;
@@ -40,7 +39,9 @@ void Recordings::note_places(const Frame& call) {
 // Attention keeps its seeds on the device while it is recorded, and otherwise in the CPU's memory.
 bool Recordings::is_astray(const Frame& call) const {
   const auto& inputs = call.plan.input_values;
-  return std::any_of(inputs.begin(), inputs.end(), [&](int v) { return places_[static_cast<size_t>(v)].on_device && call.refs[v]->device().is_cpu(); });
+  return std::any_of(inputs.begin(), inputs.end(), [&](int v) {
+    return places_[v].on_device && call.refs[v]->device().is_cpu();
+  });
 }
 
 std::vector<bool> Recordings::copied(const Frame& call) const {
@@ -88,14 +89,17 @@ Choice Recordings::choose(const Frame& call, const Occasion& now) {
   std::shared_ptr<Recording> found = kept_[best];
   if (C10_UNLIKELY(least > 0) && twins < kTwins && limit_ > 1 && found->is_crowded() && ++found->crowded >= kCrowded)
     return {nullptr, true, twins};
-  if (best > 0) std::rotate(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(best), kept_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  if (best > 0)
+    std::rotate(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(best),
+                kept_.begin() + static_cast<std::ptrdiff_t>(best) + 1);
   replays_++;
   return {std::move(found), false, 0};
 }
 
 void Recordings::add(std::shared_ptr<Recording> made) {
   const uint64_t now = made->occasion().generation;
-  std::erase_if(kept_, [&](const auto& r) { return r->occasion().generation != now; });  // their constants are not those of any call to come
+  // their constants are not those of any call to come
+  std::erase_if(kept_, [&](const auto& r) { return r->occasion().generation != now; });
   kept_.insert(kept_.begin(), std::move(made));
   if (kept_.size() <= limit_) return;
   if (kept_.back()->replays < kUseful) wasted_++;

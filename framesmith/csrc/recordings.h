@@ -15,12 +15,12 @@ struct Choice {
 
 class Recordings {
  public:
-  // `recorder`: see framesmith/runtime/recorder.py. At most `limit` recordings are kept, the least recently used go first.
+  // `recorder`: see framesmith/runtime/recorder.py. `limit` recordings are kept; the least recently used go first.
   Recordings(py::object recorder, size_t limit) : recorder(std::move(recorder)), limit_(limit) {}
 
-  // A recording is made at a thread's second call of an occasion: what is set up in a first call, by library and thread, is not recorded.
+  // A recording is made at a thread's second call of an occasion: what a first one sets up is not recorded.
   Choice choose(const Frame& call, const Occasion& now);
-  // Which inputs a recording of `call` copies, by value: those that were seen at several addresses, or lie where kernels cannot take them.
+  // Which inputs a recording of `call` copies, by value: those that move, or lie where kernels cannot take them.
   std::vector<bool> copied(const Frame& call) const;
   void add(std::shared_ptr<Recording> made);
   void stop();  // no calls are recorded any more, nor replayed

@@ -1,8 +1,8 @@
-// LSTM and GRU: the input's product for many time steps at once, then the recurrence with its pointwise part fused into the product.
+// LSTM and GRU: the input's product for many time steps at once, then the recurrence, its pointwise part fused in.
 //
-// The hidden units are cut into panels of W; a panel holds the W columns of every gate side by side, so that one register tile (batch rows x gates)
-// yields all gates of W units and the cell is computed from registers. A thread owns panels: what it computes of the input's product it alone
-// reads, and the threads meet once a time step, at a barrier that spins.
+// The hidden units are cut into panels of W; a panel holds the W columns of every gate side by side, so that one
+// register tile (batch rows x gates) yields all gates of W units and the cell is computed from registers. A thread owns
+// panels: what it computes of the input's product it alone reads; threads meet once a time step, at a spinning barrier.
 #include "rnn.h"
 
 #include <omp.h>
@@ -15,7 +15,8 @@
 namespace framesmith {
 namespace {
 
-constexpr i64 kChunkRows = 256;         // rows (time steps x batch) of the input's product that are kept before the recurrence consumes them
+// rows (time steps x batch) of the input's product that are kept before the recurrence consumes them
+constexpr i64 kChunkRows = 256;
 constexpr double kParallelWork = 1e5;   // multiply-adds a time step from which a second thread pays for the barrier
 constexpr int kSpins = 1 << 12;
 
@@ -47,8 +48,8 @@ class Barrier {
   alignas(64) std::atomic<int> generation_{0};
 };
 
-// ---- cells: `start` gives a row's first accumulators, `finish` its new state. `given` is the input's product (with its bias), `bias` the
-// part of the bias that stays with the recurrent product.
+// ---- cells: `start` gives a row's first accumulators, `finish` its new state. `given` is the input's product (with
+// its bias), `bias` the part of the bias that stays with the recurrent product.
 struct Lstm {
   static constexpr int gates = 4;
   static __attribute__((always_inline)) void start(vf* acc, const float* given, const float*) {
@@ -75,7 +76,7 @@ struct Gru {
   }
 };
 
-// One panel's step for rows of the batch: `given` rows lie given_row apart, h rows h_row, c rows (also of `last`) c_row, out rows out_row.
+// One panel's step for rows of the batch: given_row, h_row, c_row (also of `last`) and out_row lie between the rows.
 struct Step {
   const float* given;
   i64 given_row;
@@ -96,14 +97,15 @@ __attribute__((noinline)) void step_tile(const Step& s, i64 row) {
   const float* given = s.given + row * s.given_row;
 #pragma GCC unroll 8
   for (int i = 0; i < MR; i++) Cell::start(acc[i], given + i * s.given_row, s.bias);
-  if (s.h) multiply<MR, Cell::gates>(acc, s.h + row * s.h_row, s.h_row, s.w, s.hidden);
-  const int live = s.hidden - s.first < W ? (int)(s.hidden - s.first) : W;
+  if (s.h) fs::multiply<false>(acc, s.h + row * s.h_row, s.h_row, s.w, s.hidden);
+  const int live = (int)std::min(s.hidden - s.first, i64(W));
   const float zero[W] = {};
   for (int i = 0; i < MR; i++) {
     const i64 r = row + i;
     const float* h = s.h ? s.h + r * s.h_row + s.first : zero;
     float* c = s.c ? s.c + r * s.c_row + s.first : nullptr;
-    const vf next = live == W ? Cell::finish(acc[i], given + i * s.given_row, h, c, full) : Cell::finish(acc[i], given + i * s.given_row, h, c, live);
+    const vf next = live == W ? Cell::finish(acc[i], given + i * s.given_row, h, c, full)
+                              : Cell::finish(acc[i], given + i * s.given_row, h, c, live);
     auto put = [&](float* p) { live == W ? store(p, next, full) : store(p, next, live); };
     put(s.out + r * s.out_row + s.first);
     if (s.last) put(s.last + r * s.c_row + s.first);
@@ -112,48 +114,43 @@ __attribute__((noinline)) void step_tile(const Step& s, i64 row) {
 
 // Rows of the input's product: x rows lda apart, results gates * W floats a row, side by side.
 template <int NV, int MR>
-__attribute__((noinline)) void input_tile(const float* x, i64 lda, const float* w, const float* bias, i64 depth, float* out) {
+__attribute__((noinline)) void input_tile(const float* x, i64 lda, const float* w, const float* bias, i64 depth,
+                                          float* out) {
   vf acc[MR][NV];
 #pragma GCC unroll 8
   for (int j = 0; j < NV; j++)
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++) acc[i][j] = load(bias + j * W, full);
-  multiply<MR, NV>(acc, x, lda, w, depth);
-#pragma GCC unroll 8
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], full);
+  fs::multiply<false>(acc, x, lda, w, depth);
+  fs::store_sums(acc, out, NV * W);
 }
 
-template <class Cell, int MR>
-auto step_of(int rows) {
-  if constexpr (MR == 1) return &step_tile<Cell, 1>;
-  else return rows == MR ? &step_tile<Cell, MR> : step_of<Cell, MR - 1>(rows);
+constexpr int kStepRows = W == 16 ? kRows : 3;
+template <class Cell> auto step_of(int rows) {
+  return with_constant<kStepRows>(rows, [](auto mr) { return &step_tile<Cell, mr>; });
 }
-template <int NV, int MR>
-auto input_of(int rows) {
-  if constexpr (MR == 1) return &input_tile<NV, 1>;
-  else return rows == MR ? &input_tile<NV, MR> : input_of<NV, MR - 1>(rows);
+template <int NV> auto input_of(int rows) {
+  return with_constant<kRows>(rows, [](auto mr) { return &input_tile<NV, mr>; });
 }
 
 // Where the parts of a packed weight begin.
 struct Packed {
   i64 panels, tile, h, bias_x, bias_h, size;
   Packed(i64 gates, i64 input, i64 hidden)
-      : panels((hidden + W - 1) / W), tile(gates * W), h(panels * tile * input), bias_x(h + panels * tile * hidden), bias_h(bias_x + panels * tile),
-        size(bias_h + panels * tile) {}
+      : panels((hidden + W - 1) / W), tile(gates * W), h(panels * tile * input), bias_x(h + panels * tile * hidden),
+        bias_h(bias_x + panels * tile), size(bias_h + panels * tile) {}
 };
 
 template <class Cell>
 class Run {
  public:
-  Run(const Recurrence& r, float* scratch)
-      : r_(r), panels_((r.hidden + W - 1) / W), chunk_(chunk_steps(r)), given_size_(chunk_ * r.batch * tile), given_(scratch),
-        between_(scratch + given_floats()) {}
+  explicit Run(const Recurrence& r)
+      : r_(r), panels_((r.hidden + W - 1) / W), chunk_(chunk_steps(r)), given_size_(chunk_ * r.batch * tile),
+        scratch_(memory(given_floats() + between_floats())), given_(scratch_.get()),
+        between_(given_ + given_floats()) {}
 
   static i64 chunk_steps(const Recurrence& r) {
-    const i64 want = (kChunkRows + r.batch - 1) / r.batch;
-    return want < r.steps ? want : r.steps;
+    return std::min((kChunkRows + r.batch - 1) / r.batch, r.steps);
   }
   i64 given_floats() const { return r_.directions * panels_ * given_size_; }
   i64 between_floats() const { return (r_.layers > 2 ? 2 : r_.layers - 1) * r_.steps * r_.batch * width(); }
@@ -161,7 +158,7 @@ class Run {
   void operator()(int threads) {
     const double work = (double)r_.directions * r_.batch * r_.hidden * r_.hidden * Cell::gates;
     if (work < kParallelWork) threads = 1;
-    if (threads > panels_ * r_.directions) threads = (int)(panels_ * r_.directions);
+    threads = (int)std::min(i64(threads), panels_ * r_.directions);
     Barrier meeting;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -173,7 +170,6 @@ class Run {
 
  private:
   static constexpr i64 tile = Cell::gates * W;
-  static constexpr int step_rows = W == 16 ? kRows : 3;
 
   // The sequence that a layer reads or writes.
   struct Sequence {
@@ -195,7 +191,7 @@ class Run {
     for (i64 layer = 0; layer < r_.layers; layer++) {
       for (i64 task = begin; task < end; task++) start_cells(layer, task);
       for (i64 first = 0; first < r_.steps; first += chunk_) {
-        const i64 steps = r_.steps - first < chunk_ ? r_.steps - first : chunk_;
+        const i64 steps = std::min(r_.steps - first, chunk_);
         for (i64 task = begin; task < end; task++) give(layer, task, first, steps);
         for (i64 s = first; s < first + steps; s++) {
           for (i64 task = begin; task < end; task++) advance(layer, task, s, s - first, steps);
@@ -210,7 +206,7 @@ class Run {
   void start_cells(i64 layer, i64 task) const {
     if (!r_.cn) return;
     const i64 slab = (layer * r_.directions + task / panels_) * r_.batch * r_.hidden, unit = task % panels_ * W;
-    const i64 live = r_.hidden - unit < W ? r_.hidden - unit : W;
+    const i64 live = std::min(r_.hidden - unit, i64(W));
     for (i64 b = 0; b < r_.batch; b++) {
       float* c = r_.cn + slab + b * r_.hidden + unit;
       if (r_.c0) __builtin_memcpy(c, r_.c0 + (c - r_.cn), live * sizeof(float));
@@ -234,8 +230,9 @@ class Run {
     const Even even(rows, kRows);
     for (i64 run = 0; run < runs; run++)
       for (i64 g = 0; g < even.groups; g++)
-        input_of<Cell::gates, kRows>(even.size(g))(from + run * run_stride + even.begin(g) * lda, lda, packed + panel * tile * depth,
-                                                   packed + p.bias_x + panel * tile, depth, to + (run * rows + even.begin(g)) * tile);
+        input_of<Cell::gates>(even.size(g))(from + run * run_stride + even.begin(g) * lda, lda,
+                                            packed + panel * tile * depth, packed + p.bias_x + panel * tile, depth,
+                                            to + (run * rows + even.begin(g)) * tile);
   }
 
   void advance(i64 layer, i64 task, i64 s, i64 place, i64 steps) const {
@@ -259,33 +256,35 @@ class Run {
     step.last = s == r_.steps - 1 ? r_.hn + slab : nullptr;
     step.c_row = step.hidden = r_.hidden;
     step.first = panel * W;
-    const Even even(r_.batch, step_rows);
-    for (i64 g = 0; g < even.groups; g++) step_of<Cell, step_rows>(even.size(g))(step, even.begin(g));
+    const Even even(r_.batch, kStepRows);
+    for (i64 g = 0; g < even.groups; g++) step_of<Cell>(even.size(g))(step, even.begin(g));
   }
 
   const Recurrence& r_;
   i64 panels_, chunk_, given_size_;
+  Memory scratch_;
   float *given_, *between_;
 };
 
-template <class F>
-auto with_cell(const Recurrence& r, float* scratch, F f) {
-  if (r.gates == Lstm::gates) return f(Run<Lstm>(r, scratch));
-  return f(Run<Gru>(r, scratch));
-}
 }  // namespace
 
-int64_t packed_recurrence_size(int64_t gates, int64_t input, int64_t hidden) { return Packed(gates, input, hidden).size; }
+int64_t packed_recurrence_size(int64_t gates, int64_t input, int64_t hidden) {
+  return Packed(gates, input, hidden).size;
+}
 
-void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, const float* w_x, const float* w_h, const float* b_x, const float* b_h) {
+void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, const float* w_x, const float* w_h,
+                     const float* b_x, const float* b_h) {
   const Packed p(gates, input, hidden);
-  auto column = [&](const float* w, i64 depth, i64 unit, i64 gate, i64 k) { return unit < hidden && w ? w[(gate * hidden + unit) * depth + k] : 0.0f; };
+  auto column = [&](const float* w, i64 depth, i64 unit, i64 gate, i64 k) {
+    return unit < hidden && w ? w[(gate * hidden + unit) * depth + k] : 0.0f;
+  };
 #pragma omp parallel for schedule(static) if (p.size > 100000)
   for (i64 panel = 0; panel < p.panels; panel++)
     for (i64 j = 0; j < p.tile; j++) {
       const i64 unit = panel * W + j % W, gate = j / W;
       for (i64 k = 0; k < input; k++) out[(panel * input + k) * p.tile + j] = column(w_x, input, unit, gate, k);
-      for (i64 k = 0; k < hidden; k++) out[p.h + (panel * hidden + k) * p.tile + j] = column(w_h, hidden, unit, gate, k);
+      for (i64 k = 0; k < hidden; k++)
+        out[p.h + (panel * hidden + k) * p.tile + j] = column(w_h, hidden, unit, gate, k);
       // A GRU's new gate scales the recurrent product with its bias; every other bias joins the input's.
       const bool apart = gates == Gru::gates && gate == 2;
       const float bx = column(b_x, 1, unit, gate, 0), bh = column(b_h, 1, unit, gate, 0);
@@ -294,12 +293,9 @@ void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, c
     }
 }
 
-int64_t recurrence_scratch(const Recurrence& r) {
-  return with_cell(r, nullptr, [](auto&& run) { return run.given_floats() + run.between_floats(); });
-}
-
-void recur(const Recurrence& r, float* scratch, int threads) {
-  with_cell(r, scratch, [&](auto&& run) { run(threads); return 0; });
+void recur(const Recurrence& r, int threads) {
+  if (r.gates == Lstm::gates) Run<Lstm>{r}(threads);
+  else Run<Gru>{r}(threads);
 }
 
 }  // namespace framesmith

@@ -4,7 +4,8 @@
 
 namespace framesmith {
 
-// Strides in elements; the innermost dimension of x, out and the states is contiguous, the states are (layers * directions, batch, hidden).
+// Strides in elements; the innermost dimension of x, out and the states is contiguous, the states are (layers *
+// directions, batch, hidden).
 struct Recurrence {
   int64_t gates;  // 4: LSTM (input, forget, cell, output), 3: GRU (reset, update, new)
   int64_t steps, batch, input, hidden, layers, directions;
@@ -20,9 +21,8 @@ struct Recurrence {
 // Elements of the packed weights of one layer and direction, of `input` columns.
 int64_t packed_recurrence_size(int64_t gates, int64_t input, int64_t hidden);
 // w_x (gates * hidden, input), w_h (gates * hidden, hidden), both contiguous; the biases (gates * hidden) may be null.
-void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, const float* w_x, const float* w_h, const float* b_x, const float* b_h);
-// Floats of scratch memory that `recur` needs.
-int64_t recurrence_scratch(const Recurrence& r);
-void recur(const Recurrence& r, float* scratch, int threads);
+void pack_recurrence(float* out, int64_t gates, int64_t input, int64_t hidden, const float* w_x, const float* w_h,
+                     const float* b_x, const float* b_h);
+void recur(const Recurrence& r, int threads);
 
 }  // namespace framesmith

@@ -10,11 +10,12 @@ bool is_plain(const at::Tensor& t) {
   using c10::DispatchKeySet;
   static const uint64_t plain = (DispatchKeySet({DispatchKey::Dense, DispatchKey::Conjugate, DispatchKey::Negative}) |
                                  DispatchKeySet(DispatchKeySet::RAW, c10::full_backend_mask) |
-                                 c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset).raw_repr();
+                                 c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset)
+                                    .raw_repr();
   return !(t.key_set().raw_repr() & ~plain);
 }
 
-// The level of forward-mode AD is a global of torch.autograd.forward_ad: reading it takes no lock, as asking the core does.
+// The level of forward-mode AD is a global of torch.autograd.forward_ad: asking the core instead would take a lock.
 static bool is_at_forward_level() {
   static PyObject* const name = PyUnicode_InternFromString("_current_level");
   static PyObject* const module = PyImport_ImportModule("torch.autograd.forward_ad");
@@ -25,7 +26,8 @@ static bool is_at_forward_level() {
 }
 
 bool is_transformed() {
-  static constexpr c10::DispatchKeySet transforms({c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::VmapMode});
+  static constexpr c10::DispatchKeySet transforms(
+      {c10::DispatchKey::FuncTorchDynamicLayerFrontMode, c10::DispatchKey::VmapMode});
   return c10::impl::tls_local_dispatch_key_set().included_.has_any(transforms) || is_at_forward_level();
 }
 
@@ -40,7 +42,8 @@ PyObject* py_is_transformed(PyObject*, PyObject*) { return PyBool_FromLong(is_tr
 
 PyMethodDef functions[] = {
     {"is_plain", py_is_plain, METH_O, "Whether compiled code can read a tensor's numbers in its memory."},
-    {"is_transformed", py_is_transformed, METH_NOARGS, "Whether this thread is in a function transform, or at a level of forward-mode AD."},
+    {"is_transformed", py_is_transformed, METH_NOARGS,
+     "Whether this thread is in a function transform, or at a level of forward-mode AD."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 namespace framesmith {
 
-// A dense tensor of one device with its numbers in memory: no wrapper of a function transform, no subclass that sees operators, not sparse,
-// quantized or all zeros without memory. It may be lazily conjugated or negated.
+// A dense tensor of one device with its numbers in memory: no wrapper of a function transform, no subclass that sees
+// operators, not sparse, quantized or all zeros without memory. It may be lazily conjugated or negated.
 bool is_plain(const at::Tensor& t);
 
 // Within a function transform, or at a level of forward-mode AD. The caller holds the interpreter's lock.

@@ -17,7 +17,7 @@
 namespace framesmith {
 namespace {
 
-// ------------------------------------------------------------------------------------- what headers older than Linux 6.7 do not define
+// --------------------------------------------------------------------- what headers older than Linux 6.7 do not define
 
 constexpr int kUserModeOnly = 1;               // UFFD_USER_MODE_ONLY: needs no privilege
 constexpr uint64_t kUnpopulated = 1u << 13;    // UFFD_FEATURE_WP_UNPOPULATED
@@ -36,7 +36,7 @@ struct Scan {  // struct pm_scan_arg
 
 #define FRAMESMITH_PAGEMAP_SCAN _IOWR('f', 16, Scan)
 
-// -------------------------------------------------------------------------------------------------------------------------- the process
+// --------------------------------------------------------------------------------------------------------- the process
 
 constexpr Address kGap = 64 * 4096;  // of a span: reading past it costs less than a system call
 constexpr size_t kMost = 16384;      // trackings: each may cost two mappings, of 65530
@@ -76,26 +76,16 @@ class Process {
   // Written pages of a range, into `found`, and where the next scan goes on. A number below 0: an error.
   template <size_t N>
   long scan(PageRange range, uint64_t flags, std::array<Region, N>& found, Address& walked) {
-    for (bool again = false; ready(); again = true) {
-      Scan scan{sizeof(Scan), flags, range.first, range.end, 0, reinterpret_cast<uint64_t>(found.data()), N, 0, 0, kWritten, 0, kWritten};
-      const long count = ioctl(pagemap_, FRAMESMITH_PAGEMAP_SCAN, &scan);
-      walked = scan.walk_end;
-      if (count >= 0 && walked > range.first) return count;
-      if (again || !is_foreign(count)) return -1;
-      pagemap_ = -1;
-    }
-    return -1;
+    const auto place = reinterpret_cast<uint64_t>(found.data());
+    Scan scan{sizeof(Scan), flags, range.first, range.end, 0, place, N, 0, 0, kWritten, 0, kWritten};
+    const long count = ask(pagemap_, FRAMESMITH_PAGEMAP_SCAN, scan);
+    walked = scan.walk_end;
+    return count >= 0 && walked > range.first ? count : -1;
   }
 
   bool enter(PageRange range) {
-    for (bool again = false; ready(); again = true) {
-      uffdio_register entry{{range.first, range.end - range.first}, UFFDIO_REGISTER_MODE_WP, 0};
-      const int failed = ioctl(faults_, UFFDIO_REGISTER, &entry);
-      if (!failed) return true;
-      if (again || !is_foreign(failed)) return false;
-      faults_ = -1;
-    }
-    return false;
+    uffdio_register entry{{range.first, range.end - range.first}, UFFDIO_REGISTER_MODE_WP, 0};
+    return ask(faults_, UFFDIO_REGISTER, entry) == 0;
   }
 
   void leave(PageRange range) {
@@ -104,13 +94,22 @@ class Process {
   }
 
  private:
-  // Whether a program closed our descriptor; it is left to whoever has it by now.
-  static bool is_foreign(long result) { return result < 0 && (errno == EBADF || errno == ENOTTY); }
+  // A call on a descriptor of ours. One that a program closed is left to whoever has it by now.
+  template <typename Request> long ask(int& descriptor, unsigned long number, Request& request) {
+    long result = -1;
+    for (bool again = false; ready(); again = true) {
+      result = ioctl(descriptor, number, &request);
+      if (result >= 0 || again || (errno != EBADF && errno != ENOTTY)) break;
+      descriptor = -1;
+    }
+    return result;
+  }
 
   bool ready() {
     if (C10_LIKELY(mark_.usable() && mark_.is_set() && pagemap_ >= 0 && faults_ >= 0)) return true;
     if (!mark_.usable()) return false;
-    if (!mark_.is_set()) {  // the first call, or a forked child: the descriptors are its parent's, if they are still open
+    // the first call, or a forked child: the descriptors are its parent's, if they are still open
+    if (!mark_.is_set()) {
       faults_ = pagemap_ = -1;
       openings_ = 0;
       mark_.set();
@@ -151,7 +150,7 @@ bool protect(PageRange range) {
   while (!range.empty()) {
     const long count = Process::get().scan(range, kProtectFound | kRefuseUntracked, found, range.first);
     if (count < 0) return false;
-    for (long i = 0; i < count; i++) tell({found[static_cast<size_t>(i)].first, found[static_cast<size_t>(i)].end});
+    for (long i = 0; i < count; i++) tell({found[i].first, found[i].end});
   }
   return true;
 }
@@ -167,7 +166,7 @@ Address up(Address at) { return down(at + page() - 1); }
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------------------------------------ trackings
+// ----------------------------------------------------------------------------------------------------------- trackings
 
 Tracked::Tracked(Address first, Address end) : inner{up(first), down(end)}, outer{down(first), up(end)} {}
 
@@ -175,7 +174,8 @@ Tracked::~Tracked() {
   Process& process = Process::get();
   std::erase(process.all, this);
   const auto is_shared = [&](PageRange range) {
-    return std::any_of(process.all.begin(), process.all.end(), [&](const Tracked* other) { return other->outer.meets(range); });
+    return std::any_of(process.all.begin(), process.all.end(),
+                       [&](const Tracked* other) { return other->outer.meets(range); });
   };
   if (!is_shared(outer)) process.leave(outer);
   else if (!is_shared(inner)) process.leave(inner);
@@ -193,7 +193,8 @@ bool WriteTracker::is_private(PageRange range) {
       else private_.push_back({first, end});
     }
   }
-  const auto after = std::upper_bound(private_.begin(), private_.end(), range.first, [](Address at, PageRange r) { return at < r.first; });
+  const auto after = std::upper_bound(private_.begin(), private_.end(), range.first,
+                                      [](Address at, PageRange r) { return at < r.first; });
   return after != private_.begin() && range.end <= std::prev(after)->end;
 }
 
@@ -208,7 +209,8 @@ std::shared_ptr<Tracked> WriteTracker::track(const void* data, size_t bytes) {
 }
 
 TrackedSet::TrackedSet(std::vector<std::shared_ptr<Tracked>> tracked) : tracked_(std::move(tracked)) {
-  std::sort(tracked_.begin(), tracked_.end(), [](const auto& a, const auto& b) { return a->outer.first < b->outer.first; });
+  std::sort(tracked_.begin(), tracked_.end(),
+            [](const auto& a, const auto& b) { return a->outer.first < b->outer.first; });
   for (const auto& t : tracked_) {
     ends_.push_back(ends_.empty() ? t->outer.end : std::max(ends_.back(), t->outer.end));
     if (spans_.empty() || t->outer.first > spans_.back().end + kGap) spans_.push_back(t->outer);
@@ -232,7 +234,8 @@ void TrackedSet::look() const {
         look_at(rest);
         break;
       }
-      for (long i = 0; i < count; i++) look_at({found[static_cast<size_t>(i)].first, found[static_cast<size_t>(i)].end});
+      for (long i = 0; i < count; i++)
+        look_at({found[i].first, found[i].end});
     }
   }
 }

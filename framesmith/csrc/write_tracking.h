@@ -1,8 +1,9 @@
-// Writes to memory by the operating system's account, which no way of writing gets past. Linux (6.7) protects pages and lifts the protection
-// at a first write by itself (userfaultfd, asynchronous); which pages are unprotected, it tells in one system call (PAGEMAP_SCAN).
+// Writes to memory by the operating system's account, which no way of writing gets past. Linux (6.7) protects pages and
+// lifts the protection at a first write by itself (userfaultfd, asynchronous); which pages are unprotected, it tells in
+// one system call (PAGEMAP_SCAN).
 //
-// A page's protection is one state for the whole process, so trackings of the same pages tell each other what they find. The interpreter's
-// lock is held in all of this.
+// A page's protection is one state for the whole process, so trackings of the same pages tell each other what they
+// find. The interpreter's lock is held in all of this.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -36,8 +37,7 @@ struct Tracked {
 // Begins to track memory. (It reads the process's mappings once.)
 class WriteTracker {
  public:
-  // A write from now on is found. Null where the system cannot tell: memory shared with other processes, a system without the calls or one
-  // that forbids them.
+  // A write from now on is found. Null where the system cannot tell: shared memory, no such calls, or none allowed.
   std::shared_ptr<Tracked> track(const void* data, size_t bytes);
 
  private:

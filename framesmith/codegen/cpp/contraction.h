@@ -1,8 +1,9 @@
-// Register-tiled contraction on top of kernel.h: out[m, n] = sum over runs (p, q) and k of A[m, p, q, k] * B[p, q, k, n].
-// A is read a row at a time (stride `lda` between rows of the tile), contiguous over k; its runs are two nested strided loops. B comes packed in
-// panels of NV vectors: runs * depth rows of NV * W contiguous floats. The MR * NV accumulators stay in registers for the whole sum and are then
-// written to a small tile in L1, from which the kernel's epilogue reads: the product is compiled once a tile shape, whatever follows it.
-// A long sum is one of sums of at most SPAN products each, so that rounding errors grow with its length as slowly as a library's.
+// Register-tiled contraction on top of kernel.h: out[m, n] = sum over p, q and k of A[m, p, q, k] * B[p, q, k, n].
+// A is read a row at a time (stride `lda` between rows of the tile), contiguous over k; its runs (p, q) are two nested
+// strided loops. B comes packed in panels of NV vectors: runs * depth rows of NV * W contiguous floats. The MR * NV
+// accumulators stay in registers for the whole sum and are then written to a small tile in L1, from which the kernel's
+// epilogue reads: the product is compiled once a tile shape, whatever follows it. A long sum is one of sums of at most
+// SPAN products each, so that rounding errors grow with its length as slowly as a library's.
 #pragma once
 #include "kernel.h"
 namespace fs {
@@ -11,40 +12,48 @@ struct Runs {
 };
 #define FS_SAME(l) x
 FN vf spread(float x) { return vf{FS_LANES(FS_SAME)}; }  // one broadcasting load
-// A value that stays in a register: the compiler would else read a row of B anew for each row of A, and loads, not multiply-adds, bound small tiles.
+// A value that stays in a register: else a row of B is read anew for each row of A, and loads bound small tiles.
 FN vf hold(vf x) {
 #if defined(__x86_64__)
   asm("" : "+v"(x));
 #endif
   return x;
 }
-template <int MR, int NV>
-static __attribute__((noinline)) void contract_span(const float* a0, i64 lda, const Runs& runs, const float* b, float* out) {
-  vf acc[MR][NV] = {};
-  for (i64 p = 0; p < runs.outer; p++)
-    for (i64 q = 0; q < runs.inner; q++) {
-      const float* a = a0 + p * runs.outer_stride + q * runs.inner_stride;
-      for (i64 k = 0; k < runs.depth; k++, b += NV * W) {
-        vf row[NV];
+// Adds MR rows of A (`lda` apart; `Packed`: side by side) times `depth` rows of a panel of B.
+template <bool Packed, int MR, int NV>
+FN void multiply(vf (&acc)[MR][NV], const float* a, i64 lda, const float* b, i64 depth) {
+  for (i64 k = 0; k < depth; k++, b += NV * W) {
+    vf row[NV];
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; j++) row[j] = hold(load(b + j * W, Full()));
+    for (int j = 0; j < NV; j++) row[j] = hold(load(b + j * W, Full()));
 #pragma GCC unroll 32
-        for (int i = 0; i < MR; i++) {
-          const vf x = spread(a[i * lda + k]);
+    for (int i = 0; i < MR; i++) {
+      const vf x = spread(Packed ? a[k * MR + i] : a[i * lda + k]);
 #pragma GCC unroll 8
-          for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
-        }
-      }
+      for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
     }
+  }
+}
+template <int MR, int NV> FN void store_sums(const vf (&acc)[MR][NV], float* out, i64 row) {
 #pragma GCC unroll 32
   for (int i = 0; i < MR; i++)
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], Full());
+    for (int j = 0; j < NV; j++) store(out + i * row + j * W, acc[i][j], Full());
+}
+template <int MR, int NV>
+static __attribute__((noinline)) void contract_span(const float* a, i64 lda, const Runs& runs, const float* b,
+                                                    float* out) {
+  vf acc[MR][NV] = {};
+  for (i64 p = 0; p < runs.outer; p++)
+    for (i64 q = 0; q < runs.inner; q++, b += runs.depth * NV * W)
+      multiply<false>(acc, a + p * runs.outer_stride + q * runs.inner_stride, lda, b, runs.depth);
+  store_sums(acc, out, NV * W);
 }
 
 constexpr i64 SPAN = 512;
 template <int MR, int NV>
-static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, const Runs& all, const float* b, float* out) {
+static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, const Runs& all, const float* b,
+                                                    float* out) {
   if (all.outer * all.inner * all.depth <= SPAN) return contract_span<MR, NV>(a, lda, all, b, out);
   // A span is a part of one run, some runs of an inner loop, or some inner loops: what B holds in one piece.
   const i64 depth = min(all.depth, SPAN), inner = max(min(all.inner, SPAN / all.depth), (i64)1);
@@ -53,16 +62,18 @@ static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, con
   for (i64 p = 0; p < all.outer; p += outer)
     for (i64 q = 0; q < all.inner; q += inner)
       for (i64 k = 0; k < all.depth; k += depth) {
-        const Runs runs{min(outer, all.outer - p), all.outer_stride, min(inner, all.inner - q), all.inner_stride, min(depth, all.depth - k)};
+        const Runs runs{min(outer, all.outer - p), all.outer_stride, min(inner, all.inner - q), all.inner_stride,
+                        min(depth, all.depth - k)};
         contract_span<MR, NV>(a + p * all.outer_stride + q * all.inner_stride + k, lda, runs, b, to);
         b += runs.outer * runs.inner * runs.depth * NV * W;
         if (to == part)
-          for (int i = 0; i < MR * NV * W; i += W) store(out + i, load(out + i, Full()) + load(part + i, Full()), Full());
+          for (int i = 0; i < MR * NV * W; i += W)
+            store(out + i, load(out + i, Full()) + load(part + i, Full()), Full());
         to = part;
       }
 }
 
-// Positions [p0, p1) x [q0, q1) of a depthwise kernel of `wide` columns; strides between its rows and columns in the image.
+// Positions [p0, p1) x [q0, q1) of a depthwise kernel of `wide` columns; strides of its rows and columns in the image.
 struct Taps {
   i64 p0, p1, p_stride, q0, q1, q_stride, wide;
 };
@@ -73,7 +84,8 @@ FN i64 last_tap(i64 at, i64 dilation, i64 size, i64 taps) {
 }
 // MR pixels (stride `lda`) of NV vectors of channels; `Live` counts the channels of the last vector.
 template <int MR, int NV, class Live>
-static __attribute__((noinline)) void depthwise_tile(const float* a0, i64 lda, Taps t, const float* b0, float* out, Live live) {
+static __attribute__((noinline)) void depthwise_tile(const float* a0, i64 lda, Taps t, const float* b0, float* out,
+                                                     Live live) {
   vf acc[MR][NV] = {};
   for (i64 p = t.p0; p < t.p1; p++)
     for (i64 q = t.q0; q < t.q1; q++) {
@@ -88,9 +100,6 @@ static __attribute__((noinline)) void depthwise_tile(const float* a0, i64 lda, T
         acc[i][NV - 1] += load(a + i * lda + (NV - 1) * W, live) * row[NV - 1];
       }
     }
-#pragma GCC unroll 32
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) store(out + (i * NV + j) * W, acc[i][j], Full());
+  store_sums(acc, out, NV * W);
 }
 }  // namespace fs

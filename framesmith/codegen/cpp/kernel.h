@@ -1,6 +1,7 @@
-// What generated CPU kernels stand on: vectors of W lanes, loads and stores with conversion, and math accurate to 1-2 ulp.
-// No other header is included, so that a translation unit parses in milliseconds. Every function has a scalar and a vector form under one name.
-// Lane types: vf float, vi int32 (and narrower), vl int64, vd double (the last two are pairs of halves), vm a mask (0 or -1 a lane).
+// What generated CPU kernels stand on: vectors of W lanes, loads and stores with conversion, math accurate to 1-2 ulp.
+// No other header is included, so that a translation unit parses in milliseconds. Every function has a scalar and a
+// vector form under one name. Lane types: vf float, vi int32 (and narrower), vl int64, vd double (the last two are
+// pairs of halves), vm a mask (0 or -1 a lane).
 #pragma once
 #define FN static inline __attribute__((always_inline))
 extern "C" int omp_get_thread_num(), omp_get_num_threads();
@@ -31,8 +32,8 @@ typedef unsigned u32;
 typedef long i64;
 struct bf16 { u16 bits; };
 struct f16 { u16 bits; };
-FS_VEC(vf, float, W) FS_VEC(vi, int, W) FS_VEC(vu, u32, W) FS_VEC(hd, double, W / 2) FS_VEC(hl, i64, W / 2) FS_VEC(hi, int, W / 2)
-FS_VEC(hf, float, W / 2) FS_VEC(vh, u16, W) FS_VEC(vs, i16, W) FS_VEC(vb, u8, W) FS_VEC(vc, i8, W)
+FS_VEC(vf, float, W) FS_VEC(vi, int, W) FS_VEC(vu, u32, W) FS_VEC(vh, u16, W) FS_VEC(vs, i16, W) FS_VEC(vb, u8, W)
+FS_VEC(vc, i8, W) FS_VEC(hd, double, W / 2) FS_VEC(hl, i64, W / 2) FS_VEC(hi, int, W / 2) FS_VEC(hf, float, W / 2)
 struct vm { vi m; };
 struct vd { hd a, b; };
 struct vl { hl a, b; };
@@ -44,6 +45,8 @@ constexpr Full full{};
 #define FS_LO(x) __builtin_shufflevector(x, x, FS_HALF(FS_ID))
 #define FS_HI(x) __builtin_shufflevector(x, x, FS_UPPER(FS_ID))
 #define FS_EACH(r, e) for (int l = 0; l < W; l++) r[l] = e
+#define FS_HALVES1(r, f) for (int l = 0; l < W / 2; l++) r.a[l] = f(x.a[l]), r.b[l] = f(x.b[l])
+#define FS_HALVES2(r, f) for (int l = 0; l < W / 2; l++) r.a[l] = f(x.a[l], y.a[l]), r.b[l] = f(x.b[l], y.b[l])
 #define FS_CVT(x, T) __builtin_convertvector(x, T)
 
 // ---- splat, iota, masks
@@ -68,7 +71,8 @@ FN hl high(vm m) { return FS_CVT(FS_HI(m.m), hl); }
   FN V operator op(V x, V y) { return {x.a op y.a, x.b op y.b}; }
 #define FS_PAIR_CMP(V, name, op) \
   FN vm name(V x, V y) { return narrow(x.a op y.a, x.b op y.b); }
-FS_PAIR_OP(vd, +) FS_PAIR_OP(vd, -) FS_PAIR_OP(vd, *) FS_PAIR_OP(vd, /) FS_PAIR_OP(vl, +) FS_PAIR_OP(vl, -) FS_PAIR_OP(vl, *)
+FS_PAIR_OP(vd, +) FS_PAIR_OP(vd, -) FS_PAIR_OP(vd, *) FS_PAIR_OP(vd, /)
+FS_PAIR_OP(vl, +) FS_PAIR_OP(vl, -) FS_PAIR_OP(vl, *)
 FS_PAIR_OP(vl, &) FS_PAIR_OP(vl, |) FS_PAIR_OP(vl, ^) FS_PAIR_OP(vl, <<) FS_PAIR_OP(vl, >>)
 FN vd operator-(vd x) { return {-x.a, -x.b}; }
 FN vl operator-(vl x) { return {-x.a, -x.b}; }
@@ -350,7 +354,8 @@ template <class T, class V, class M> FN void add_run(T* p, V x, M n) { store(p, 
 FN vi divide_near(vi x, int d) { return FS_CVT((FS_CVT(x, vf) + 0.5f) * (1.0f / d), vi); }  // 0 <= x < 2^21
 FN vi modulo_near(vi x, int d) { return x - divide_near(x, d) * d; }
 FS_SCATTER(scatter, store) FS_SCATTER(add_scatter, add_to) FS_SCATTER(atomic_scatter, atomic_to)
-template <class T, class M> FN auto load_if(const T* p, vm m, M n) {  // memory of masked lanes is not touched; they hold 0
+// memory of masked lanes is not touched; they hold 0
+template <class T, class M> FN auto load_if(const T* p, vm m, M n) {
   T t[W] = {};
   for (int l = 0; l < live(n); l++)
     if (m.m[l]) t[l] = p[l];
@@ -365,10 +370,15 @@ template <class T, class V, class M> FN void store_if(T* p, V x, vm m, M n) {
 #if defined(__AVX512F__) && !defined(__clang__)
 FN u16 mask_bits(vm m, Full) { return __builtin_ia32_cvtd2mask512(m.m); }
 FN u16 mask_bits(vm m, int n) { return __builtin_ia32_cvtd2mask512(m.m) & ((1u << n) - 1); }
-template <class M> FN vf load_if(const float* p, vm m, M n) { return __builtin_ia32_loadups512_mask(p, vf{}, mask_bits(m, n)); }
-template <class M> FN void store_if(float* p, vf x, vm m, M n) { __builtin_ia32_storeups512_mask(p, x, mask_bits(m, n)); }
+template <class M> FN vf load_if(const float* p, vm m, M n) {
+  return __builtin_ia32_loadups512_mask(p, vf{}, mask_bits(m, n));
+}
+template <class M> FN void store_if(float* p, vf x, vm m, M n) {
+  __builtin_ia32_storeups512_mask(p, x, mask_bits(m, n));
+}
 #endif
-template <bool Wrap> FN i64 position(i64 i, i64 size, i64* error) {  // an index into [0, size); out of range sets the flag and gives 0
+// an index into [0, size); out of range sets the flag and gives 0
+template <bool Wrap> FN i64 position(i64 i, i64 size, i64* error) {
   if (Wrap) i = i < 0 ? i + size : i;
   if (!error || (unsigned long)i < (unsigned long)size) return i;
   *error = 1;
@@ -450,7 +460,9 @@ FN vm min(vm x, vm y) { return x & y; }
 template <class T> FN T max(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> FN T min(T x, T y) { return x < y || x != x ? x : y; }
 FN vf abs(vf x) { return bits<vf>(bits<vi>(x) & 0x7fffffff); }
-FN vd abs(vd x) { return {bits<hd>(bits<hl>(x.a) & 0x7fffffffffffffffL), bits<hd>(bits<hl>(x.b) & 0x7fffffffffffffffL)}; }
+FN vd abs(vd x) {
+  return {bits<hd>(bits<hl>(x.a) & 0x7fffffffffffffffL), bits<hd>(bits<hl>(x.b) & 0x7fffffffffffffffL)};
+}
 FN vi abs(vi x) { return x < 0 ? -x : x; }
 FN vl abs(vl x) { return max(x, -x); }
 FN float abs(float x) { return __builtin_fabsf(x); }

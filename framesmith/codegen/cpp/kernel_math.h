@@ -1,5 +1,6 @@
-// Elementary functions for kernel.h (included there, inside namespace fs). Polynomials are minimax fits of this project; float32 errors are at most
-// 2 ulp (tanh, erf and sigmoid 3), as tests/codegen measures. Functions off the hot path call SLEEF, which libtorch_cpu exports.
+// Elementary functions for kernel.h (included there, inside namespace fs). Polynomials are minimax fits of this
+// project; float32 errors are at most 2 ulp (tanh, erf and sigmoid 3), as tests/codegen measures. Functions off the hot
+// path call SLEEF, which libtorch_cpu exports.
 
 // ---- exponentials
 #define FS_EXP_CLAMP(x, lo, hi) min_(splat(hi), max_(splat(lo), x))  // keeps NaN
@@ -31,7 +32,8 @@ FN vf expm1_small(vf x) {  // |x| < 80
 }
 FN vf expm1(vf x) {
   vf n;
-  const vf c = FS_EXP_CLAMP(x, -20.0f, 89.0f), r = reduce_exp(c, n), e = (exp_tail(r) * r) * r + r, s = bits<vf>((FS_CVT(n, vi) + 126) << 23);
+  const vf c = FS_EXP_CLAMP(x, -20.0f, 89.0f), r = reduce_exp(c, n), e = (exp_tail(r) * r) * r + r,
+           s = bits<vf>((FS_CVT(n, vi) + 126) << 23);
   return 2.0f * (e * s + (s - 0.5f));
 }
 FN vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-x)); }
@@ -49,7 +51,8 @@ FN vf erf(vf x) {  // erf t = 1 - e^-u(t), u = -ln erfc t
 FN vf exp2_of(vf x) {  // 2^x, x finite or NaN, above -5000
   const float magic = 12582912.0f;
   const vf n = (x + magic) - magic, r = x - n;
-  const vf p = ((((1.547778439e-4f * r + 1.340161724e-3f) * r + 9.617998694e-3f) * r + 5.550324407e-2f) * r + 2.402265139e-1f) * r + 6.931472078e-1f;
+  const vf q = ((1.547778439e-4f * r + 1.340161724e-3f) * r + 9.617998694e-3f) * r + 5.550324407e-2f;
+  const vf p = (q * r + 2.402265139e-1f) * r + 6.931472078e-1f;
   return pow2_times(p * r + 1.0f, n);
 }
 FN vf exp2(vf x) { return exp2_of(FS_EXP_CLAMP(x, -151.0f, 129.0f)); }
@@ -65,7 +68,8 @@ FN vf one_plus_erf(vf x) {  // erfc(-x), from -log2 erfc |x|
 FN vf one_plus_tanh(vf x) { return 2.0f / (1.0f + exp(-2.0f * x)); }
 
 // ---- logarithms
-FN vf log_parts(vf x, vf& e, vf& f) {  // x > 0 normal or subnormal: x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt 2; returns (log(1+f) - f) / f^2
+// x > 0 normal or subnormal: x = 2^e (1 + f), sqrt(1/2) <= 1 + f < sqrt 2; returns (log(1+f) - f) / f^2
+FN vf log_parts(vf x, vf& e, vf& f) {
   const vm tiny = {x < 1.17549435e-38f};
   const vi k = bits<vi>(where(tiny, x * 8388608.0f, x)) - 0x3f3504f3;
   e = FS_CVT((k >> 23) - (tiny.m & 23), vf);
@@ -126,10 +130,9 @@ FN vf log1p(vf x) {  // with u = 1 + x rounded: log u + (x - (u - 1)) / u
   FN float name(float x, float y) { return __builtin_##name##f(x, y); } \
   FN double name(double x, double y) { return __builtin_##name(x, y); }
 #else
-#define FS_EACH_D(r, e) for (int l = 0; l < W / 2; l++) r.a[l] = e(a), r.b[l] = e(b)
 #define FS_LIB1(name, ulp) \
   FN double name(double x) { return __builtin_##name(x); } \
-  FN vd name(vd x) { vd r; for (int l = 0; l < W / 2; l++) r.a[l] = name(x.a[l]), r.b[l] = name(x.b[l]); return r; }
+  FN vd name(vd x) { vd r; FS_HALVES1(r, name); return r; }
 #define FS_LIB1F(name, ulp) \
   FS_LIB1(name, ulp) \
   FN vf name(vf x) { vf r; FS_EACH(r, __builtin_##name##f(x[l])); return r; }
@@ -137,12 +140,14 @@ FN vf log1p(vf x) {  // with u = 1 + x rounded: log u + (x - (u - 1)) / u
   FN float name(float x, float y) { return __builtin_##name##f(x, y); } \
   FN double name(double x, double y) { return __builtin_##name(x, y); } \
   FN vf name(vf x, vf y) { vf r; FS_EACH(r, name(x[l], y[l])); return r; } \
-  FN vd name(vd x, vd y) { vd r; for (int l = 0; l < W / 2; l++) r.a[l] = name(x.a[l], y.a[l]), r.b[l] = name(x.b[l], y.b[l]); return r; }
+  FN vd name(vd x, vd y) { vd r; FS_HALVES2(r, name); return r; }
 #endif
-FS_LIB1(exp, _u10) FS_LIB1(exp2, _u10) FS_LIB1(expm1, _u10) FS_LIB1(log, _u10) FS_LIB1(log2, _u10) FS_LIB1(log10, _u10) FS_LIB1(log1p, _u10)
-FS_LIB1(tanh, _u10) FS_LIB1(erf, _u10) FS_LIB1F(sin, _u10) FS_LIB1F(cos, _u10) FS_LIB1F(tan, _u10) FS_LIB1F(asin, _u10) FS_LIB1F(acos, _u10)
+FS_LIB1(exp, _u10) FS_LIB1(exp2, _u10) FS_LIB1(expm1, _u10) FS_LIB1(log, _u10) FS_LIB1(log2, _u10)
+FS_LIB1(log10, _u10) FS_LIB1(log1p, _u10) FS_LIB1(tanh, _u10) FS_LIB1(erf, _u10)
+FS_LIB1F(sin, _u10) FS_LIB1F(cos, _u10) FS_LIB1F(tan, _u10) FS_LIB1F(asin, _u10) FS_LIB1F(acos, _u10)
 FS_LIB1F(atan, _u10) FS_LIB1F(sinh, _u10) FS_LIB1F(cosh, _u10) FS_LIB1F(atanh, _u10)
-FS_LIB1F(erfc, _u15) FS_LIB1F(lgamma, _u10) FS_LIB2(pow, _u10) FS_LIB2(atan2, _u10) FS_LIB2(hypot, _u05) FS_LIB2(nextafter, ) FS_LIB2(fmod, )
+FS_LIB1F(erfc, _u15) FS_LIB1F(lgamma, _u10)
+FS_LIB2(pow, _u10) FS_LIB2(atan2, _u10) FS_LIB2(hypot, _u05) FS_LIB2(nextafter, ) FS_LIB2(fmod, )
 #if defined(FS_SLEEF)
 FS_LIB1(asinh, _u10) FS_LIB1(acosh, _u10)  // SLEEF's overflow far out, where the function is log 2|x|
 FN vf far_out(vf x, vf near) { return abs(x) > 1e18f ? log(abs(x)) + 0.693147181f : near; }
@@ -152,17 +157,18 @@ FN vf acosh(vf x) { return where(lt(x, splat(1.0f)), splat(__builtin_nanf("")), 
 FS_LIB1F(asinh, _u10) FS_LIB1F(acosh, _u10)
 #endif
 #define FS_SCALAR(name) FN float name(float x) { return name(splat(x))[0]; }
-FS_SCALAR(exp) FS_SCALAR(exp2) FS_SCALAR(expm1) FS_SCALAR(sigmoid) FS_SCALAR(tanh) FS_SCALAR(erf) FS_SCALAR(log) FS_SCALAR(log2) FS_SCALAR(log10)
-FS_SCALAR(log1p) FS_SCALAR(one_plus_erf) FS_SCALAR(one_plus_tanh) FS_SCALAR(sin) FS_SCALAR(cos) FS_SCALAR(tan) FS_SCALAR(asin) FS_SCALAR(acos) FS_SCALAR(atan) FS_SCALAR(sinh) FS_SCALAR(cosh)
+FS_SCALAR(exp) FS_SCALAR(exp2) FS_SCALAR(expm1) FS_SCALAR(sigmoid) FS_SCALAR(tanh) FS_SCALAR(erf) FS_SCALAR(log)
+FS_SCALAR(log2) FS_SCALAR(log10) FS_SCALAR(log1p) FS_SCALAR(one_plus_erf) FS_SCALAR(one_plus_tanh) FS_SCALAR(sin)
+FS_SCALAR(cos) FS_SCALAR(tan) FS_SCALAR(asin) FS_SCALAR(acos) FS_SCALAR(atan) FS_SCALAR(sinh) FS_SCALAR(cosh)
 FS_SCALAR(asinh) FS_SCALAR(acosh) FS_SCALAR(atanh) FS_SCALAR(erfc) FS_SCALAR(lgamma)
 
 // ---- functions of any lane type
 #define FS_LANEWISE1(name) \
   FN vf name(vf x) { vf r; FS_EACH(r, name(x[l])); return r; } \
-  FN vd name(vd x) { vd r; for (int l = 0; l < W / 2; l++) r.a[l] = name(x.a[l]), r.b[l] = name(x.b[l]); return r; }
+  FN vd name(vd x) { vd r; FS_HALVES1(r, name); return r; }
 #define FS_LANEWISE2(name) \
   FN vi name(vi x, vi y) { vi r; FS_EACH(r, name(x[l], y[l])); return r; } \
-  FN vl name(vl x, vl y) { vl r; for (int l = 0; l < W / 2; l++) r.a[l] = name(x.a[l], y.a[l]), r.b[l] = name(x.b[l], y.b[l]); return r; }
+  FN vl name(vl x, vl y) { vl r; FS_HALVES2(r, name); return r; }
 FN vd sigmoid(vd x) { return splat(1.0) / (splat(1.0) + exp(-x)); }
 FN double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 FN vf rsqrt(vf x) { return 1.0f / sqrt(x); }
@@ -256,7 +262,8 @@ template <class T> FN T digamma_of(T v) {  // recurrence up to 10, then the asym
   }
   for (; x < 10; x += 1) r -= 1 / x;
   const double z = 1 / (x * x);
-  const double s = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760 - z / 12))))));
+  const double tail = 1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760 - z / 12));
+  const double s = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * tail)));
   return r + __builtin_log(x) - 0.5 / x - s;
 }
 FN float erfinv(float x) { return erfinv_of(x); }
@@ -265,12 +272,15 @@ FN float digamma(float x) { return digamma_of(x); }
 FN double digamma(double x) { return digamma_of(x); }
 FS_LANEWISE1(erfinv) FS_LANEWISE1(digamma)
 
-template <class V> FN V random_bits(V seed, V offset, V vector, V threads, V place) {  // a word of Philox-4x32, as prims/philox.py
+// a word of Philox-4x32, as prims/philox.py
+template <class V> FN V random_bits(V seed, V offset, V vector, V threads, V place) {
   const auto all = [&](i64 x) { return splat_like(seed, x); };
-  const V group = truncdiv(place, vector), turn = truncdiv(group, threads), number = group - turn * threads, rest = place - group * vector;
+  const V group = truncdiv(place, vector), turn = truncdiv(group, threads), number = group - turn * threads,
+          rest = place - group * vector;
   const V own = where(eq(vector, all(1)), turn, turn * where(lt(vector, all(4)), all(4), vector) + rest);
   const V word = all(0xffffffffl), half = all(32), at = (offset >> all(2)) + (own >> all(2)), which = own & all(3);
-  V a = at & word, b = (at >> half) & word, c = number & word, d = all(0), low = seed & word, high = (seed >> half) & word;
+  V a = at & word, b = (at >> half) & word, c = number & word, d = all(0), low = seed & word,
+    high = (seed >> half) & word;
   for (int round = 0; round < 10; round++) {
     const V one = a * all(0xD2511F53l), two = c * all(0xCD9E8D57l);
     a = ((two >> half) & word) ^ b ^ low, b = two & word, c = ((one >> half) & word) ^ d ^ high, d = one & word;

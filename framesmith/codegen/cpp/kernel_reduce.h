@@ -1,4 +1,4 @@
-// Reductions for kernel.h (included there, inside namespace fs): folding lanes to one value, extremes with positions, mean and deviations.
+// Reductions for kernel.h (included there, inside namespace fs): folds of lanes, extremes with positions, deviations.
 #if defined(__AVX512F__)
 #define FS_FOLD(x, op) op(1) op(2) op(4) op(8)
 #else
@@ -22,7 +22,8 @@
   FN i64 name(vl x) { i64 r = x.a[0]; for (int l = 1; l < W; l++) r = f(r, lane(x, l)); return r; }
 template <class T> FN T add(T x, T y) { return x + y; }
 template <class T> FN T mul(T x, T y) { return x * y; }
-template <class V> FN void add_exactly(V& sum, V& carry, V x) {  // Kahan's step: `carry` is what rounding has added so far
+// Kahan's step: `carry` is what rounding has added so far
+template <class V> FN void add_exactly(V& sum, V& carry, V x) {
   const V y = x - carry, t = sum + y;
   carry = (t - sum) - y;
   sum = t;
@@ -31,13 +32,14 @@ template <class T> FN T any(T x, T y) { return x | y; }
 template <class T> FN T all(T x, T y) { return x & y; }
 FN bool any(bool x, bool y) { return x || y; }
 FN bool all(bool x, bool y) { return x && y; }
-FS_FOLDS(fold_sum, FS_SUM, add) FS_FOLDS(fold_prod, FS_PROD, mul) FS_FOLDS(fold_max, FS_MAX, max) FS_FOLDS(fold_min, FS_MIN, min)
+FS_FOLDS(fold_sum, FS_SUM, add) FS_FOLDS(fold_prod, FS_PROD, mul)
+FS_FOLDS(fold_max, FS_MAX, max) FS_FOLDS(fold_min, FS_MIN, min)
 FN bool fold_any(vm x) { FS_FOLD(x, FS_OR) return x.m[0]; }
 FN bool fold_all(vm x) { FS_FOLD(x, FS_AND) return x.m[0]; }
 FN bool fold_max(vm x) { return fold_any(x); }
 FN bool fold_min(vm x) { return fold_all(x); }
 
-// The extreme of what was added and its smallest position. `Less` false: the largest. V, I: lane types of values and positions.
+// The extreme of what was added and its smallest position. `Less` false: the largest. V, I: types of values, positions.
 template <bool Less, class V, class I> struct Extreme {
   V best;
   I at;
@@ -46,7 +48,8 @@ template <bool Less, class V, class I> struct Extreme {
   static inline I splat_at(vl, i64 k) { return splat(k); }
   inline __attribute__((always_inline)) void add(V x, I k) {
     const auto beats = Less ? lt(x, best) : gt(x, best);
-    const auto same = eq(x, best) | (isnan(x) & isnan(best)), wins = beats | (isnan(x) & logical_not(isnan(best))) | (same & lt(k, at));
+    const auto same = eq(x, best) | (isnan(x) & isnan(best)),
+               wins = beats | (isnan(x) & logical_not(isnan(best))) | (same & lt(k, at));
     best = where(wins, x, best);
     at = where(wins, k, at);
   }
@@ -66,10 +69,12 @@ template <class S, bool Less, class V> FN Extreme<Less, S, i64> fold(const Extre
   for (int l = 1; l < W; l++) r.add((S)lane(e.best, l), lane(e.at, l));
   return r;
 }
-template <bool Less, class V, class I> FN void merge(Extreme<Less, V, I>& x, const Extreme<Less, V, I>& y) { x.add(y.best, y.at); }
+template <bool Less, class V, class I> FN void merge(Extreme<Less, V, I>& x, const Extreme<Less, V, I>& y) {
+  x.add(y.best, y.at);
+}
 
-// Welford's running mean and sum of squared deviations (V: a vector or one number of type T). `Steady`: every lane has seen `n` values;
-// `Ragged`: each lane its own number, for the ends of rows.
+// Welford's running mean and sum of squared deviations (V: a vector or one number of type T). `Steady`: every lane has
+// seen `n` values; `Ragged`: each lane its own number, for the ends of rows.
 template <class V, class T> struct Steady {
   V mean, m2;
   T n;
@@ -90,7 +95,8 @@ template <class V, class T> struct Ragged {
     m2 = m2 + where(m, d * (x - mean), V{});
   }
 };
-template <class V, class T> FN void merge(Steady<V, T>& x, const Steady<V, T>& y) {  // Chan's rule; an empty side counts for nothing
+// Chan's rule; an empty side counts for nothing
+template <class V, class T> FN void merge(Steady<V, T>& x, const Steady<V, T>& y) {
   const T n = x.n + y.n, share = n > 0 ? y.n / n : 0;
   const V d = y.mean - x.mean;
   x.mean = x.mean + d * splat_like(V{}, share);

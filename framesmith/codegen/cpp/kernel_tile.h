@@ -1,4 +1,4 @@
-// Square tiles for kernel.h (included there, inside namespace fs): W rows of W elements, transposed between memory and a small array.
+// Square tiles for kernel.h (included there, inside namespace fs): W x W elements, transposed from or to a small array.
 template <class V, int S> FN void exchange(V& x, V& y) {  // swap the blocks of S lanes off the diagonal
 #define FS_UP(l) ((l) & S ? W + (l)-S : (l))
 #define FS_DOWN(l) ((l) & S ? W + (l) : (l) + S)
@@ -15,7 +15,8 @@ template <class V> FN void transpose(V* r) {
   if (W == 16) exchange_rows<W / 2>(r);
 }
 // t[j * W + l] = p[l * stride + j] for l < rows, j < columns; S is the compute type of T.
-template <class S, class T> static inline __attribute__((noinline)) void load_tile(S* t, const T* p, i64 stride, int rows, int columns) {
+template <class S, class T>
+static inline __attribute__((noinline)) void load_tile(S* t, const T* p, i64 stride, int rows, int columns) {
   if constexpr (sizeof(S) == 4) {
     if (rows == W && columns == W) {
       decltype(load(p, full)) r[W];
@@ -31,7 +32,8 @@ template <class S, class T> static inline __attribute__((noinline)) void load_ti
     for (int j = 0; j < columns; j++) t[j * W + l] = load(p + l * stride + j);
 }
 // p[l * stride + j] = t[j * W + l]
-template <class S, class T> static inline __attribute__((noinline)) void store_tile(const S* t, T* p, i64 stride, int rows, int columns) {
+template <class S, class T>
+static inline __attribute__((noinline)) void store_tile(const S* t, T* p, i64 stride, int rows, int columns) {
   if constexpr (sizeof(S) == 4) {
     if (rows == W && columns == W) {
       decltype(load(t, full)) r[W];
