@@ -108,7 +108,7 @@ void* upload_bytes(Frame* frame, int slot, const void* data, int64_t bytes) {
     u.bytes.assign(first, first + bytes);
     u.stream = f.stream;
     u.pending = f.recording;
-    if (!f.recording) copy_to_cuda(u.memory.mutable_data_ptr(), first, u.bytes.size(), f.stream);
+    if (!f.recording) copy_to_cuda(u.memory.mutable_data_ptr(), u.bytes.data(), u.bytes.size(), f.stream);
   });
   if (failed && !f.recording) u = {};
   return failed ? nullptr : u.memory.mutable_data_ptr();
