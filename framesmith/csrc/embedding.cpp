@@ -120,7 +120,8 @@ struct Gradient {
   Table table;  // its rows are written
 };
 
-// Rows [low, high) of the table: every thread looks at all indices.
+// Rows [low, high) of the table: every thread looks at all indices. Those behind the last offset are in no bag; eager's
+// means give them the last bag's gradient all the same.
 template <class I>
 void add_rows(const Gradient& g, const I* indices, const I* starts, int64_t start_count, int64_t low, int64_t high) {
   const Table& t = g.table;
@@ -128,7 +129,8 @@ void add_rows(const Gradient& g, const I* indices, const I* starts, int64_t star
   std::fill(rows + low * t.width, rows + high * t.width, 0.0f);
   for (int64_t b = 0; b < g.bag_count; b++) {
     const int64_t first = starts[b],
-                  last = std::max(first, b + 1 < start_count ? static_cast<int64_t>(starts[b + 1]) : g.stored);
+                  end = b + 1 == (t.mean ? g.bag_count : start_count) ? g.stored : int64_t{starts[b + 1]},
+                  last = std::max(first, end);
     TORCH_CHECK(0 <= first && last <= g.stored, "embedding_bag: offsets beyond the indices");
     const auto counts = [&](I i) { return i != t.padding; };
     const int64_t live = t.mean ? std::count_if(indices + first, indices + last, counts) : 1;

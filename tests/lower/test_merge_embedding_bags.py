@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import framesmith
@@ -82,6 +83,23 @@ def test_gradients_as_eager(options, threads, tmp_path):
         torch.testing.assert_close(torch.autograd.grad(ours, parameters), expected, rtol=1e-5, atol=1e-5)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("offsets", [[0, 1, 1], [0, 0], [0, 2, 2, 2], [0, 3]], ids=str)
+def test_the_gradient_of_indices_behind_the_last_offset(offsets):
+    """Eager's means leave them out, and give them the last bag's gradient (with sums it is memory as it was)."""
+    indices, offsets = torch.tensor([0, 2, 1]), torch.tensor(offsets)
+
+    def fn(table):
+        return F.embedding_bag(indices, table, offsets, mode="mean", include_last_offset=True)
+
+    found = []
+    for f in (fn, framesmith.compile(fn)):
+        table = torch.ones(4, 3, requires_grad=True)
+        y = f(table)
+        y.backward(torch.linspace(0.5, 1.5, y.numel()).view(y.shape))
+        found.append((y.detach(), table.grad))
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_the_gradient_of_a_large_table_by_several_threads():
