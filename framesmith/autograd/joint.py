@@ -25,7 +25,7 @@ from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
 from framesmith.fake.layout import meets_itself, preserved_strides
 from framesmith.fake.outputs import memory_of
-from framesmith.fake.tensor import Alias, metadata_of, new_fake
+from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.traversal import descendants, last_node, nodes_after
@@ -269,14 +269,7 @@ class _Recorder(Recorder):
 
     @staticmethod
     def _is_nothing(x: Any) -> bool:
-        return isinstance(x, FakeTensor) and "nothing" in _base(x).node.meta
-
-
-def _base(x: FakeTensor) -> Alias:
-    alias = x._alias
-    while alias.parent is not None:
-        alias = alias.parent
-    return alias
+        return isinstance(x, FakeTensor) and "nothing" in x._alias.root.node.meta
 
 
 class _Own(torch.autograd.Function):
@@ -367,7 +360,7 @@ class _Replay:
 
     @staticmethod
     def _memory(x: torch.Tensor) -> fx.Node | None:
-        return _base(x).node if isinstance(x, FakeTensor) else None
+        return x._alias.root.node if isinstance(x, FakeTensor) else None
 
     def let_go(self) -> None:
         """Part autograd's nodes from the graph, whose fakes hold them: Python's collector finds no cycle that goes

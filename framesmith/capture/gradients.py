@@ -29,7 +29,7 @@ _WITHOUT = frozenset((
     aten.full_like.default,
     aten.rand_like.default, aten.randn_like.default, aten.randint_like.default, aten.new_zeros.default,
     aten.new_ones.default,
-    aten.new_empty.default, aten.new_full.default, aten.new_empty_strided.default, aten.bernoulli.p,
+    aten.new_empty.default, aten.new_full.default, aten.new_empty_strided.default,
 ))
 """Operators whose results have no gradient, though they read tensors that require one."""
 
@@ -139,6 +139,9 @@ class Gradients:
         if transformed and enabled:
             raise Unsupported("a function transform over tensors that require grad",
                               hint="call it under torch.no_grad()")
+        if enabled and node.target is aten.bernoulli.p:
+            raise Unsupported("bernoulli of a tensor that requires grad, whose derivative is an error in eager",
+                              hint="detach() the tensor, of which the shape alone is read")
         # with grad mode off, a view says that it requires grad, though no gradient goes through it
         may = enabled or is_view(node.target)
         node.meta["grad"] = may and node.target not in _WITHOUT and _is_differentiable(node.meta["val"])

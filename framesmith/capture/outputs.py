@@ -104,7 +104,7 @@ def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[li
     views = Views(hold, view_grad, lines.append, {})
     texts = [""] * len(fakes)
     for places in members.values():
-        base = _root(fakes[places[0]])
+        base = fakes[places[0]]._alias.root.val
         whole = base if len(places) > 1 or _is_made_again(fakes[places[0]]) else fakes[places[0]]
         at = f"__fs_o[{len(given)}]"
         given.append(whole)
@@ -136,15 +136,8 @@ def _is_made_again(fake: FakeTensor) -> bool:
     it back to what it views."""
     if fake._alias.parent is None:
         return False
-    return (_root(fake).storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg()
+    return (fake._alias.root.val.storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg()
             or meets_itself(fake))
-
-
-def _root(fake: FakeTensor) -> FakeTensor:
-    alias = fake._alias
-    while alias.parent is not None:
-        alias = alias.parent
-    return alias.val
 
 
 __all__ = ["Views", "call_in_mode", "settle"]

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from framesmith.fake.layout import is_dense
-from framesmith.fake.tensor import Alias, FakeTensor, new_fake
+from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.graph.launch import Launch, Memory, MemoryWindow
 from framesmith.util.errors import Unsupported
 
@@ -36,7 +36,7 @@ class Memories:
     def _window(self, x: FakeTensor) -> MemoryWindow:
         if id(x._alias.storage) not in self.storages:
             return MemoryWindow(self._number(x), _ints(x.shape), _ints(x.stride()))
-        base = _base(x._alias).val
+        base = x._alias.root.val
         if x.dtype is not base.dtype or not is_dense(tuple(base.shape), base.stride()):
             raise Unsupported("a kernel that writes into memory with gaps, or seen as another dtype")
         return MemoryWindow(self._number(base), _ints(x.shape), _ints(x.stride()),
@@ -51,12 +51,6 @@ class Memories:
     def _description(self, k: int, owner: FakeTensor) -> Memory:
         blank = k in self.written and owner._alias.node.target in _BLANK
         return Memory(_ints(owner.shape), _ints(owner.stride()), owner.dtype, owner.device, blank)
-
-
-def _base(alias: Alias) -> Alias:
-    while alias.parent is not None:
-        alias = alias.parent
-    return alias
 
 
 def _ints(sizes: Any) -> tuple[int, ...]:

@@ -70,10 +70,7 @@ def _at_its_place(rec: Recorder, fake: FakeTensor) -> Node:
     """The node of a fake; of a view that was written, one that lies in the memory of what it views."""
     alias = fake._alias
     node = rec.nodes(fake)
-    base = alias
-    while base.parent is not None:
-        base = base.parent
-    if base is not alias and memory_of(node)[0] is not memory_of(rec.read(base))[0]:
+    if alias.parent is not None and memory_of(node)[0] is not memory_of(rec.read(alias.root))[0]:
         alias.version = -1
         node = rec.read(alias)
     return node

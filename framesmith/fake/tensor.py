@@ -64,6 +64,14 @@ class Alias:
         self.grad = torch.is_grad_enabled()
         self.several = self.uncounted = False
 
+    @property
+    def root(self) -> Alias:
+        """The base of the storage."""
+        alias = self
+        while alias.parent is not None:
+            alias = alias.parent
+        return alias
+
 
 class FakeTensor(torch.Tensor):
     """Made by a Recorder only. Any torch call on it is recorded by the recorder that made it."""

@@ -454,6 +454,15 @@ def integers_are_filled_with_a_number_that_requires_grad(c):
     return found
 
 
+@scenario(breaks=None)
+def a_draw_by_the_shape_of_a_tensor_that_requires_grad(c):
+    """Eager's result requires grad, and has no derivative."""
+    torch.manual_seed(0)
+    x = leaf(4)
+    y = c(lambda x: torch.bernoulli(x, 0.5) * x)(x)
+    return y, error_of(lambda: y.sum().backward())
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)

@@ -1,4 +1,4 @@
-"""Numbers in the text of a kernel that could be arguments as well: the printer marks them, and `shared_variants.py`
+"""Numbers in the text of a kernel that could be arguments as well: the printer marks them, and `kernel_dedup.py`
 decides.
 
     i0 < «24»     i0 + «40»*i1     tl.div_rn(v0, «512.0»)     «(x // 24) % 40»
