@@ -28,9 +28,9 @@ class Printed:
     the kernel's pointers or the bits of its numbers, and then the row's size) and `where` (``*i32``: for each program
     its row and the number of its block in the row, see `programs`); the grid is the number of programs, `PROGRAMS`.
     `work`: what it computes, (the user's line or "", operators). `body`, `functions`: what `text` is made of, numbers
-    marked (see `literal_params.py`), and the functions called; empty where they stay. `numbers`: what it is given behind its
-    sizes; `multiples`: (place in `signature`, what the number there is a multiple of). `vector`: of tiles whose
-    innermost dimension is a vector of each thread (see `columns.py`), its elements; else 0.
+    marked (see `literal_params.py`), and the functions called; empty where they stay. `numbers`: what it is given
+    behind its sizes; `multiples`: (place in `signature`, what the number there is a multiple of). `vector`: of
+    tiles whose innermost dimension is a vector of each thread (see `columns.py`), its elements; else 0.
     """
 
     name: str

@@ -44,8 +44,8 @@ class State:
     run for each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache.
     `aligned`: what whole tiles of the row begin at; `vector`: the same, within one; `shifted`: of a tile that is a
     whole row, and begins before it. `windows`: how many accesses are a number of elements from a place, where there is
-    no row; such a place has a name among the `values`. `marked`: numbers are, see `literal_params.py`; `running`: dimensions
-    along which memory may run, element by element.
+    no row; such a place has a name among the `values`. `marked`: numbers are, see `literal_params.py`; `running`:
+    dimensions along which memory may run, element by element.
     """
 
     form: Form
