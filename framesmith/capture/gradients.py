@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 
 from framesmith.fake.outputs import is_detached, memory_of
-from framesmith.fake.tensor import Alias, FakeTensor, tensors_in
+from framesmith.fake.tensor import Alias, FakeTensor, is_differentiable, tensors_in
 from framesmith.graph.purity import is_view
 from framesmith.graph.traversal import last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
@@ -32,6 +32,8 @@ _WITHOUT = frozenset((
     aten.new_empty.default, aten.new_full.default, aten.new_empty_strided.default,
 ))
 """Operators whose results have no gradient, though they read tensors that require one."""
+_NOT_IMPLEMENTED = frozenset((aten.bernoulli.p,))
+"""Operators whose results require grad, and whose derivatives raise."""
 
 
 _OF_SEVERAL = "a tensor is written of which one call made several views: they may not be used from then on"
@@ -139,9 +141,9 @@ class Gradients:
         if transformed and enabled:
             raise Unsupported("a function transform over tensors that require grad",
                               hint="call it under torch.no_grad()")
-        if enabled and node.target is aten.bernoulli.p:
-            raise Unsupported("bernoulli of a tensor that requires grad, whose derivative is an error in eager",
-                              hint="detach() the tensor, of which the shape alone is read")
+        if enabled and node.target in _NOT_IMPLEMENTED:
+            raise Unsupported(f"{node.target} of a tensor that requires grad, whose derivative is an error in eager",
+                              hint="detach() the tensor")
         # with grad mode off, a view says that it requires grad, though no gradient goes through it
         may = enabled or is_view(node.target)
         node.meta["grad"] = may and node.target not in _WITHOUT and _is_differentiable(node.meta["val"])
@@ -193,7 +195,7 @@ def is_leaf(x: torch.Tensor) -> bool:
 def _is_differentiable(val: Any) -> bool:
     if isinstance(val, (tuple, list)):
         return any(map(_is_differentiable, val))
-    return isinstance(val, torch.Tensor) and (val.dtype.is_floating_point or val.dtype.is_complex)
+    return isinstance(val, torch.Tensor) and is_differentiable(val.dtype)
 
 
 __all__ = ["Gradients", "is_leaf"]

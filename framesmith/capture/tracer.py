@@ -13,6 +13,7 @@ import torch
 from framesmith._C import is_plain
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.dynamic_scalars import Number
+from framesmith.fake.tensor import is_differentiable
 from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 
 from . import data
@@ -185,7 +186,7 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         if not is_plain(value):
             raise OddTensor("a tensor whose numbers are not in its memory alone (quantized, batched, or zeros without "
                             "memory)")
-        if value.requires_grad and not (value.is_floating_point() or value.is_complex()):
+        if value.requires_grad and not is_differentiable(value.dtype):
             raise OddTensor("an integer tensor that requires grad")
         name = f"i{len(self.inputs)}"
         fake = self.fake_input(value, name)

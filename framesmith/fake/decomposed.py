@@ -25,7 +25,7 @@ def _row(func: Any, fits: Callable[..., bool] | None) -> Rule:
     at = names.index("dim") if names[0] == "self" and "dim" in names else len(names)
 
     def row(*args: Any, **kwargs: Any) -> Any:
-        if not _has(args[0], args[at] if at < len(args) else None):
+        if not _has_dims(args[0], args[at] if at < len(args) else None):
             return DOUBTED
         if fits is not None and not fits(*args):
             return NotImplemented
@@ -36,10 +36,10 @@ def _row(func: Any, fits: Callable[..., bool] | None) -> Rule:
 
 
 _MOST_DIMS = 64
-"""Of eager's sets of dimensions."""
+"""The rank up to which eager's reductions take a list of dimensions."""
 
 
-def _has(x: Any, dims: Any) -> bool:
+def _has_dims(x: Any, dims: Any) -> bool:
     """Return whether each of the dimensions is one of the tensor's, and none is named twice."""
     rank = x.dim() if type(x) is FakeTensor else 0
     dims = () if dims is None else (dims,) if isinstance(dims, int) else dims

@@ -30,7 +30,7 @@ from framesmith.fake.layout import (
     suggested_format,
     view_strides,
 )
-from framesmith.fake.tensor import FakeTensor, dense, new_fake
+from framesmith.fake.tensor import FakeTensor, dense, is_differentiable, new_fake
 from framesmith.graph.traversal import ancestors, last_node
 from framesmith.prims.promotion import result_dtype
 from framesmith.util.errors import DataDependent, Unsupported
@@ -257,8 +257,7 @@ def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     value = args[1] if len(args) > 1 else 0
     if isinstance(value, torch.Tensor):
         if isinstance(value, FakeTensor):
-            if rec.keeps_history and rec.keeps_history(value) and not (target.is_floating_point() or
-                                                                       target.is_complex()):
+            if rec.keeps_history and rec.keeps_history(value) and not is_differentiable(target.dtype):
                 raise Unsupported("integers are filled with a number that requires grad, as eager says of them then",
                                   hint="fill them with number.detach()")
             return _copied(rec, target, value)  # read before anything is written

@@ -145,6 +145,11 @@ def as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
     return fake
 
 
+def is_differentiable(dtype: torch.dtype) -> bool:
+    """Return whether tensors of a dtype may require grad."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def dense(like: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
     """A contiguous fake on the device of `like`, of its dtype unless another is given."""
     return new_fake(shape, contiguous_strides(shape), dtype or like.dtype, like.device)

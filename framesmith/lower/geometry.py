@@ -19,6 +19,11 @@ def plain(value: Any) -> Size:
     return value.const if isinstance(value, Expr) and value.is_const else value
 
 
+def strides_of(value: Any) -> tuple[Size, ...]:
+    """The strides of a node's metadata, a fake tensor or a `Spec`."""
+    return tuple(value.stride() if callable(value.stride) else value.stride)
+
+
 def is_empty(shape: Sequence[Size]) -> bool:
     """Return whether a tensor surely has no elements."""
     return any(type(s) is int and s == 0 for s in shape)

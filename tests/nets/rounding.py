@@ -89,9 +89,9 @@ class Rounded(TorchDispatchMode):
         if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
             return x
         wide = x.to(torch.complex128 if x.is_complex() else torch.float64)
-        noise = torch.view_as_real(wide) if x.is_complex() else wide
-        noise = torch.randint(-1, 2, noise.shape, generator=self.generator) * (_BITS * torch.finfo(x.dtype).eps)
-        noise = torch.view_as_complex(noise.double()) if x.is_complex() else noise.double()
+        shape = (*x.shape, 2) if x.is_complex() else x.shape
+        noise = torch.randint(-1, 2, shape, generator=self.generator).double() * (_BITS * torch.finfo(x.dtype).eps)
+        noise = torch.view_as_complex(noise) if x.is_complex() else noise
         wide = wide * (1 + noise)
         return torch.empty_like(x).copy_(torch.where(noise == 0, x, wide.to(x.dtype)))  # as `x` lies
 

@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 from torch.nn.modules._functions import BackwardHookFunction
 
-from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.fake.tensor import FakeTensor, is_differentiable, new_fake
 from framesmith.graph.derivative import Pattern, Traced, cut_out, passed, refuse
 from framesmith.graph.purity import draws
 from framesmith.graph.traversal import nodes_after
@@ -118,7 +118,7 @@ class _Application:
         self.single = not isinstance(out, t.Tuple)
         self.outs: list[t.Tracker] = list(out.open(tracer)) if isinstance(out, t.Tuple) else [out]
         fixed = _listed(tracer, ctx, "non_differentiable")
-        self.places = [k for k, o in enumerate(self.outs) if isinstance(o, t.Tensor) and _may(o.fake)
+        self.places = [k for k, o in enumerate(self.outs) if isinstance(o, t.Tensor) and is_differentiable(o.fake.dtype)
                        and not any(o is f for f in fixed)]
 
     def result(self) -> t.Tracker:
@@ -153,10 +153,6 @@ class _Application:
             return out
         with torch.no_grad():
             return self.tracer.torch_call(torch.clone, [out], {})  # type: ignore[no-any-return]
-
-
-def _may(x: FakeTensor) -> bool:
-    return x.dtype.is_floating_point or x.dtype.is_complex
 
 
 class _Backward:
@@ -272,7 +268,7 @@ def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
         out = tracer.made(backward).call(tracer, args, kwargs)
     given = [a for a in args[1:] if isinstance(a, t.Tensor) and tracer.wants_grad(a.fake)]
     outs = list(out.open(tracer)) if isinstance(out, t.Tuple) else [out]
-    found = [o for o in outs if isinstance(o, t.Tensor) and _may(o.fake)]
+    found = [o for o in outs if isinstance(o, t.Tensor) and is_differentiable(o.fake.dtype)]
     if not torch.is_grad_enabled() or not given or not found:
         return out  # type: ignore[no-any-return]
     with torch.no_grad():

@@ -20,6 +20,7 @@ from framesmith.graph.patterns import Match, p, rewrite, tensors, values
 from framesmith.lower.contractions.masked_attention import has_tiles, original, triangle
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import value_of
+from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec, contiguous_strides
 
 aten = torch.ops.aten
@@ -93,8 +94,7 @@ def _backward(m: Match) -> None:
 
 
 def _like(row: Spec, kept: Any) -> Spec:
-    stride = kept.stride() if callable(kept.stride) else kept.stride
-    return Spec(row.shape, row.dtype, row.device, tuple(stride))
+    return Spec(row.shape, row.dtype, row.device, strides_of(kept))
 
 
 def _plain(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Spec:

@@ -19,7 +19,7 @@ from framesmith.graph.patterns import Match, p, tensors, values
 from framesmith.lower.contractions.choice import CANDIDATES, KNOWN, Candidate
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static
-from framesmith.lower.geometry import row_major, same_layout
+from framesmith.lower.geometry import row_major, same_layout, strides_of
 from framesmith.lower.layouts import ARGUMENT_LAYOUTS, RESULT_LAYOUTS
 
 aten = torch.ops.aten
@@ -106,7 +106,7 @@ def _form(x: Any, weight: Any, window: list[Any]) -> tuple[int, ...] | None:
 
 
 def _is_row_major(value: Any) -> bool:
-    return same_layout(value.shape, value.stride() if callable(value.stride) else value.stride, row_major(value.shape))
+    return same_layout(value.shape, strides_of(value), row_major(value.shape))
 
 
 def _few(form: tuple[int, ...]) -> bool:

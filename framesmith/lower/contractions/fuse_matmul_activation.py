@@ -13,6 +13,7 @@ from torch import fx
 
 from framesmith.graph.patterns import Match, Through, p, rewrite, tensors
 from framesmith.lower.contractions.pack_linear import value_of
+from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
@@ -40,17 +41,14 @@ def _zeros(graph: fx.Graph, product: fx.Node, known: dict[Any, fx.Node]) -> fx.N
 def _has_bias(product: fx.Node) -> bool:
     """Return whether what is added is one contiguous vector of the result's type."""
     bias, out = value_of(product.args[0]), value_of(product)
-    return len(bias.shape) == 1 and bias.dtype is out.dtype and bias.shape[0] == out.shape[1] and _step(bias) == 1
+    return (len(bias.shape) == 1 and bias.dtype is out.dtype and bias.shape[0] == out.shape[1]
+            and strides_of(bias)[0] == 1)
 
 
 def _is_half(product: fx.Node) -> bool:
     """Return whether the library's own kernels are no faster than those with an activation and no bias."""
     value = value_of(product)
     return value.dtype in HALF and value.device.type == "cuda" and all(type(n) is int and n > 1 for n in value.shape)
-
-
-def _step(value: Any) -> Any:
-    return (value.stride() if callable(value.stride) else value.stride)[0]
 
 
 def _is_layer(node: fx.Node) -> bool:

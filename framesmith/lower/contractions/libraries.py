@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import torch
 from torch import fx
@@ -12,6 +11,7 @@ from framesmith.graph.patterns import Match, p, rewrite, tensors, values
 from framesmith.lower.contractions.fold_batch_norm import convolution
 from framesmith.lower.contractions.nodes import Nodes, as_eager
 from framesmith.lower.contractions.pack_linear import static, value_of
+from framesmith.lower.geometry import strides_of
 
 aten = torch.ops.aten
 
@@ -50,17 +50,13 @@ def _product(m: Match) -> fx.Node | None:
     rows = m[x] if len(vx.shape) == 2 else add(aten.reshape.default, (m[x], [count, k]), (count, k))
     columns = m[w]
     if m.root.target is aten.linear.default:
-        outer, inner = _strides(vw)
+        outer, inner = strides_of(vw)
         columns = add(aten.t.default, (columns,), (k, n), (inner, outer))
     if m[bias] is None:
         out = add(aten.mm.default, (rows, columns), (count, n))
     else:
         out = add(aten.addmm.default, (m[bias], rows, columns), (count, n))
     return out if len(shape) == 2 else add(aten.reshape.default, (out, list(shape)), shape)
-
-
-def _strides(value: Any) -> tuple[int, int]:
-    return tuple(value.stride() if callable(value.stride) else value.stride)
 
 
 @as_eager

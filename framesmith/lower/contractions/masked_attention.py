@@ -22,6 +22,7 @@ from framesmith.lower.attention import WIDEST
 from framesmith.lower.contractions.attention import ATTENTION, causal, dropout, k, mask, q, scale, shared, v
 from framesmith.lower.contractions.broadcast_dims import Known, narrowed
 from framesmith.lower.contractions.pack_linear import static, value_of
+from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec, contiguous_strides
 
 aten = torch.ops.aten
@@ -46,7 +47,7 @@ def _for_the_library(m: Match, masks: Masks) -> None:
         return
     if value.dtype is torch.bool:
         m.root.replace_input_with(m[mask], masks.numbers(m[mask], value_of(m[q]).dtype))
-    elif value.shape and value.shape[-1] != 1 and _strides(value)[-1] != 1:
+    elif value.shape and value.shape[-1] != 1 and strides_of(value)[-1] != 1:
         m.root.replace_input_with(m[mask], masks.of(m[mask]))
 
 
@@ -69,7 +70,7 @@ class Masks:
         with self.graph.inserting_before(_behind(mask)):
             found = narrowed(self.graph, mask, self.narrow)
             value = value_of(found)
-            if found is not mask or value.shape[-1] != 1 and _strides(value)[-1] != 1:
+            if found is not mask or value.shape[-1] != 1 and strides_of(value)[-1] != 1:
                 found = self.graph.call_function(aten.clone.default, (found,),
                                                  {"memory_format": torch.contiguous_format})
                 found.meta = {"stack": mask.meta.get("stack", ()), "val": _plain(value, value.dtype)}
@@ -108,10 +109,6 @@ def _behind(node: fx.Node) -> fx.Node:
 
 def _plain(value: Any, dtype: torch.dtype) -> Spec:
     return Spec(value.shape, dtype, value.device, contiguous_strides(value.shape))
-
-
-def _strides(value: Any) -> Any:
-    return value.stride() if callable(value.stride) else value.stride
 
 
 def _tiled(m: Match, masks: Masks, tf32: bool) -> fx.Node | None:
@@ -153,7 +150,7 @@ def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Nod
     total = Spec(tuple(q.shape[:3]), torch.float32, q.device, contiguous_strides(q.shape[:3]))
     size = (*q.shape[:3], v.shape[3])
     is_result = any(user.op == "output" for user in node.users)
-    out_value = node.meta["val"] if is_result else Spec(size, q.dtype, q.device, _laid_out(size, _strides(q)))
+    out_value = node.meta["val"] if is_result else Spec(size, q.dtype, q.device, _laid_out(size, strides_of(q)))
     with graph.inserting_before(node):
         call = graph.call_function(Attention(scores), (*inputs, *[None] * LISTS, *operands))
         call.meta = {**node.meta, "val": (out_value, total)}
@@ -165,7 +162,7 @@ def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Nod
 def original(node: fx.Node) -> fx.Node:
     """Return the tensor that a copy was made of: tiles read rows wherever they begin, if the elements of a row are
     contiguous."""
-    while node.target is aten.clone.default and _strides(value_of(source := node.args[0]))[-1] == 1:
+    while node.target is aten.clone.default and strides_of(value_of(source := node.args[0]))[-1] == 1:
         node = source  # type: ignore[assignment]
     return node
 

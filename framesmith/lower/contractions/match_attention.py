@@ -19,6 +19,7 @@ from framesmith.graph.patterns import Match, Through, p, rewrite, tensors, value
 from framesmith.lower.contractions.masked_attention import HALF, Masks, has_tiles, tiled
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
+from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec, contiguous_strides
 
 aten = torch.ops.aten
@@ -92,7 +93,7 @@ def _operands(graph: fx.Graph, product: fx.Node) -> tuple[fx.Node, fx.Node, floa
         key, more = _unscaled(turned.args[0])
         return query, key, scale * other * more
     with graph.inserting_before(product):
-        shape, strides = [list(x) for x in (value.shape, value.stride() if callable(value.stride) else value.stride)]
+        shape, strides = [list(x) for x in (value.shape, strides_of(value))]
         for x in (shape, strides):
             x[-2:] = x[:-3:-1]
         key = Nodes(graph, product)(aten.transpose.int, (turned, -2, -1), tuple(shape), tuple(strides))

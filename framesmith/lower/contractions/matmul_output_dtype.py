@@ -11,6 +11,7 @@ from torch import fx
 from framesmith.graph.patterns import Match, Through, p, rewrite, tensors
 from framesmith.lower.contractions.fuse_matmul_activation import HALF, VIEWS
 from framesmith.lower.contractions.pack_linear import value_of
+from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec, size_of
 
 aten = torch.ops.aten
@@ -55,8 +56,7 @@ def _same_place(cast: fx.Node) -> bool:
 
 
 def _in_float32(value: Any) -> Spec:
-    stride = value.stride() if callable(value.stride) else value.stride
-    return Spec(tuple(map(size_of, value.shape)), torch.float32, value.device, tuple(map(size_of, stride)))
+    return Spec(tuple(map(size_of, value.shape)), torch.float32, value.device, tuple(map(size_of, strides_of(value))))
 
 
 __all__ = ["widen_matmul_results"]
