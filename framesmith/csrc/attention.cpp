@@ -20,7 +20,6 @@ constexpr double kParallelWork = 2e5;    // multiply-adds from which a second th
 constexpr int kColumns = kWide * W;
 const float kNever = -__builtin_inff();
 
-
 template <int NV, int MR>
 __attribute__((noinline)) void product(const float* a, i64 lda, const float* b, i64 depth, float* out, i64 ldo) {
   vf acc[MR][NV] = {};

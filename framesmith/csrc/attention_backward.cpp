@@ -19,7 +19,6 @@ void product(i64 m, i64 n, i64 k, Matrices<const float> a, Matrices<const float>
   matmul({m, n, k, a, b, c, {}, add}, 1, 1);
 }
 
-
 // A row of a block: scores in `s` become weights, what the values give in `d` becomes the gradient of the scores.
 struct Row {
   float *s, *d;

@@ -18,7 +18,6 @@ constexpr i64 kRowBlock = 8;                 // tiles of rows of packed A: both 
 constexpr i64 kStrip = 64;                   // columns of A packed at a time
 constexpr double kParallelWork = 2e5;        // multiply-adds from which a second thread pays
 
-
 // Cycles, about: a tile is bound by its multiply-adds (two a cycle) or by the latency of a chain of them.
 inline double cost(const Problem& p) {
   const double tiles = double((p.m + kMost - 1) / kMost), vectors = double((p.n + W - 1) / W),

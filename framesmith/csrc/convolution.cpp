@@ -100,7 +100,6 @@ Even parts_of(i64 n, i64 unit, i64 tasks, i64 threads) {
   return {units, (units + parts - 1) / parts};
 }
 
-
 // Weights of a group with few results, as dot products of the matrix's rows, a strip of places at a time.
 void few_weights(const Convolution& c, const Sizes& s, i64 group, const float* tangents, const float* images,
                  float* weights) {

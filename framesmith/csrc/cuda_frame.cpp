@@ -60,7 +60,6 @@ int launch_kernel(Frame* frame, int index, unsigned x, unsigned y, unsigned z, v
   return guarded(frame, [&] { check_cuda(status, "cannot launch a kernel"); });
 }
 
-
 void Frame::realign() {
   for (int v : plan.aligned) {
     if (C10_LIKELY(is_aligned(pointers[v]))) continue;

@@ -19,7 +19,6 @@ static F symbol(void* library, const std::string& name) {
   return reinterpret_cast<F>(found);
 }
 
-
 Graph::Graph(py::handle encoded, const std::string& path, py::object constants, py::object refresh_)
     : refresh(std::move(refresh_)), plan(parse_plan(encoded)) {
   TORCH_CHECK_VALUE(plan.watched.empty() || !refresh.is_none(), "framesmith: watched inputs need a refresh function");
@@ -79,7 +78,6 @@ std::unique_ptr<Frame> Graph::take_frame() {
   idle_.pop_back();
   return frame;
 }
-
 
 static const at::Tensor& tensor_at(PyObject* inputs, int64_t index) {
   PyObject* item = PyTuple_GET_ITEM(inputs, index);

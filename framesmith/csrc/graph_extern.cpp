@@ -31,7 +31,6 @@ static c10::IValue argument(const Frame& f, const Argument& a) {
 
 // ------------------------------------------------------------------------------------------------------------- results
 
-
 // A copy with a layout in which elements that are one in memory, as an expanded tensor's, are equal.
 static at::Tensor laid_out(const at::Tensor& t, const Geometry& g) {
   at::Tensor source = t;
@@ -78,7 +77,6 @@ static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned)
 }
 
 // -------------------------------------------------------------------------------------------------------------- Python
-
 
 static py::object tensor_object(const Frame& f, int value) {
   return value < 0 ? py::none() : py::reinterpret_steal<py::object>(THPVariable_Wrap(*f.refs[value]));

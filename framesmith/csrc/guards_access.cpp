@@ -133,7 +133,6 @@ bool prepare_item(Step& step, PyObject* payload, Holdings& holdings) {
   return true;
 }
 
-
 bool module_global(Step& step, Run& run) {
   return dict_item(step, run, PyModule_GetDict(reinterpret_cast<PyObject*>(step.index)));
 }

@@ -29,7 +29,6 @@ struct Block : StepData {
 // Runs the steps one by one; remembers the dict's version if all hold, `failed` if not.
 bool run_block(Step& step, Run& run);
 
-
 // True if nothing has changed since the steps held last; then the registers are filled.
 inline bool block_stands(const Step& step, Run& run) {
   const auto& block = step.held<const Block>();

@@ -99,7 +99,6 @@ template <int wanted> bool has_attribute(Step& step, Run& run) {
   return true;
 }
 
-
 struct Names : StepData {
   PyObject* owner = nullptr;  // a dict, a class or a function; null = the frame's own globals
   std::vector<std::pair<PyObject*, PyObject*>> values;  // name -> object, null for a name that must be absent

@@ -7,7 +7,6 @@
 namespace framesmith {
 namespace {
 
-
 bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 int same_items(PyObject* a, PyObject* b) {

@@ -342,7 +342,6 @@ PyMethodDef methods[] = {
     {"hook_installed", py_hook_installed, METH_NOARGS, "Whether framesmith's eval function is the interpreter's."},
     {nullptr, nullptr, 0, nullptr}};
 
-
 }  // namespace
 
 PyObject* exchange_callback(PyObject* callback) {

@@ -75,7 +75,6 @@ PyObject* aside(PyObject*, PyObject* const* args, size_t nargsf, PyObject* names
   return PyObject_Vectorcall(args[0], args + 1, PyVectorcall_NARGS(nargsf) - 1, names);
 }
 
-
 PyMethodDef methods[] = {
     {"tail_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(create)), METH_FASTCALL | METH_KEYWORDS,
      "tail_call(function, *args, after=None): the result of residual code that goes on with function(*args). When "
