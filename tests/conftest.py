@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
+# torch.testing's operator samples would forbid later tests of the process to set the flags of torch.backends
+torch.backends.disable_global_flags = lambda: None
+
 if device := os.environ.get("FRAMESMITH_TEST_DEVICE"):
     torch.set_default_device(device)
 
