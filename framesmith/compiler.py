@@ -28,8 +28,9 @@ from framesmith import _C
 from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.autograd.node import Differentiable
 from framesmith.backends import BACKENDS, NATIVE, Compiled, PendingGraph, begin_ahead, begin_native, run_user
+from framesmith.capture.dynamic_sizes import DynamicSizes
 from framesmith.capture.entry import Break, Captured, CompileFn, UserError, convert_frame
-from framesmith.capture.guards import GuardTree, Miss, compile_guards, why_missed
+from framesmith.capture.guards import GuardTree, Miss, compile_guards, resized_tensors, why_missed
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
@@ -126,8 +127,9 @@ class CodeState:
 
     `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason
     for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
-    the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `graphless`:
-    captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that ended in a
+    the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
+    dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary.
+    `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that ended in a
     break, since the last with one.
     """
 
@@ -140,6 +142,8 @@ class CodeState:
     number: int = field(default_factory=itertools.count().__next__)
     captures: int = 0
     graphless: int = 0
+    sizes: dict[str, frozenset[int]] = field(default_factory=dict)
+    static: bool = False
     idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
 
@@ -254,6 +258,8 @@ class FrameCompiler:
             seen.misses[miss.guard] = miss
             seen.times[miss.guard] += 1
             log.emit("recompiles", f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): {miss.text}")
+        for path, dims in resized_tensors(mine, code, func, f_locals).items():
+            seen.sizes[path] = seen.sizes.get(path, frozenset()) | dims
         return len(mine)
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
@@ -330,13 +336,31 @@ class FrameCompiler:
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                   compile_fn: CompileFn) -> Captured:
         varying = self._varying(seen)
+        capture = functools.partial(convert_frame, code, f_locals, func.__globals__, func.__closure__, self.config,
+                                    compile_fn)
+        if (sizes := self._sizes(seen)) and not seen.static:
+            try:
+                return capture(varying, sizes)
+            except (UserError, SharedMemory, FirstCall, CompilerMissing, BuildError, RecursionError, MemoryError):
+                raise
+            except Exception as problem:  # what cannot be captured or compiled for any size may be for this one
+                if raised_by_handler(problem):
+                    raise
+                if os.environ.get("FS_DEBUG_DYNAMIC"): traceback.print_exc()
+                log.emit("recompiles", f"{code.co_qualname}: sizes stay fixed: {type(problem).__name__}: {problem}")
+                seen.static = True
         try:
-            return convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, varying)
+            return capture(varying)
         except Unsupported:
             if not self.config.fullgraph or varying is None:
                 raise
         # what branches on a number would break: under `fullgraph`, such numbers stay assumed
-        return convert_frame(code, f_locals, func.__globals__, func.__closure__, self.config, compile_fn, None)
+        return capture(None)
+
+    def _sizes(self, seen: CodeState) -> DynamicSizes:
+        """Sizes of inputs that are symbols: those that were seen to vary, or that the user asked for."""
+        dynamic = self.config.dynamic
+        return DynamicSizes(dynamic is True, {} if dynamic is False else dict(seen.sizes))
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""

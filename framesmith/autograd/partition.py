@@ -21,7 +21,7 @@ from framesmith.fake.outputs import memory_of
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
-from framesmith.graph.traversal import ancestors, descendants
+from framesmith.graph.traversal import ancestors, copy_node, descendants
 
 aten = torch.ops.aten
 _PLACES = ("val", "stack", "constant", "source", "layout", "given up")
@@ -209,7 +209,7 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
         made[place].meta.update({k: v for k, v in place.meta.items() if late is not None or k in _PLACES})
     wanted = [n for n in nodes if n in needed and n not in cut]
     for node in wanted if late is not None else _when_needed(wanted, cut, outputs):
-        made[node] = graph.node_copy(node, made.__getitem__)
+        made[node] = copy_node(graph, node, made.__getitem__)
     out = graph.output(tuple(made[n] if isinstance(n, fx.Node) else n for n in outputs))
     out.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in outputs)
     return graph

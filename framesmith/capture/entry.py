@@ -28,6 +28,7 @@ from .assertions import drawing
 from .break_points import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .bytecode import decoded
 from .default_dtypes import Under, under
+from .dynamic_sizes import DynamicSizes
 from .frame import Frame
 from .lifetimes import watch
 from .modes import restore_devices
@@ -46,7 +47,8 @@ _PRODUCTS = _CONVOLUTIONS | frozenset(
     getattr(torch.ops.aten, name).default
     for name in ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
 )
-MAX_ATTEMPTS = 12
+MAX_ATTEMPTS = 16
+STATIC = DynamicSizes()
 RECURSION = 20000
 
 CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
@@ -107,12 +109,12 @@ class Captured:
 def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any],
                   closure: tuple[Any, ...] | None = None,
                   config: Any = None, compile_fn: CompileFn | None = None,
-                  varying: frozenset[str] | None = None) -> Captured:
+                  varying: frozenset[str] | None = None, sizes: DynamicSizes = STATIC) -> Captured:
     """Capture one call of a frame.
 
     `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs)` gives what
     residual code calls with the tuple of inputs. `varying`: sources, as text, of numbers that are not to be assumed;
-    None: all are.  Raises `Unsupported` when the frame must run as plain Python, `UserError` when it raises.
+    None: all are. `sizes`: those that are symbols.  Raises `Unsupported` when the frame must run as plain Python, `UserError` when it raises.
     """
     if code.co_flags & GENERATORS:
         raise Unsupported(f"{code.co_qualname} is a generator or a coroutine",
@@ -122,7 +124,8 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
     sys.setrecursionlimit(max(limit, RECURSION))
     try:
         with dispatch_restored(), refused_in(Tracer.folded.__code__):
-            return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying)
+            return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying,
+                             sizes)
     finally:
         sys.setrecursionlimit(limit)
         restore_state(state)
@@ -130,9 +133,11 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
 
 def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...],
               config: Any,
-              compile_fn: CompileFn | None, varying: frozenset[str] | None) -> Captured:
+              compile_fn: CompileFn | None, varying: frozenset[str] | None, sizes: DynamicSizes) -> Captured:
     step, depth = -1, 0
     reason: Break | None = None
+    doubted: Place | None = None
+    broken: set[Place] = set()
     limit = -1 if config is None else config.max_instructions
     state = read_state()
     assumes, assumes_indices = True, False
@@ -140,7 +145,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         restore_state(state)
         recorder = Recorder()
         tracer = Tracer(recorder, f_globals, step, depth, limit)
-        tracer.varying = varying
+        tracer.varying, tracer.dynamic = varying, STATIC if doubted else sizes
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
@@ -164,6 +169,14 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             e.at = e.at or where[:2]
             if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 raise
+            if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
+                broken.add(doubted)
+                sizes = sizes if doubted == where else STATIC
+                doubted = None
+                continue
+            if sizes and where not in broken:
+                doubted = where
+                continue
             seen = e.callers + 1 if isinstance(e, FrameSeen) else 0
             limit_here = tracer.steps if step < 0 else step
             new = e.stop if isinstance(e, StopAt) else choose_stop(tracer.frames[:len(tracer.frames) - seen],
@@ -217,7 +230,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
            tuned: bool = False) -> Captured:
     """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's
     product, which would read how exact it is to be when it is called."""
-    outputs, residual.settled = settle(residual.rebuilder.hold, residual.rebuilder.outputs, tracer.state.inference_mode,
+    outputs, residual.settled = settle(residual.rebuilder, residual.rebuilder.outputs, tracer.state.inference_mode,
                                        tracer.view_grad)
     tracer.check_copies(outputs)
     recorded = tracer.recorder.finish(outputs)
@@ -245,6 +258,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
         aliasing(tracer, graph)
         if numbers:
             residual.take(numbers)
+        tracer.shapes.closed = True  # code that the cache has answers for any sizes that the guards admit
         call = under(dtype, compile_fn, graph, examples) if compile_fn is not None else None
     residual.called = call_in_mode(tracer.state.inference_mode, outputs)
     if dtype is not tracer.state.default_dtype:

@@ -15,7 +15,7 @@ from framesmith.capture.modes import default_device
 from framesmith.capture.sources import Source, TensorSpec, name_of
 from framesmith.capture.values import BY_EQUALITY
 
-__all__ = ["Note", "explain", "predicate"]
+__all__ = ["Note", "explain", "predicate", "resized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,13 @@ def _differences(spec: TensorSpec, t: torch.Tensor) -> list[tuple[str, Any, Any]
             rows += [(f"stride of dimension {i}", want, got)
                      for i, (want, got) in enumerate(zip(spec.strides, t.stride())) if want is not None]
     return [row for row in rows if row[1] != row[2]]
+
+
+def resized(spec: TensorSpec, t: torch.Tensor) -> frozenset[int]:
+    """The dimensions in whose sizes a tensor differs from what is expected; none if it differs in type or rank, too."""
+    if type(t) is not spec.cls or t.dtype is not spec.dtype or t.dim() != len(spec.sizes):
+        return frozenset()
+    return frozenset([d for d, (want, got) in enumerate(zip(spec.sizes, t.shape)) if want is not None and want != got])
 
 
 def _mark(key: Any) -> Any:

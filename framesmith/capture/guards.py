@@ -7,7 +7,7 @@ object alive that allows a weak reference: when one dies, the tree, and with it 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -16,13 +16,13 @@ from torch.utils._device import DeviceContext
 
 from framesmith import _C
 from framesmith.capture import sources as src
-from framesmith.capture.guard_text import Note, explain, predicate
+from framesmith.capture.guard_text import Note, explain, predicate, resized
 from framesmith.capture.relation_code import postfix
 from framesmith.capture.sources import Guard, Source
 from framesmith.capture.trackers.keys import lasts
 from framesmith.util.errors import GuardError
 
-__all__ = ["GuardTree", "Miss", "compile_guards", "why_missed"]
+__all__ = ["GuardTree", "Miss", "compile_guards", "resized_tensors", "why_missed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,14 @@ class GuardTree(_C.GuardTree):
         note = self.notes[number]
         return Miss((str(note.path), note.kind), explain(note, value),
                     note.kind == "equals" and type(note.value) is float)
+
+    def resized(self, *frame: Any) -> Iterator[tuple[str, frozenset[int]]]:
+        """Sources, as text, of tensors that differ from what is guarded in sizes alone, with the dimensions."""
+        for note in self.notes:
+            if note.kind == "tensor" and isinstance(note.path, Source):
+                found = compile_guards([], [note.path]).check(*frame)
+                if found is not None and (dims := resized(note.value, found[0])):
+                    yield str(note.path), dims
 
     def describe(self) -> list[str]:
         """One line a guard."""
@@ -302,8 +310,25 @@ def compile_guards(
 
 def why_missed(entries: Iterable[Any], code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[Miss]:
     """For each of some variants of `code`: the guard that fails for this call."""
-    cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
-    trees = [entry.tree for entry in entries if isinstance(entry.tree, GuardTree)]
-    missed = [tree.miss(f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
-              for tree in trees]
+    missed = [tree.miss(*_frame(code, func, f_locals)) for tree in _trees(entries)]
     return [miss for miss in missed if miss is not None]
+
+
+def resized_tensors(entries: Iterable[Any], code: CodeType, func: FunctionType,
+                    f_locals: dict[str, Any]) -> dict[str, frozenset[int]]:
+    """Tensors, by source as text, that have other sizes in this call than in those that variants were made for, and in
+    which dimensions."""
+    found: dict[str, frozenset[int]] = {}
+    for tree in _trees(entries):
+        for path, dims in tree.resized(*_frame(code, func, f_locals)):
+            found[path] = found.get(path, frozenset()) | dims
+    return found
+
+
+def _trees(entries: Iterable[Any]) -> list[GuardTree]:
+    return [entry.tree for entry in entries if isinstance(entry.tree, GuardTree)]
+
+
+def _frame(code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> tuple[Any, ...]:
+    cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
+    return f_locals, func.__globals__, func.__builtins__, cells  # type: ignore[attr-defined]

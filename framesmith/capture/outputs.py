@@ -14,10 +14,10 @@ from framesmith.fake import FakeTensor
 from framesmith.fake.layout import meets_itself
 from framesmith.fake.tensor import Alias
 
+from .dynamic_sizes import size_text
 from .inference import in_mode, made_in
 
 aten = torch.ops.aten
-Hold = Callable[[Any], str]
 ViewGrad = Callable[[FakeTensor, FakeTensor], bool | None]
 
 # Views that read the memory as other numbers: these are made step by step, any others at once.
@@ -30,8 +30,9 @@ class Views:
     so that they have its history and its version counter; `detached` has the names of those that were made.
     `view_grad`: of a base and its view, the grad mode in which the view is to be made."""
 
-    def __init__(self, hold: Hold, view_grad: ViewGrad, emit: Callable[[str], None], detached: dict[int, str]) -> None:
-        self.hold, self.view_grad, self.emit, self.detached = hold, view_grad, emit, detached
+    def __init__(self, rebuilder: Any, view_grad: ViewGrad, emit: Callable[[str], None], detached: dict[int, str]) -> None:
+        self.rebuilder, self.view_grad, self.emit, self.detached = rebuilder, view_grad, emit, detached
+        self.hold: Callable[[Any], str] = rebuilder.hold
 
     def text(self, base: str, whole: FakeTensor, fake: FakeTensor) -> str:
         """The expression of `fake`, a view of the tensor `whole` at `base`, which is the root of its alias."""
@@ -52,35 +53,35 @@ class Views:
         if grad is not None:
             made = self.hold(_made_with if grad else _made_without)
             return f"{made}(lambda x: {self._text('x', fake, chain, root, None)}, {base})"
-        text = _text(self.hold, base, fake, chain, root)
+        text = _text(self.rebuilder, base, fake, chain, root)
         one_of_several = any(step.several for step in chain) and all(step.grad for step in chain)
         return (f"{self.hold(_one_of_several)}({text})" if one_of_several and root.parent is None
                 and not fake.is_inference() else text)
 
 
-def _text(hold: Hold, base: str, fake: FakeTensor, chain: list[Alias], root: Alias) -> str:
+def _text(rebuilder: Any, base: str, fake: FakeTensor, chain: list[Alias], root: Alias) -> str:
     # autograd's as_strided takes gradients apart there
     expanded = any(type(stride) is int and not stride for stride in root.val.stride())
     if not expanded and not any(step.func in _OTHER_NUMBERS for step in chain):
-        distance = fake.storage_offset() - root.val.storage_offset()
-        offset = f", {base}.storage_offset() + {distance}" if distance else ""
-        return f"{base}.as_strided({tuple(fake.shape)!r}, {fake.stride()!r}{offset})"
+        distance = size_text(rebuilder, fake.storage_offset() - root.val.storage_offset())
+        offset = f", {base}.storage_offset() + {distance}" if distance != "0" else ""
+        return f"{base}.as_strided({size_text(rebuilder, fake.shape)}, {size_text(rebuilder, fake.stride())}{offset})"
     for step in reversed(chain):
-        base = f"{hold(step.func)}({', '.join([base, *map(hold, step.args)])})"
+        base = f"{rebuilder.hold(step.func)}({', '.join([base, *[size_text(rebuilder, a) for a in step.args]])})"
     return base
 
 
-def settle(hold: Hold, fakes: list[FakeTensor], inferring: bool, view_grad: ViewGrad) -> tuple[list[FakeTensor],
-                                                                                               list[str]]:
+def settle(rebuilder: Any, fakes: list[FakeTensor], inferring: bool,
+           view_grad: ViewGrad) -> tuple[list[FakeTensor], list[str]]:
     """Return the tensors that the graph must give for the outputs `fakes`, and the statements that make `__fs_o`, the
     tuple of these outputs, from them.
 
     `inferring`: the frame runs in inference mode. `view_grad`: see `Views`.
     """
-    given, lines = _views(hold, fakes, view_grad)
+    given, lines = _views(rebuilder, fakes, view_grad)
     if len({fake.is_inference() for fake in given}) > 1:
         parts = [f"__fs_o[{k}]" if fake.is_inference() is inferring
-                 else f"{hold(made_in(fake.is_inference()))}(__fs_o[{k}])"
+                 else f"{rebuilder.hold(made_in(fake.is_inference()))}(__fs_o[{k}])"
                  for k, fake in enumerate(given)]
         lines.insert(0, f"__fs_o = ({', '.join(parts)},)")
     return given, lines
@@ -93,7 +94,7 @@ def call_in_mode(inferring: bool, given: list[FakeTensor]) -> Any:
     return in_mode(not inferring) if kinds == {not inferring} else None
 
 
-def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[list[FakeTensor], list[str]]:
+def _views(rebuilder: Any, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[list[FakeTensor], list[str]]:
     members: dict[int, list[int]] = {}
     for k, fake in enumerate(fakes):
         members.setdefault(id(fake._alias.storage), []).append(k)
@@ -101,7 +102,7 @@ def _views(hold: Hold, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[li
         return fakes, []
     given: list[FakeTensor] = []
     lines: list[str] = []
-    views = Views(hold, view_grad, lines.append, {})
+    views = Views(rebuilder, view_grad, lines.append, {})
     texts = [""] * len(fakes)
     for places in members.values():
         base = fakes[places[0]]._alias.root.val

@@ -25,6 +25,7 @@ from . import rebuild_errors as errors
 from . import rebuild_iterators as iterators
 from . import trackers as t
 from .class_making import dict_of
+from .dynamic_sizes import size_text
 from .inference import Inference
 from .interned import Kept, lasts
 from .outputs import Views
@@ -76,7 +77,7 @@ class Rebuilder:
     @property
     def views(self) -> Views:
         """The printer of views. It is not kept: it holds methods of this object."""
-        return Views(self.hold, self.tracer.view_grad, self.emit, self.detached)
+        return Views(self, self.tracer.view_grad, self.emit, self.detached)
 
     def hold(self, obj: Any) -> str:
         """An expression for an object kept in co_consts."""
@@ -243,6 +244,10 @@ def _late(rebuilder: Rebuilder, x: t.SymbolicNumber) -> str:
     if x.write is None:
         return rebuilder.temp(rebuilder.source(x.source))  # type: ignore[arg-type]
     return rebuilder.temp(x.write(*rebuilder.values(list(x.parts))))
+
+
+def _symbolic_size(rebuilder: Rebuilder, x: t.Sym) -> str:
+    return rebuilder.temp(size_text(rebuilder, x.value))
 
 
 def _data(rebuilder: Rebuilder, x: t.Data) -> str:
@@ -492,7 +497,7 @@ def _inference(rebuilder: Rebuilder, x: t.InferenceGuard) -> str:
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Array: _array, t.Inner: _never, t.Pullback: _never,
-    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _never, t.SymbolicNumber: _late,
+    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _symbolic_size, t.SymbolicNumber: _late,
     t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,
     t.Static: _static, t.Builtin: _static, t.Data: _data, t.Draw: _draw, t.Chosen: _chosen,

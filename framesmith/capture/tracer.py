@@ -24,6 +24,7 @@ from .class_making import ClassMaking
 from .classes import Namespaces
 from .comparison_guards import Outcomes
 from .default_dtypes import DefaultDtypes
+from .dynamic_sizes import Sizes
 from .errors import Errors
 from .formatting import Showing
 from .frame import Frame
@@ -60,7 +61,7 @@ class BreakHere(Exception):
         self.depth = depth
 
 
-class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration,
+class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking, Calls, Errors, Operations, Iteration,
              Hashing, Texts, Showing, TorchFunctions):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
@@ -79,6 +80,7 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         Gradients.__init__(self)
         Outcomes.__init__(self)
         Copies.__init__(self)
+        Sizes.__init__(self)
         self.recorder = recorder
         self.root_globals = root_globals
         self.guards: dict[tuple[Source | None, str, Any], Guard] = {}
@@ -151,6 +153,7 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         out.extend(self.guards.values() if not self.made_classes
                    else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
         out.extend(self.outcome_guards())
+        out.extend(self.size_guards())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
         out.extend(kept_apart(self))
         return out
@@ -189,11 +192,13 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         if value.requires_grad and not is_differentiable(value.dtype):
             raise OddTensor("an integer tensor that requires grad")
         name = f"i{len(self.inputs)}"
-        fake = self.fake_input(value, name)
+        shape = None if is_param(source) else self.symbolic_shape(value, source)
+        fake = self.fake_input(value, name, shape)
         if value.requires_grad:
             self.differentiable[fake._alias.node] = source, is_leaf(value)
             fake._alias.node.meta["requires_grad"] = self.recorder.follows_grad = True
-        self.guard(source, "tensor", tensor_spec(value))
+        layout = () if shape is None else self.symbolic_layout(value, source, shape)
+        self.guard(source, "tensor", tensor_spec(value, *layout))
         if is_param(source) and not has_function(type(value)):
             fake._alias.node.meta["param"] = True
         else:
@@ -206,12 +211,12 @@ class Tracer(Outcomes, Copies, Gradients, Values, Namespaces, ClassMaking, Calls
         self.remember(value, tracker)
         return tracker
 
-    def fake_input(self, value: torch.Tensor, name: str) -> FakeTensor:
+    def fake_input(self, value: torch.Tensor, name: str, shape: tuple[Any, ...] | None = None) -> FakeTensor:
         """An inference tensor where the real one is: it exists already, whatever mode the program is in by now."""
         if torch.is_inference_mode_enabled() is value.is_inference():
-            return self.recorder.input(value, name)
+            return self.recorder.input(value, name, shape=shape)
         with torch._C._InferenceMode(value.is_inference()):
-            return self.recorder.input(value, name)
+            return self.recorder.input(value, name, shape=shape)
 
     def release(self) -> None:
         """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next
@@ -449,10 +454,11 @@ def is_param(source: Source) -> bool:
     return type(source) is Item and type(source.base) is DictAttr and source.base.name in ("_parameters", "_buffers")
 
 
-def tensor_spec(x: torch.Tensor) -> TensorSpec:
-    """Return the conditions that the graph assumes of an input."""
-    return TensorSpec(type(x), x.dtype, x.device, x.layout, tuple(x.shape), x.stride(), x.requires_grad,
-                      _dispatch_keys(x).raw_repr())
+def tensor_spec(x: torch.Tensor, sizes: tuple[int | None, ...] | None = None,
+                strides: tuple[int | None, ...] | None = None) -> TensorSpec:
+    """Return the conditions that the graph assumes of an input; by default, of all its sizes and strides."""
+    return TensorSpec(type(x), x.dtype, x.device, x.layout, tuple(x.shape) if sizes is None else sizes,
+                      x.stride() if strides is None else strides, x.requires_grad, _dispatch_keys(x).raw_repr())
 
 
 __all__ = ["BreakHere", "Tracer", "is_param", "read_state", "restore_state", "tensor_spec"]

@@ -472,6 +472,11 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
     return _object
 
 
+def _symbolic(v: Any) -> t.Tracker:
+    known = v.node.constant
+    return t.Sym(v) if known is None else t.boolean(known) if type(known) is bool else t.Const(known)
+
+
 _WHOLE: tuple[Any, ...] = (list, tuple, dict, set, frozenset, collections.deque)
 STATIC_TYPES = (types.FunctionType, type, types.ModuleType, *STATIC_CALLABLES)
 
@@ -509,9 +514,7 @@ MADE: dict[type, Callable[[Any, Any], t.Tracker]] = {
     frozenset: lambda tracer, v: t.Set(frozenset([tracer.made(x).element(tracer) for x in v]), cls=frozenset),
     collections.deque: lambda tracer, v: t.Deque([tracer.made(x) for x in v], v.maxlen),
     slice: lambda tracer, v: t.Slice([tracer.made(p) for p in (v.start, v.stop, v.step)]),
-    torch.SymInt: lambda tracer, v: t.Sym(v),
-    torch.SymFloat: lambda tracer, v: t.Sym(v),
-    torch.SymBool: lambda tracer, v: t.Sym(v),
+    **dict.fromkeys((torch.SymInt, torch.SymFloat, torch.SymBool), lambda tracer, v: _symbolic(v)),
 }
 
 __all__ = ["CONSTANT_TYPES", "DictAttr", "STATIC_TYPES", "Values"]

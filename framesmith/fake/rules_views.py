@@ -9,7 +9,10 @@ import torch
 from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import rule
 from framesmith.fake.layout import (
+    broadcast,
     copied_strides,
+    dense_order,
+    expanded_strides,
     infer_size,
     is_channels_last,
     preserved_strides,
@@ -19,6 +22,7 @@ from framesmith.fake.layout import (
 )
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
 from framesmith.prims.promotion import result_dtype
+from framesmith.symbolic.layout import strides_in_order
 
 aten = torch.ops.aten
 
@@ -308,15 +312,24 @@ def index(x: FakeTensor, indices: Any) -> Any:
     if not x.is_contiguous() or len(indices) > x.dim() or not all(i is None or i.is_contiguous() for i in indices):
         return NotImplemented
     places = [i for i, ix in enumerate(indices) if ix is not None]
-    shapes = [indices[i].shape for i in places]
-    if not places or not all(same_shape(s, shapes[0]) for s in shapes[1:]) or any(indices[i].dtype is not torch.int64
-                                                                                  for i in places):
+    if not places or any(indices[i].dtype is not torch.int64 for i in places):
         return NotImplemented
-    rest_before = [n for i, n in enumerate(x.shape[: places[0]])]
-    rest = [n for i, n in enumerate(x.shape) if i > places[0] and i not in places]
-    adjacent = places == list(range(places[0], places[-1] + 1))
-    shape = (*rest_before, *shapes[0], *rest) if adjacent else (*shapes[0], *rest_before, *rest)
-    return dense(x, shape)
+    spread = tuple(indices[places[0]].shape)
+    for i in places[1:]:
+        if (found := broadcast(spread, tuple(indices[i].shape))) is None:
+            return NotImplemented
+        spread = found
+    left = [d for d in range(x.dim()) if d not in places]
+    first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
+    before, behind = left[:first], left[first:]
+    shape = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
+    if all(same_shape(indices[i].shape, spread) for i in places):
+        return dense(x, shape)
+    # as TensorIterator orders the source, which stands still where it is indexed, and the indices
+    still = (0,) * len(spread)
+    layouts = [(*[x.stride(d) for d in before], *still, *[x.stride(d) for d in behind])]
+    layouts += [((0,) * len(before) + expanded_strides(indices[i], spread) + (0,) * len(behind)) for i in places]
+    return new_fake(shape, strides_in_order(shape, dense_order(shape, layouts)), x.dtype, x.device)
 
 
 @rule(aten.index_put.default)

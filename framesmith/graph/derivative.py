@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from framesmith.graph.traversal import ancestors
+from framesmith.graph.traversal import ancestors, copy_node
 
 Pattern = tuple[bool, ...]
 
@@ -98,7 +98,7 @@ def _graph(places: Sequence[Node], order: Sequence[Node], grads: Sequence[Node |
         made[node] = graph.placeholder(node.name)
         made[node].meta["val"] = node.meta["val"]
     for node in order:
-        made[node] = graph.node_copy(node, made.__getitem__)
+        made[node] = copy_node(graph, node, made.__getitem__)
     graph.output(tuple([g if g is None else made[g] for g in grads]))
     return graph
 

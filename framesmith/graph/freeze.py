@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from framesmith.graph.purity import PURE, kind_of
+from framesmith.graph.traversal import copy_node
 from framesmith.symbolic.expr import Expr
 
 IMPURE = frozenset({torch.ops.aten.copy_.default})
@@ -105,14 +106,14 @@ def freeze(graph: fx.Graph, worth: Any) -> Frozen | None:
     live = _live_without(graph, replaced)
     kept = [i for i, p in enumerate(placeholders) if p in live or not p.meta.get("param")]
     for i in kept:
-        env[placeholders[i]] = main.node_copy(placeholders[i], env.__getitem__)
+        env[placeholders[i]] = copy_node(main, placeholders[i], env.__getitem__)
     for node in frontier:
         env[node] = main.placeholder(f"constant_{len(env)}")
         env[node].meta = {k: v for k, v in node.meta.items() if k != "frozen"}
         env[node].meta["constant"] = True
     for node in graph.nodes:
         if node.op != "placeholder" and node in live and node not in env:
-            env[node] = main.node_copy(node, env.__getitem__)
+            env[node] = copy_node(main, node, env.__getitem__)
     return Frozen(constants, tuple(used), main, tuple(kept))
 
 
@@ -146,7 +147,7 @@ def _extract(graph: fx.Graph, frontier: list[fx.Node], placeholders: list[fx.Nod
     env: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         if node in needed:
-            env[node] = out.node_copy(node, env.__getitem__)
+            env[node] = copy_node(out, node, env.__getitem__)
     out.output(tuple(env[n] for n in frontier))
     return out, [i for i, p in enumerate(placeholders) if p in needed]
 

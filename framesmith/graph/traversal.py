@@ -1,13 +1,23 @@
-"""Ways through a graph: from its end, and from nodes to all that they depend on or that depends on them."""
+"""Ways through a graph: from its end, from nodes to all that they depend on or that depends on them, into a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+
+def copy_node(graph: Graph, node: Node, made: Callable[[Node], Node]) -> Node:
+    """Append a copy of a node of another graph, whose arguments are `made(n)` for each node `n` among the original's.
+    (`Graph.node_copy` warns of arguments that are `torch.SymInt`s.)"""
+    copy = graph.create_node(node.op, node.target, (), {}, node.name, node.type)
+    copy.args, copy.kwargs = map_arg(node.args, made), map_arg(node.kwargs, made)
+    copy.meta = node.meta.copy()
+    return copy
 
 
 def last_node(graph: Graph) -> Node | None:

@@ -29,12 +29,14 @@ class ShapeGuard:
 
 
 class ShapeEnv:
-    """Symbols, hints and guards. `stack` is the user's stack now; capture assigns it as it goes."""
+    """Symbols, hints and guards. `stack` is the user's stack now; capture assigns it as it goes. `closed`: the guards
+    are complete, and a relation that they do not decide is an error."""
 
-    __slots__ = ("hints", "sources", "symbols", "guards", "stack", "_names", "_facts", "_equal", "_change",
+    __slots__ = ("closed", "hints", "sources", "symbols", "guards", "stack", "_names", "_facts", "_equal", "_change",
                  "_canonical", "_simplify")
 
     def __init__(self) -> None:
+        self.closed = False
         self.hints: dict[str, int] = {}
         self.sources: dict[Symbol, Any] = {}
         self.symbols: list[Symbol] = []
@@ -112,10 +114,13 @@ class ShapeEnv:
 
     # --- guards
     def guard(self, rel: Rel) -> bool:
-        """The truth of `rel` for the present inputs; a guard is recorded if it is not known already."""
+        """The truth of `rel` for the present inputs; a guard is recorded if it is not known already. Raises GuardError
+        if the environment is closed."""
         known = self.known(rel)
         if known is not None:
             return known
+        if self.closed:
+            raise GuardError(f"a back end asks whether {rel}, which the guards do not decide")
         truth = rel.evaluate(self.hints)
         holds = rel if truth else not_(rel)
         self.guards.append(ShapeGuard(holds, self.stack))

@@ -23,7 +23,8 @@ from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Scripted, Static
 from .supers import Super, super_of
 from .symbolic_number import SymbolicNumber, symbolic
-from .tensors import Sym, Tensor, TensorMethod, is_accessor, is_users
+from .symbolic_size import Sym
+from .tensors import Tensor, TensorMethod, is_accessor, is_users
 from .weak import WeakRef
 
 __all__ = [

@@ -12,6 +12,7 @@ from framesmith.util.errors import Unsupported
 from ..sources import Item, Source
 from .base import Bound, Tracker, by_class, has_member
 from .constants import Const
+from .symbolic_size import Sym
 
 
 class Sequence(Tracker):
@@ -259,7 +260,7 @@ class Slice(Tracker):
         return slice
 
     def real(self, tracer: Any) -> slice:
-        return slice(*[p.real(tracer) if p.constant else tracer.index(p) for p in self.parts])
+        return slice(*[p.real(tracer) if p.constant or type(p) is Sym else tracer.index(p) for p in self.parts])
 
     def truth(self, tracer: Any) -> bool:
         return True

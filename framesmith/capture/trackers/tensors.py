@@ -348,28 +348,3 @@ class TensorMethod(Tracker):
 
     def truth(self, tracer: Any) -> bool:
         return True
-
-
-class Sym(Tracker):
-    """A SymInt, SymFloat or SymBool; Python operators on it run for real."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any, source: Source | None = None) -> None:
-        self.value = value
-        self.source = source
-
-    def pytype(self) -> type:
-        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(self.value)]
-
-    def real(self, tracer: Any) -> Any:
-        return self.value
-
-    def truth(self, tracer: Any) -> bool:
-        return bool(self.value)
-
-    def get(self, tracer: Any, name: str) -> Tracker:
-        return tracer.fold(getattr, (self.value, name))
-
-    def key(self, tracer: Any) -> Any:
-        return int(self.value)

@@ -1,0 +1,110 @@
+"""Sizes of inputs that vary from call to call: symbols in the graph, and guards on what the graph assumes of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from framesmith.fake.layout import strides_like
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge
+from framesmith.symbolic.node import expr_of, symint
+
+from .sources import Guard, Source
+
+_SYMBOL = re.compile(r"\bs\d+\b")
+
+Place = tuple[Source, str, int]
+"""Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicSizes:
+    """The dimensions whose sizes are symbols. `seen`: those that were seen to vary, by the source of the tensor as text;
+    `every`: all dimensions of inputs that are no parameters."""
+
+    every: bool = False
+    seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.every or bool(self.seen)
+
+    def dims(self, source: Source, rank: int) -> frozenset[int]:
+        """The dimensions of the tensor at `source` that have symbols."""
+        return frozenset(range(rank)) if self.every else self.seen.get(str(source), frozenset())
+
+
+class Sizes:
+    """The part of the session that makes symbols of sizes."""
+
+    def __init__(self) -> None:
+        self.dynamic = DynamicSizes()
+        self.shapes = ShapeEnv()
+        self._strides: list[Guard] = []
+
+    def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
+        """The shape of an input with a symbol for each size that varies; None if there is none. Sizes 0 and 1 are
+        assumed."""
+        dims = self.dynamic.dims(source, value.dim()) if self.dynamic else ()
+        if not any(value.shape[d] > 1 for d in dims):
+            return None
+        env = self.shapes
+        return tuple([symint(env.new_symbol(n, (source, "size", d)), env) if d in dims else n
+                      for d, n in enumerate(value.shape)])
+
+    def symbolic_layout(self, value: torch.Tensor, source: Source,
+                        shape: tuple[Any, ...]) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+        """The sizes and strides that the tensor guard compares, None for those that vary; what the graph assumes of a
+        stride that follows from sizes becomes a guard of its own."""
+        strides = strides_like(value, shape)
+        rules, symbols = [], self._places(expr_of(n) for n in shape)
+        for d, stride in enumerate(strides):
+            if type(stride) is not int:
+                symbols[f"t{d}"] = source, "stride", d
+                rules.append(eq(Symbol(f"t{d}", None, None), expr_of(stride)))
+        if rules:
+            self._strides.append(Guard(None, "shape", (and_(*rules), symbols)))
+        return _fixed(shape), _fixed(strides)
+
+    def size_guards(self) -> list[Guard]:
+        """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked."""
+        env = self.shapes
+        bounds = [Guard(None, "shape", (ge(Symbol(s.name, None, None), s.lo), self._places([s])))
+                  for s in env.symbols]
+        asked = [Guard(None, "shape", (g.rel, self._places([g.rel])), g.stack) for g in env.guards]
+        return [*self._strides, *bounds, *asked]
+
+    def _places(self, values: Any) -> dict[str, Place]:
+        return {s.name: self.shapes.sources[s] for e in values for s in sorted(e.free, key=lambda s: s.name)}
+
+
+def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:
+    return tuple([n if type(n) is int else None for n in sizes])
+
+
+def size_text(rebuilder: Any, value: Any) -> str:
+    """A value as an expression of residual code: `torch.SymInt`, `SymBool` and `SymFloat`, also in tuples and lists, are
+    expressions over sizes of inputs."""
+    if type(value) is int:
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return "".join(["(", *(f"{size_text(rebuilder, n)}, " for n in value), ")"])
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return str(rebuilder.hold(value))
+    e = value.node.expr
+    if isinstance(e, Expr) and "m" not in e.text:  # a name like `max` may be the program's own
+        return f"({_SYMBOL.sub(lambda found: _read(rebuilder, found[0]), e.text)})"
+    values = ", ".join([f"{s.name!r}: {_read(rebuilder, s.name)}" for s in sorted(e.free, key=lambda s: s.name)])
+    return f"{rebuilder.hold(e.evaluate)}({{{values}}})"
+
+
+def _read(rebuilder: Any, name: str) -> str:
+    source, _, dim = next(place for s, place in rebuilder.tracer.shapes.sources.items() if s.name == name)
+    return f"{rebuilder.input(next(x for x in rebuilder.tracer.inputs if x.source == source))}.shape[{dim}]"
+
+
+__all__ = ["DynamicSizes", "Sizes", "size_text"]
