@@ -341,14 +341,16 @@ class FrameCompiler:
         if (sizes := self._sizes(seen)) and not seen.static:
             try:
                 return capture(varying, sizes)
-            except (UserError, SharedMemory, FirstCall, CompilerMissing, BuildError, RecursionError, MemoryError):
+            except (CompilerMissing, BuildError, RecursionError, MemoryError):
                 raise
             except Exception as problem:  # what cannot be captured or compiled for any size may be for this one
                 if raised_by_handler(problem):
                     raise
-                if os.environ.get("FS_DEBUG_DYNAMIC"): traceback.print_exc()
-                log.emit("recompiles", f"{code.co_qualname}: sizes stay fixed: {type(problem).__name__}: {problem}")
-                seen.static = True
+                why = f"{type(problem).__name__}: {problem}"
+            captured = capture(varying)
+            log.emit("recompiles", f"{code.co_qualname}: sizes stay fixed: {why}")
+            seen.static = True
+            return captured
         try:
             return capture(varying)
         except Unsupported:
@@ -358,9 +360,12 @@ class FrameCompiler:
         return capture(None)
 
     def _sizes(self, seen: CodeState) -> DynamicSizes:
-        """Sizes of inputs that are symbols: those that were seen to vary, or that the user asked for."""
+        """Sizes of inputs that are symbols: those that were seen to vary, or that the user asked for. A back end of the
+        user's is given graphs of fixed sizes."""
         dynamic = self.config.dynamic
-        return DynamicSizes(dynamic is True, {} if dynamic is False else dict(seen.sizes))
+        if dynamic is False or self.config.backend not in NATIVE:
+            return DynamicSizes()
+        return DynamicSizes(dynamic is True, dict(seen.sizes))
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""

@@ -30,6 +30,7 @@ from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
+from framesmith.graph.symbols import close_guards
 from framesmith.loops.ir import SizeOf
 from framesmith.loops.nest import LoopGraph, graph_text
 from framesmith.loops.text import program_text
@@ -158,6 +159,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
 
     Of a graph that `is_self_contained`, nothing but the number of `inputs` matters.
     """
+    close_guards(graph)  # what the cache has is for all sizes that they admit
     cache = Cache(config.cache_dir, config.cache)
     toolchain = cache.toolchain(config.compiler, config.compiler_flags)
     device = main_device(graph)

@@ -22,6 +22,8 @@ from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
+from framesmith.graph.symbols import size_sources
+from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
 Values = tuple[Any, ...]
@@ -220,7 +222,10 @@ class _Fitted:
     says."""
 
     def __init__(self, graph: fx.Graph, given: Sequence[Any], compile: Compile) -> None:
-        self._strides = tuple(_drop_missing(graph, given))
+        strides = _drop_missing(graph, given)
+        self._symbolic = {k: stride for k, stride in enumerate(strides) if any(type(n) is not int for n in stride)}
+        self._strides = tuple([() if k in self._symbolic else stride for k, stride in enumerate(strides)])
+        self._sizes = size_sources(graph) if self._symbolic else {}
         self._call = compile(graph, tuple(self._fit(given)))
 
     def __call__(self, given: Values | list[Any]) -> Values:
@@ -232,8 +237,10 @@ class _Fitted:
 
     def _fit(self, given: Sequence[Any]) -> list[Any]:
         fitted, wrong = misplaced(given, self._strides)
+        sizes = {symbol: fitted[place].shape[dim] for symbol, (place, dim) in self._sizes.items()}
         for place, number in wrong:
-            fitted[place] = _in_layout(fitted[place], self._strides[number])
+            stride = self._strides[number] or tuple([expr_of(n).evaluate(sizes) for n in self._symbolic[number]])
+            fitted[place] = _in_layout(fitted[place], stride)
         return fitted
 
 

@@ -21,7 +21,9 @@ from framesmith.fake.outputs import memory_of
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
+from framesmith.graph.symbols import size_sources, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, descendants
+from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
 _PLACES = ("val", "stack", "constant", "source", "layout", "given up")
@@ -75,6 +77,8 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
+    if unknown := symbols_of(backward.nodes) - size_sources(backward).keys():
+        raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
     table: Table = {}
     numbers = numbered(nodes, table)
     roots = [g for g in grads if isinstance(g, fx.Node)]
@@ -103,8 +107,10 @@ def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.
     _give_up([*[n for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None and way == "extra"],
               *tangents])
     graph = _graph(nodes, [*[n for n in kept if n is not None], *tangents], grads, None)
-    read = {n.name for n in graph.nodes if n.op == "placeholder" and n.users or n in output_node(graph).all_input_nodes}
-    for place in [n for n in graph.nodes if n.op == "placeholder"][:-len(tangents)]:
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    read = {n.name for n in places if n.users or n in output_node(graph).all_input_nodes}
+    read |= {places[k].name for k, _ in size_sources(graph).values()}
+    for place in places[:-len(tangents)]:
         if place.name not in read:
             graph.erase_node(place)
     return graph, [n is not None and n.name in read for n in kept]

@@ -21,6 +21,7 @@ from framesmith.autograd.min_cut import FREE, cheapest_cut
 from framesmith.fake.outputs import memory_of
 from framesmith.graph.purity import draws, is_pure, is_view
 from framesmith.graph.traversal import ancestors
+from framesmith.symbolic.node import hint_of
 
 aten = torch.ops.aten
 _SAME_ELEMENTS = frozenset((
@@ -145,21 +146,23 @@ def _is_read(node: fx.Node, where: Any) -> bool:
 
 def _bytes(node: fx.Node) -> int:
     val = node.meta["val"]
-    if isinstance(val, (tuple, list)):
-        return sum(x.numel() * x.element_size() for x in val if isinstance(x, torch.Tensor))
-    return val.numel() * val.element_size() if isinstance(val, torch.Tensor) else 0
+    return sum(hint_of(x.numel()) * x.element_size() for x in _tensors(val))
+
+
+def _tensors(val: Any) -> list[torch.Tensor]:
+    return [x for x in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(x, torch.Tensor)]
 
 
 def _operations(node: fx.Node) -> float:
     """Additions and multiplications, about."""
     val = node.meta["val"]
-    size = sum(x.numel() for x in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(x, torch.Tensor))
+    size = sum(hint_of(x.numel()) for x in _tensors(val))
     if node.target in _PRODUCTS:
         place, dim = _PRODUCTS[node.target]
-        return 2.0 * size * node.args[place].meta["val"].shape[dim]  # type: ignore[union-attr]
+        return 2.0 * size * hint_of(node.args[place].meta["val"].shape[dim])  # type: ignore[union-attr]
     if node.target is aten.convolution.default:
-        return 2.0 * size * math.prod(node.args[1].meta["val"].shape[1:])  # type: ignore[union-attr]
-    read = sum(a.meta["val"].numel() for a in node.all_input_nodes if isinstance(a.meta["val"], torch.Tensor))
+        return 2.0 * size * math.prod(map(hint_of, node.args[1].meta["val"].shape[1:]))  # type: ignore[union-attr]
+    read = sum(hint_of(a.meta["val"].numel()) for a in node.all_input_nodes if isinstance(a.meta["val"], torch.Tensor))
     return 8.0 * (read + size)
 
 

@@ -6,10 +6,12 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import fx
 
 from framesmith.graph.derivative import passed
 from framesmith.graph.purity import is_pure
+from framesmith.symbolic.node import expr_of
 
 Table = dict[Any, int]
 
@@ -25,6 +27,8 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
             return tuple([key(v) for v in value])
         if isinstance(value, dict):
             return tuple([(k, key(v)) for k, v in value.items()])
+        if isinstance(value, torch.SymInt):
+            return expr_of(value)
         return type(value), value if value.__hash__ is not None else repr(value)
 
     for node in nodes:

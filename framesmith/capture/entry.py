@@ -258,7 +258,6 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
         aliasing(tracer, graph)
         if numbers:
             residual.take(numbers)
-        tracer.shapes.closed = True  # code that the cache has answers for any sizes that the guards admit
         call = under(dtype, compile_fn, graph, examples) if compile_fn is not None else None
     residual.called = call_in_mode(tracer.state.inference_mode, outputs)
     if dtype is not tracer.state.default_dtype:

@@ -12,6 +12,7 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
     rules_padding,
     rules_pointwise,
     rules_reductions,
+    rules_resizing,
     rules_training,
     rules_views,
     special,

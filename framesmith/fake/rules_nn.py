@@ -124,9 +124,11 @@ def _widened(dtype: torch.dtype) -> torch.dtype:
 
 
 @rule(aten.group_norm.default)
-def group_norm(x: FakeTensor, groups: int, *args: Any, **kwargs: Any) -> Any:
+def group_norm(x: FakeTensor, groups: int, weight: Any = None, bias: Any = None, *args: Any, **kwargs: Any) -> Any:
     if x.dim() < 2 or not x.dtype.is_floating_point or x.shape[1] % groups:
         return NotImplemented
+    if any(t is not None and not same_shape(t.shape, x.shape[1:2]) for t in (weight, bias)):
+        return DOUBTED
     return new_fake(x.shape, suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
 
 

@@ -31,8 +31,8 @@ def native_layer_norm(x: FakeTensor, over: Any, weight: Any, bias: Any, eps: flo
 
 @rule(aten.native_group_norm.default)
 def native_group_norm(x: FakeTensor, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, groups: int, eps: float) -> Any:
-    out = group_norm(x, groups)
-    if out is NotImplemented:
+    out = group_norm(x, groups, weight, bias)
+    if not isinstance(out, FakeTensor):
         return out
     like = next((t for t in (weight, bias) if t is not None), x)
     return out, dense(like, (n, groups)), dense(like, (n, groups))

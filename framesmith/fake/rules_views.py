@@ -308,8 +308,8 @@ def roll(x: FakeTensor, shifts: Any, dims: Any = ()) -> Any:
 
 @rule(aten.index.Tensor)
 def index(x: FakeTensor, indices: Any) -> Any:
-    """Of contiguous operands; the indexed dimensions are replaced in place if adjacent, else put first."""
-    if not x.is_contiguous() or len(indices) > x.dim() or not all(i is None or i.is_contiguous() for i in indices):
+    """The indexed dimensions are replaced in place if adjacent, else put first."""
+    if len(indices) > x.dim():
         return NotImplemented
     places = [i for i, ix in enumerate(indices) if ix is not None]
     if not places or any(indices[i].dtype is not torch.int64 for i in places):
@@ -323,8 +323,13 @@ def index(x: FakeTensor, indices: Any) -> Any:
     first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
     before, behind = left[:first], left[first:]
     shape = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
-    if all(same_shape(indices[i].shape, spread) for i in places):
+    operands = [x, *[indices[i] for i in places]]
+    tidy = [t.is_contiguous() and t.stride() == contiguous_strides(t.shape) for t in operands]
+    tidy[0] = tidy[0] or not left  # wherever its elements lie, one is read for each result
+    if all(tidy) and all(same_shape(t.shape, spread) for t in operands[1:]):
         return dense(x, shape)
+    if not all(tidy) and any(type(n) is int and n == 1 for n in (*shape, *x.shape)) or not all(tidy[1:]):
+        return NotImplemented
     # as TensorIterator orders the source, which stands still where it is indexed, and the indices
     still = (0,) * len(spread)
     layouts = [(*[x.stride(d) for d in before], *still, *[x.stride(d) for d in behind])]

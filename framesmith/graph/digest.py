@@ -7,8 +7,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from framesmith.symbolic.expr import Symbol
-from framesmith.symbolic.node import expr_of
+from framesmith.graph.symbols import symbols_of
 
 
 def digest_text(graph: Graph) -> str:
@@ -16,16 +15,14 @@ def digest_text(graph: Graph) -> str:
     lines (`meta["stack"]`) are left out."""
     numbers: dict[Node, int] = {}
     lines = []
-    symbols: set[Symbol] = set()
     for number, node in enumerate(graph.nodes):
         numbers[node] = number
-        symbols.update(*[expr_of(n).free for n in getattr(node.meta.get("val"), "shape", ()) if type(n) is not int])
         lines.append(
             f"{number} {node.op} {_target(node)} {_argument(node.args, numbers)} {_argument(node.kwargs, numbers)} "
             f"{_value(node.meta.get('val'))} {bool(node.meta.get('param'))} {node.meta.get('layout', '')} "
             f"{'given up' if node.op == 'placeholder' and node.meta.get('given up') else ''}"
         )
-    lines += [f"{s.name} in {s.lo}..{s.hi}" for s in sorted(symbols, key=lambda s: s.name)]
+    lines += [f"{s.name} in {s.lo}..{s.hi}" for s in sorted(symbols_of(graph.nodes), key=lambda s: s.name)]
     return "\n".join(lines)
 
 

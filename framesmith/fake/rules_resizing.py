@@ -1,0 +1,64 @@
+"""Resampled and reflected images of sizes that vary: what meta kernels ask for in numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from framesmith.fake.handlers import classify, handles
+from framesmith.fake.infer import RULES, Rule
+from framesmith.fake.layout import suggested_strides
+from framesmith.fake.recorder import Recorder
+from framesmith.fake.tensor import FakeTensor, new_fake
+
+aten = torch.ops.aten
+_NEAREST = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+            "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+_SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+           "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+
+
+def _is_static(*sizes: Any) -> bool:
+    return all(type(n) is int for n in sizes)
+
+
+def _resampled(x: FakeTensor, output_size: Any, *args: Any, **kwargs: Any) -> Any:
+    if _is_static(*x.shape, *output_size) or len(output_size) != x.dim() - 2:
+        return NotImplemented
+    shape = (*x.shape[:2], *output_size)
+    return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
+
+
+def _padded(known: Rule | None) -> Rule:
+    def row(x: FakeTensor, padding: Any) -> Any:
+        count = len(padding) // 2
+        if _is_static(*x.shape, *padding):
+            return NotImplemented if known is None else known(x, padding)
+        shape = list(x.shape)
+        for i in range(count):
+            before, behind = padding[2 * i], padding[2 * i + 1]
+            if count not in (x.dim() - 1, x.dim() - 2) or before >= shape[-1 - i] or behind >= shape[-1 - i]:
+                return NotImplemented
+            shape[-1 - i] = shape[-1 - i] + before + behind
+        return new_fake(tuple(shape), suggested_strides(x, tuple(shape)), x.dtype, x.device)
+
+    return row
+
+
+def _by_sizes(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    """The overload that takes factors, as the one that takes sizes; of fixed sizes, as eager's own kernel does it."""
+    x, sizes, *more, factors = args
+    if _is_static(*x.shape, *(sizes or ())) or kwargs:
+        return classify(func)(rec, func, args, kwargs)
+    scales = list(factors) if factors is not None else [None] * (x.dim() - 2)
+    sizes = sizes or [math.floor(n * scale) for n, scale in zip(x.shape[2:], scales)]
+    return rec.inside(func.overloadpacket.default, x, sizes, *more, *scales)
+
+
+for _name in (*_NEAREST, *_SMOOTH):
+    RULES[getattr(aten, _name).default] = _resampled
+    handles(getattr(aten, _name).vec)(_by_sizes)
+for _name in ("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"):
+    RULES[getattr(aten, _name).default] = _padded(RULES.get(getattr(aten, _name).default))

@@ -1,0 +1,40 @@
+"""The size symbols of a graph, and the environment that has the guards on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import fx
+
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.node import env_of, expr_of
+
+
+def symbols_of(nodes: Iterable[fx.Node]) -> set[Symbol]:
+    """The symbols in the sizes of the nodes' values."""
+    return {s for node in nodes for n in _sizes(node) if type(n) is not int for s in expr_of(n).free}
+
+
+def size_sources(graph: fx.Graph) -> dict[Symbol, tuple[int, int]]:
+    """For each symbol that is a size of an input: (number of the placeholder, dimension)."""
+    found: dict[Symbol, tuple[int, int]] = {}
+    for place, node in enumerate(n for n in graph.nodes if n.op == "placeholder"):
+        for dim, size in enumerate(_sizes(node)):
+            if isinstance(symbol := expr_of(size), Symbol):
+                found.setdefault(symbol, (place, dim))
+    return found
+
+
+def close_guards(graph: fx.Graph) -> None:
+    """Refuse further guards on the sizes of a graph: those of its inputs are all that its code may assume."""
+    if (env := env_of(*[n for node in graph.nodes if node.op == "placeholder" for n in _sizes(node)])) is not None:
+        env.closed = True
+
+
+def _sizes(node: fx.Node) -> tuple[int | torch.SymInt, ...]:
+    return tuple(getattr(node.meta.get("val"), "shape", ()))
+
+
+__all__ = ["close_guards", "size_sources", "symbols_of"]
