@@ -129,8 +129,8 @@ class CodeState:
     for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
     the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
     dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary.
-    `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that ended in a
-    break, since the last with one.
+    `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that
+    ended in a break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
@@ -335,37 +335,32 @@ class FrameCompiler:
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                   compile_fn: CompileFn) -> Captured:
-        varying = self._varying(seen)
         capture = functools.partial(convert_frame, code, f_locals, func.__globals__, func.__closure__, self.config,
                                     compile_fn)
-        if (sizes := self._sizes(seen)) and not seen.static:
-            try:
-                return capture(varying, sizes)
-            except (CompilerMissing, BuildError, RecursionError, MemoryError):
+        varying, sizes = self._varying(seen), self._sizes(seen)
+        try:
+            return capture(varying, sizes)
+        except (CompilerMissing, BuildError, RecursionError, MemoryError):
+            raise
+        except Exception as problem:
+            resized = sizes is not None and sizes.made
+            breaks = isinstance(problem, Unsupported) and self.config.fullgraph and varying is not None
+            if not (resized or breaks) or raised_by_handler(problem):
                 raise
-            except Exception as problem:  # what cannot be captured or compiled for any size may be for this one
-                if raised_by_handler(problem):
-                    raise
-                why = f"{type(problem).__name__}: {problem}"
-            captured = capture(varying)
+            why = f"{type(problem).__name__}: {problem}".partition("\n")[0]
+        # what fails for any size may do for these; what branches on a number would break, which `fullgraph` forbids
+        captured = capture(None if self.config.fullgraph else varying)
+        if resized:
             log.emit("recompiles", f"{code.co_qualname}: sizes stay fixed: {why}")
             seen.static = True
-            return captured
-        try:
-            return capture(varying)
-        except Unsupported:
-            if not self.config.fullgraph or varying is None:
-                raise
-        # what branches on a number would break: under `fullgraph`, such numbers stay assumed
-        return capture(None)
+        return captured
 
-    def _sizes(self, seen: CodeState) -> DynamicSizes:
+    def _sizes(self, seen: CodeState) -> DynamicSizes | None:
         """Sizes of inputs that are symbols: those that were seen to vary, or that the user asked for. A back end of the
         user's is given graphs of fixed sizes."""
-        dynamic = self.config.dynamic
-        if dynamic is False or self.config.backend not in NATIVE:
-            return DynamicSizes()
-        return DynamicSizes(dynamic is True, dict(seen.sizes))
+        if self.config.dynamic is False or seen.static or self.config.backend not in NATIVE:
+            return None
+        return DynamicSizes(self.config.dynamic is True, seen.sizes)
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""

@@ -21,8 +21,9 @@ NUMERICS = ("default", "eager")
 class Config:
     """The user's options. Each field can be set by `FRAMESMITH_<NAME>` in the environment.
 
-    `dynamic`: False: Python numbers are assumed anew each time they change; otherwise those that vary become inputs of
-    the graph. Sizes of tensors are static in any case, so far. `cache_dir`: None = the user's cache folder.
+    `dynamic`: None: sizes of tensors that were seen to change are symbols from the next compile on, and Python numbers
+    that vary become inputs of the graph; True: all sizes but 0 and 1 are symbols from the first compile on; False:
+    neither, each size and each number makes a variant. `cache_dir`: None = the user's cache folder.
     `max_variants`: compiled variants of one code object, for each module that it is called with; calls that none of
     them takes run in plain Python from then on. `keep_graphless`: keep variants without tensor operations; otherwise a
     code object that twice had none runs in plain Python. `max_instructions`: a frame that takes more interpreted

@@ -13,6 +13,7 @@ from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge
 from framesmith.symbolic.node import expr_of, symint
+from framesmith.util.marks import marked_dimensions
 
 from .sources import Guard, Source
 
@@ -22,36 +23,36 @@ Place = tuple[Source, str, int]
 """Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DynamicSizes:
-    """The dimensions whose sizes are symbols. `seen`: those that were seen to vary, by the source of the tensor as text;
-    `every`: all dimensions of inputs that are no parameters."""
+    """Which sizes of inputs are symbols: those that the program marks, and `seen`, those that were seen to vary, by the
+    source of the tensor as text; `every`: all sizes of inputs that are no parameters. `made`: a symbol was made."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    made: bool = False
 
-    def __bool__(self) -> bool:
-        return self.every or bool(self.seen)
-
-    def dims(self, source: Source, rank: int) -> frozenset[int]:
-        """The dimensions of the tensor at `source` that have symbols."""
-        return frozenset(range(rank)) if self.every else self.seen.get(str(source), frozenset())
+    def dims(self, source: Source, x: torch.Tensor) -> set[int]:
+        """The dimensions of the tensor at `source` that have symbols. Sizes 0 and 1 are assumed."""
+        marked, fixed = marked_dimensions(x)
+        found = {*(range(x.dim()) if self.every else self.seen.get(str(source), ())), *marked} - fixed
+        return {d for d in found if x.shape[d] > 1}
 
 
 class Sizes:
     """The part of the session that makes symbols of sizes."""
 
     def __init__(self) -> None:
-        self.dynamic = DynamicSizes()
+        self.dynamic: DynamicSizes | None = None
         self.shapes = ShapeEnv()
         self._strides: list[Guard] = []
 
     def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
-        """The shape of an input with a symbol for each size that varies; None if there is none. Sizes 0 and 1 are
-        assumed."""
-        dims = self.dynamic.dims(source, value.dim()) if self.dynamic else ()
-        if not any(value.shape[d] > 1 for d in dims):
+        """The shape of an input with a symbol for each size that varies; None if there is none."""
+        dynamic = self.dynamic
+        if dynamic is None or not (dims := dynamic.dims(source, value)):
             return None
+        dynamic.made = True
         env = self.shapes
         return tuple([symint(env.new_symbol(n, (source, "size", d)), env) if d in dims else n
                       for d, n in enumerate(value.shape)])
@@ -73,7 +74,7 @@ class Sizes:
     def size_guards(self) -> list[Guard]:
         """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked."""
         env = self.shapes
-        bounds = [Guard(None, "shape", (ge(Symbol(s.name, None, None), s.lo), self._places([s])))
+        bounds = [Guard(None, "shape", (ge(Symbol(s.name, None, None), s.lo or 0), self._places([s])))
                   for s in env.symbols]
         asked = [Guard(None, "shape", (g.rel, self._places([g.rel])), g.stack) for g in env.guards]
         return [*self._strides, *bounds, *asked]
@@ -87,8 +88,8 @@ def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:
 
 
 def size_text(rebuilder: Any, value: Any) -> str:
-    """A value as an expression of residual code: `torch.SymInt`, `SymBool` and `SymFloat`, also in tuples and lists, are
-    expressions over sizes of inputs."""
+    """A value as an expression of residual code. A `torch.SymInt`, `SymBool` or `SymFloat`, also in tuples and lists,
+    is an expression over sizes of inputs."""
     if type(value) is int:
         return repr(value)
     if isinstance(value, (tuple, list)):

@@ -48,7 +48,6 @@ _PRODUCTS = _CONVOLUTIONS | frozenset(
     for name in ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
 )
 MAX_ATTEMPTS = 16
-STATIC = DynamicSizes()
 RECURSION = 20000
 
 CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
@@ -109,12 +108,14 @@ class Captured:
 def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any],
                   closure: tuple[Any, ...] | None = None,
                   config: Any = None, compile_fn: CompileFn | None = None,
-                  varying: frozenset[str] | None = None, sizes: DynamicSizes = STATIC) -> Captured:
+                  varying: frozenset[str] | None = None, sizes: DynamicSizes | None = None) -> Captured:
     """Capture one call of a frame.
 
     `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs)` gives what
     residual code calls with the tuple of inputs. `varying`: sources, as text, of numbers that are not to be assumed;
-    None: all are. `sizes`: those that are symbols.  Raises `Unsupported` when the frame must run as plain Python, `UserError` when it raises.
+    None: all are. `sizes`: which sizes of inputs are symbols; None: none.
+
+    Raises `Unsupported` when the frame must run as plain Python, `UserError` when it raises.
     """
     if code.co_flags & GENERATORS:
         raise Unsupported(f"{code.co_qualname} is a generator or a coroutine",
@@ -133,7 +134,7 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
 
 def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any], closure: tuple[Any, ...],
               config: Any,
-              compile_fn: CompileFn | None, varying: frozenset[str] | None, sizes: DynamicSizes) -> Captured:
+              compile_fn: CompileFn | None, varying: frozenset[str] | None, sizes: DynamicSizes | None) -> Captured:
     step, depth = -1, 0
     reason: Break | None = None
     doubted: Place | None = None
@@ -145,7 +146,9 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         restore_state(state)
         recorder = Recorder()
         tracer = Tracer(recorder, f_globals, step, depth, limit)
-        tracer.varying, tracer.dynamic = varying, STATIC if doubted else sizes
+        tracer.varying, tracer.dynamic = varying, None if doubted else sizes
+        if sizes is not None:
+            sizes.made = False
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
@@ -171,10 +174,10 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
                 broken.add(doubted)
-                sizes = sizes if doubted == where else STATIC
+                sizes = sizes if doubted == where else None
                 doubted = None
                 continue
-            if sizes and where not in broken:
+            if sizes is not None and sizes.made and where not in broken:
                 doubted = where
                 continue
             seen = e.callers + 1 if isinstance(e, FrameSeen) else 0

@@ -30,7 +30,8 @@ class Views:
     so that they have its history and its version counter; `detached` has the names of those that were made.
     `view_grad`: of a base and its view, the grad mode in which the view is to be made."""
 
-    def __init__(self, rebuilder: Any, view_grad: ViewGrad, emit: Callable[[str], None], detached: dict[int, str]) -> None:
+    def __init__(self, rebuilder: Any, view_grad: ViewGrad, emit: Callable[[str], None],
+                 detached: dict[int, str]) -> None:
         self.rebuilder, self.view_grad, self.emit, self.detached = rebuilder, view_grad, emit, detached
         self.hold: Callable[[Any], str] = rebuilder.hold
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 
 from framesmith.fake import FakeTensor
+from framesmith.symbolic.env import ShapeEnv
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import data
@@ -44,6 +45,7 @@ class TorchFunctions:
     """The part of the session that calls torch functions."""
 
     recorder: Any
+    shapes: ShapeEnv
     modes: Any
     dtypes: Any
     seeds: Any

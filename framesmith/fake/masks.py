@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from framesmith.fake.recorder import Recorder
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+_IN_PARTS = torch.ops.aten._scaled_dot_product_attention_math.default
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _MOST_ELEMENTS = 1 << 24
 
 
 @handles(_ATTENTION)
 def attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Recorded whole. With dropout it is left as it is: eager's kernel for the mask draws numbers of its own."""
+    """Recorded whole, but for a mask that requires grad: the CPU's fused kernel has no gradient for it. With dropout a
+    mask is left as it is: eager's kernel for it draws numbers of its own."""
     given = {**dict(zip(_NAMES, args)), **kwargs}
     mask = given.get("attn_mask")
+    if isinstance(mask, FakeTensor) and mask.device == CPU and rec.keeps_history and rec.keeps_history(mask):
+        return rec.inside(_IN_PARTS, *args, **kwargs)[0]
     if isinstance(mask, FakeTensor) and _is_mask(mask) and not given.get("dropout_p") and not given.get("is_causal"):
         causal = _is_causal(rec, mask, given["query"].shape[-2])
         if causal is not None:

@@ -282,9 +282,14 @@ def repeat(x: FakeTensor, repeats: Any) -> Any:
 def pad(x: FakeTensor, widths: Any, *args: Any, **kwargs: Any) -> Any:
     count = len(widths) // 2
     mode = args[0] if args and isinstance(args[0], str) else kwargs.get("mode", "constant")
-    if len(widths) % 2 or count > x.dim() or mode != "constant":
+    varies = any(type(n) is not int for n in (*x.shape, *widths)) and count in (x.dim() - 1, x.dim() - 2)
+    if len(widths) % 2 or count > x.dim() or mode != "constant" and not varies:
         return NotImplemented
     shape = list(x.shape)
+    # a reflection is of what there is, but for its border
+    most = {"reflect": [n - 1 for n in shape], "circular": shape}.get(mode)
+    if most is not None and any(w > most[-1 - i // 2] for i, w in enumerate(widths)):
+        return NotImplemented
     for i in range(count):
         shape[-1 - i] = shape[-1 - i] + widths[2 * i] + widths[2 * i + 1]
         if shape[-1 - i] < 0:

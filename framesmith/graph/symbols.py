@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.node import env_of, expr_of
 

@@ -1,0 +1,274 @@
+"""Sizes that vary: one variant for all of them, with eager's values, strides, aliasing and gradients."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import framesmith
+from framesmith import compiler
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.expr import eq
+from framesmith.testing import CompileCounter
+from framesmith.util import log
+from framesmith.util.errors import GuardError
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """The qualified names of what was captured."""
+    framesmith.reset()
+    seen = []
+    real = compiler.convert_frame
+
+    def counting(code, *args, **kwargs):
+        seen.append(code.co_qualname)
+        return real(code, *args, **kwargs)
+
+    monkeypatch.setattr(compiler, "convert_frame", counting)
+    return seen
+
+
+def alike(got, want):
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    for g, w in zip(got, want) if isinstance(want, tuple) else [(got, want)]:
+        if isinstance(w, torch.Tensor):
+            assert g.stride() == w.stride() and g.dtype == w.dtype
+
+
+ROWS, WEIGHT, TABLE = torch.randn(64, 8), torch.randn(6, 8), torch.arange(512)
+PROGRAMS = {
+    "pointwise": lambda x: torch.relu(x * 2 + 1) - x.mean(0),
+    "linear": lambda x: F.linear(x, WEIGHT).softmax(-1),
+    "sizes that leave": lambda x: (x + x.shape[0], x.shape[0] * 3 - 1, x.numel(), x.shape),
+    "floats that leave": lambda x: (x / x.shape[0], x.shape[0] / 2, x.shape[0] // 2),
+    "views that leave": lambda x: ((y := x + 1)[1:], y.view(-1, 2, 4), y.t(), y.unsqueeze(0).expand(3, -1, -1)),
+    "views of the input": lambda x: (x[1:], x.view(-1), x.t(), x * 2),
+    "slices": lambda x: ROWS[:x.shape[0]] + x[-x.shape[0]:],
+    "indices": lambda x: x[torch.arange(x.shape[0])[:, None], torch.arange(8)[None]] + TABLE[None, :x.shape[0]].sum(),
+    "made": lambda x: torch.cat([torch.zeros(x.shape[0], 2), torch.arange(x.shape[0])[:, None].float(), x], 1),
+    "branches": lambda x: x * 2 if x.shape[0] > 1 else x,
+    "loops over a list": lambda x: sum([x[:, i] for i in range(x.shape[1])]),
+    "written": lambda x: x.clone().add_(1)[1:].mul_(2),
+    "attention": lambda x: F.scaled_dot_product_attention(*[x.view(1, -1, 2, 4).transpose(1, 2)] * 3),
+    "padded": lambda x: F.pad(x[None], (2, 1), mode="reflect"),
+    "norms": lambda x: F.layer_norm(F.group_norm(x, 2, WEIGHT[0]), (8,)),
+    "sorted": lambda x: (x.sort(0).values, x.cumsum(0), x.argmax(0), x.topk(2, 0).values),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_second_size_makes_a_variant_for_all(name, captures):
+    program = PROGRAMS[name]
+    compiled = framesmith.compile(program)
+    for n in (5, 7, 12, 33, 3, 5):
+        x = torch.randn(n, 8)
+        alike(compiled(x), program(x))
+    assert captures == ["<lambda>"] * 2
+
+
+def test_all_sizes_that_changed_vary_from_then_on(captures):
+    def program(a, b, c):
+        return a @ b + c
+
+    compiled = framesmith.compile(program)
+    for m, n, k in ((3, 4, 5), (6, 7, 8), (9, 4, 2), (2, 30, 8)):
+        args = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
+        alike(compiled(*args), program(*args))
+    assert len(captures) == 2
+
+
+def test_sizes_that_a_program_assumes_equal_are_guarded(captures):
+    compiled = framesmith.compile(lambda a, b: a.shape[0] == b.shape[0])
+    for m, n in ((3, 3), (4, 4), (5, 5), (6, 7), (8, 9), (3, 3)):
+        assert compiled(torch.ones(m), torch.ones(n)) is (m == n)
+
+
+def test_a_branch_on_a_size_is_a_variant_for_each_side(captures):
+    def program(x):
+        return x.sum(0) if x.shape[0] > 10 else x.amax(0)
+
+    compiled = framesmith.compile(program)
+    for n in (3, 5, 8, 12, 30, 7, 11, 10):
+        x = torch.randn(n, 4)
+        alike(compiled(x), program(x))
+    assert len(captures) == 3
+
+
+def test_an_extremum_of_sizes_is_a_variant_for_each_outcome(captures):
+    compiled = framesmith.compile(lambda x: (x + 1, min(x.shape[0], 6), max(x.shape[0], 6)))
+    for n in (3, 5, 4, 9, 8, 2):
+        alike(compiled(torch.ones(n)), (torch.ones(n) + 1, min(n, 6), max(n, 6)))
+    assert len(captures) == 3
+
+
+def test_sizes_of_zero_and_one_are_variants_of_their_own(captures):
+    def program(x):
+        return (x * 2).sum(0), x + torch.ones(3, 4)[:1]
+
+    compiled = framesmith.compile(program)
+    for n in (5, 7, 1, 0, 9, 1, 0, 2):
+        x = torch.randn(n, 4)
+        alike(compiled(x), program(x))
+    assert len(captures) == 4
+
+
+def test_from_the_first_call_on(captures):
+    compiled = framesmith.compile(lambda x: F.gelu(x).sum(-1), dynamic=True)
+    for shape in ((3, 4), (5, 6), (2, 9)):
+        x = torch.randn(shape)
+        alike(compiled(x), F.gelu(x).sum(-1))
+    assert len(captures) == 1
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+def test_never(captures):
+    compiled = framesmith.compile(lambda x: x * 2, dynamic=False)
+    for n in range(2, 8):
+        alike(compiled(torch.ones(n)), torch.ones(n) * 2)
+    assert len(captures) == 6
+
+
+@pytest.mark.parametrize("mark", [framesmith.mark_dynamic, lambda x, d: setattr(x, "_dynamo_dynamic_indices", {d})])
+def test_marked_to_vary(mark, captures):
+    compiled = framesmith.compile(lambda x: x * 2)
+    for n in (3, 5, 9):
+        x = torch.randn(n, 4)
+        mark(x, 0)
+        alike(compiled(x), x * 2)
+    assert len(captures) == 1
+
+
+def test_marked_not_to_vary(captures):
+    compiled = framesmith.compile(lambda x: x * 2)
+    for n in (3, 5, 9):
+        x = torch.randn(n, 4)
+        framesmith.mark_static(x, 0)
+        alike(compiled(x), x * 2)
+    assert len(captures) == 3
+
+
+def test_layouts_are_guarded(captures):
+    compiled = framesmith.compile(lambda x: x.contiguous().view(-1))
+    for n in (3, 5, 9):
+        for x in (torch.randn(n, 4), torch.randn(4, n).t(), torch.randn(n, 8)[:, ::2]):
+            alike(compiled(x), x.contiguous().view(-1))
+
+
+def test_a_users_back_end_gets_fixed_sizes():
+    counter = CompileCounter()
+    compiled = framesmith.compile(lambda x: x * 2, backend=counter)
+    for n in (3, 5, 9):
+        alike(compiled(torch.ones(n)), torch.ones(n) * 2)
+    assert counter.frame_count == 3
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.norm(self.up(x)))).mean(1)
+
+
+def images():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU(), nn.Upsample(scale_factor=2),
+                         nn.Conv2d(8, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+@pytest.mark.parametrize("model,shapes", [
+    (Net, [(3, 7, 8), (5, 9, 8), (2, 33, 8), (4, 2, 8)]),
+    (images, [(2, 3, 8, 8), (3, 3, 12, 10), (4, 3, 6, 20)]),
+])
+def test_training(model, shapes, captures):
+    plain = model()
+    fast = copy.deepcopy(plain)
+    compiled = framesmith.compile(fast)
+    for shape in shapes:
+        x = torch.randn(shape)
+        for net, call in ((plain, plain), (fast, compiled)):
+            net.zero_grad()
+            call(x).square().sum().backward()
+        for p, q in zip(plain.parameters(), fast.parameters()):
+            torch.testing.assert_close(q.grad, p.grad, rtol=1e-3, atol=1e-4)
+            assert q.grad.stride() == p.grad.stride()
+    assert len(captures) == 2
+
+
+def test_some_gradients_and_gradients_of_gradients(captures):
+    def program(x, y):
+        return (x.tanh() * y).sum(0), (y * 2).cumsum(0)
+
+    compiled = framesmith.compile(program)
+    for n in (3, 5, 8):
+        x, y = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        for k in (0, 1):
+            got, want = (torch.autograd.grad(f(x, y)[k].sum(), y)[0] for f in (compiled, program))
+            torch.testing.assert_close(got, want)
+        twice = []
+        for f in (compiled, program):
+            grad, = torch.autograd.grad(f(x, y)[0].square().sum(), x, create_graph=True)
+            twice.append(torch.autograd.grad(grad.square().sum(), (x, y)))
+        torch.testing.assert_close(*twice)
+    assert len(captures) == 2
+
+
+def test_what_breaks_for_any_size_is_captured_for_one():
+    def program(x):
+        y = x * 2
+        return y + len("a" * x.shape[0])
+
+    compiled = framesmith.compile(program)
+    for n in (3, 5, 9):
+        alike(compiled(torch.ones(n)), program(torch.ones(n)))
+
+
+def test_a_break_stays_one_at_any_size(captures):
+    def program(x):
+        y = x * 2
+        framesmith.graph_break()
+        return y + x.shape[0]
+
+    compiled = framesmith.compile(program)
+    for n in (3, 5, 9, 20):
+        alike(compiled(torch.ones(n)), program(torch.ones(n)))
+    assert len(captures) == 4
+
+
+def test_an_error_of_the_programs_is_eagers():
+    compiled = framesmith.compile(lambda x: x.view(4, -1))
+    for n in (4, 8, 12):
+        alike(compiled(torch.ones(n)), torch.ones(n).view(4, -1))
+    with pytest.raises(RuntimeError, match="shape"):
+        compiled(torch.ones(7))
+
+
+def test_code_for_all_sizes_may_assume_nothing_more():
+    env = ShapeEnv()
+    s = env.new_symbol(5, "x")
+    env.closed = True
+    with pytest.raises(GuardError, match="do not decide"):
+        env.guard(eq(s, 5))
+
+
+def test_a_kernel_in_the_cache_answers_for_other_sizes(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    for sizes in ((5, 6), (40, 3)):
+        compiled = framesmith.compile(lambda x: x.softmax(0) @ x.t(), dynamic=True)
+        for n in sizes:
+            x = torch.randn(n, n + 1)
+            alike(compiled(x), x.softmax(0) @ x.t())
+        framesmith.reset()
+
+
+def test_the_log_says_what_is_assumed(capfd):
+    log.configure("guards")
+    try:
+        framesmith.compile(lambda x: x * 2 if x.shape[0] < 9 else x, dynamic=True)(torch.ones(5, 1))
+    finally:
+        log.configure("")
+    shown = capfd.readouterr().err
+    assert "[any, 1]" in shown and "s0 >= 2" in shown and "s0 <= 8" in shown
