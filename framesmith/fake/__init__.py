@@ -2,6 +2,12 @@
 
 from framesmith.fake import (  # noqa: F401  each registers the rows of its table
     fused,
+    handlers_arithmetic,
+    handlers_copies,
+    handlers_data,
+    handlers_nn,
+    handlers_random,
+    handlers_views,
     masks,
     recurrent,
     rules_attention,
@@ -14,7 +20,6 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
     rules_reductions,
     rules_training,
     rules_views,
-    special,
 )
 from framesmith.fake.constant_eval import known_value
 from framesmith.fake.recorder import Recorder, dispatch_restored
