@@ -46,15 +46,12 @@ def module_of(path):
 
 
 def imports_of(path):
-    """(line, dotted module, is inside a function) of each import; a `from` import also names what it takes."""
+    """(line, dotted module, is inside a function) of each import, for type checkers alone or not; a `from` import also
+    names what it takes."""
     tree = ast.parse(path.read_text())
     inside = {id(n) for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef))
               for n in ast.walk(f)}
-    typing_only = {id(n) for i in ast.walk(tree) if isinstance(i, ast.If) and "TYPE_CHECKING" in ast.unparse(i.test)
-                   for n in ast.walk(i)}
     for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name, id(node) in inside

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from framesmith.fake.handlers import classify, functional, handles, positional, store
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor
 from framesmith.util.errors import Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 
 
 @handles(aten.logical_not_.default, aten.logical_and_.default, aten.logical_or_.default, aten.logical_xor_.default)
-def logical_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def logical_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Write a logical result. Autograd knows nothing of these: what they write keeps the history that it had."""
     if rec.keeps_history and rec.keeps_history(args[0]):
         raise Unsupported(f"{func} on a tensor that requires grad", hint="make a new tensor")
@@ -25,7 +23,7 @@ def logical_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.polygamma_.default)
-def polygamma_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def polygamma_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Write the functional form, whose first argument is the order."""
     x, order = positional(func, args, kwargs)
     store(rec, x, functional(rec, aten.polygamma.default, (order, x), {}), func, args, kwargs)
@@ -37,7 +35,7 @@ _CONJUGATED = {aten.dot.default: (True, True), aten.vdot.default: (False, True)}
 
 
 @handles(*_CONJUGATED)
-def dot(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def dot(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record a product of conjugates as the conjugate of a product."""
     x, y = positional(func, args, kwargs)
     if any(type(v) is not FakeTensor for v in (x, y)) or (x.is_conj(), y.is_conj()) != _CONJUGATED[func]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, keep_apart, positional, store, view
 from framesmith.fake.layout import same_shape, suggested_format
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, dense, is_differentiable
 from framesmith.prims.promotion import result_dtype
 from framesmith.util.errors import DataDependent, Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 
 
 @handles(aten.lift_fresh.default, aten.lift.default, aten.lift_fresh_copy.default)
-def lift_fresh(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def lift_fresh(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record a tensor that the program makes from Python data: a new one at each call of the graph."""
     source = args[0]
     if isinstance(source, FakeTensor):
@@ -29,7 +27,7 @@ def lift_fresh(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.to.dtype)
-def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def to_dtype(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     given = positional(func, args, kwargs)
     left_out: tuple[Any, ...] = (False, False, None)
     source, dtype, _, copied, memory_format = (*given, *left_out[len(given) - 2 :])
@@ -43,14 +41,14 @@ def to_dtype(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.to.device)
-def to_device(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def to_device(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record a move to a device, which the program may name without an index."""
     rec.on_current_device |= torch.device(positional(func, args, kwargs)[1]).type == "cuda"
     return composite(rec, func, args, kwargs)
 
 
 @handles(aten._to_copy.default)
-def to_copy(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def to_copy(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record a cast, also of a Python number, which a function transform has cast itself."""
     if type(args[0]) in (bool, int, float):
         args = (rec.number(args[0], _NATURAL[type(args[0])]),)
@@ -61,7 +59,7 @@ _NATURAL = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
 @handles(aten.copy_.default)
-def copy_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def copy_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Write another tensor, or a view of the same memory that does not meet what is written."""
     target, source = args[0], args[1]
     if isinstance(source, FakeTensor):
@@ -69,7 +67,7 @@ def copy_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return _copied(rec, target, source)
 
 
-def _copied(rec: Recorder, target: FakeTensor, source: Any) -> FakeTensor:
+def _copied(rec: Recording, target: FakeTensor, source: Any) -> FakeTensor:
     """Write the source itself if nothing is stretched, cast or laid out anew, and no history goes on; else a copy."""
     if not isinstance(source, FakeTensor):
         source = rec.constant(source)
@@ -84,7 +82,7 @@ def _copied(rec: Recorder, target: FakeTensor, source: Any) -> FakeTensor:
 
 
 @handles(aten.fill_.Tensor, aten.fill_.Scalar, aten.zero_.default)
-def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def fill_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Write `full` of the target's metadata: its old value is not read."""
     target = args[0]
     value = args[1] if len(args) > 1 else 0
@@ -103,7 +101,7 @@ def fill_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.fill_diagonal_.default)
-def fill_diagonal_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def fill_diagonal_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     target, value = args[0], args[1]
     if target.dim() != 2 or len(args) > 2:
         raise DataDependent("fill_diagonal_ of more than two dimensions or with wrap")
@@ -113,7 +111,7 @@ def fill_diagonal_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten._efficientzerotensor.default)
-def zero_tensor(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def zero_tensor(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record the missing tangent of forward-mode differentiation as plain zeros, since nothing but torch may see a
     tensor without memory."""
     options = {"dtype": kwargs.get("dtype") or torch.get_default_dtype(), "device": kwargs.get("device")}
@@ -121,7 +119,7 @@ def zero_tensor(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.cat.default)
-def cat(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def cat(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Leave tensors of shape [0] out, which count for nothing in eager but for their gradients. What is left alone is
     copied."""
     tensors, dim = (*positional(func, args, kwargs), 0)[:2]

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, positional, with_values
+from framesmith.fake.recording import Recording
 from framesmith.util.errors import DataDependent, Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 
 
 @handles(aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default)
-def needs_value(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def needs_value(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Compute the value of what depends on constants alone."""
     return with_values(rec, func, args, kwargs, "the value is known at run time only")
 
 
 @handles(aten.index.Tensor)
-def index(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def index(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, indices = args
     if any(t is not None and t.dtype in _MASKS for t in indices):
         indices = _numbered(rec, source, indices)
@@ -32,7 +30,7 @@ def index(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 _MASKS = (torch.bool, torch.uint8)
 
 
-def _numbered(rec: Recorder, source: Any, indices: Any) -> list:
+def _numbered(rec: Recording, source: Any, indices: Any) -> list:
     """Replace known masks among the indices by the numbers of their elements, one tensor a dimension, as eager does."""
     out: list = []
     for t in indices:
@@ -47,7 +45,7 @@ def _numbered(rec: Recorder, source: Any, indices: Any) -> list:
 
 
 @handles(aten.one_hot.default)
-def one_hot(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def one_hot(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     index, classes = (*positional(func, args, kwargs), -1)[:2]
     if classes <= 0:
         raise DataDependent("one_hot without a number of classes needs the tensor's data")
@@ -60,7 +58,7 @@ def one_hot(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.repeat_interleave.self_Tensor)
-def repeat_interleave(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def repeat_interleave(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     if kwargs.get("output_size") is not None:
         return functional(rec, func, args, kwargs)
     source, repeats, dim = (*args, None)[:3]
@@ -81,7 +79,7 @@ def repeat_interleave(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> An
 
 
 @handles(aten.is_pinned.default)
-def is_pinned(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> bool:
+def is_pinned(rec: Recording, func: Any, args: tuple, kwargs: dict) -> bool:
     if torch.cuda.is_available():
         raise Unsupported("whether memory is pinned")
     return False

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, store
 from framesmith.fake.infer import is_empty
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 
 
 @handles(aten.embedding_bag.padding_idx, aten.embedding_bag.default, aten._embedding_bag.default)
-def embedding_bag(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def embedding_bag(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record the forward alone: without autograd, whether the weight asks for a gradient does not matter."""
     given = positional(func, args, kwargs)
     if func is not aten._embedding_bag.default:
@@ -37,7 +35,7 @@ def embedding_bag(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.batch_norm.default)
-def batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def batch_norm(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record the functional form, and in training the writes of the running statistics. Eager normalises nothing of an
     empty tensor, whose kernels would divide by zero, and writes nothing."""
     x, weight, bias, mean, var, training, momentum, eps, _ = positional(func, args, kwargs)
@@ -52,7 +50,7 @@ def batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
-def native_batch_norm(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def native_batch_norm(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     x, weight, bias, mean, var, training, momentum, eps, *_ = positional(func, args, kwargs)
     if not training or mean is None or var is None:
         return functional(rec, aten.native_batch_norm.default, (x, weight, bias, mean, var, training, momentum, eps),

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, store
 from framesmith.fake.layout import dense_order
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
+from framesmith.fake.recording import Recording
 
 aten = torch.ops.aten
 
 
 @handles(aten.dropout.default)
-def dropout(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def dropout(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, p, train = positional(func, args, kwargs)
     if p == 0 or not train and 0 <= p <= 1:
         return source
@@ -25,7 +23,7 @@ def dropout(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.bernoulli_.float)
-def bernoulli_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def bernoulli_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record the functional form, which has no default probability and draws for a contiguous tensor."""
     target, p = (*positional(func, args, {}), 0.5)[:2]
     outwards = dense_order(target.shape, [target.stride()])
@@ -51,7 +49,7 @@ def _draws_as_in_memory() -> bool:
 
 
 @handles(aten.rrelu_with_noise.default)
-def rrelu_with_noise(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def rrelu_with_noise(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record the functional form, and in training the write of the slopes drawn to `noise`."""
     given = positional(func, args, kwargs)
     filled: tuple = (*given[:5], *(0.125, 1 / 3, False)[len(given) - 2 :])
@@ -64,7 +62,7 @@ def rrelu_with_noise(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any
 
 
 @handles(aten.rrelu_with_noise_.default)
-def rrelu_with_noise_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def rrelu_with_noise_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Write what the form that writes `noise` alone gives."""
     store(rec, args[0], rrelu_with_noise(rec, func, args, kwargs), func, args, kwargs)
     return args[0]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, view
 from framesmith.fake.layout import geometry, infer_size, is_dense, view_strides
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.graph.traversal import ancestors, last_node
 from framesmith.util.errors import Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 
@@ -26,14 +24,14 @@ def _same_alias(fake: FakeTensor) -> FakeTensor:
 
 
 @handles(aten.detach.default, aten.alias.default)
-def detach(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def detach(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source = args[0]
     if rec.follows_grad and (func is aten.alias.default or not _is_fresh(rec, source)):  # gradients may end here
         return view(rec, func, args, kwargs)
     return _same_alias(source if isinstance(source, FakeTensor) else rec.constant(source))
 
 
-def _is_fresh(rec: Recorder, x: Any) -> bool:
+def _is_fresh(rec: Recording, x: Any) -> bool:
     """Return whether the torch call that is being recorded has just made a tensor: torch's factories detach what they
     give."""
     if not isinstance(x, FakeTensor) or x._alias.parent is not None:
@@ -43,14 +41,14 @@ def _is_fresh(rec: Recorder, x: Any) -> bool:
 
 
 @handles(aten.detach_.default)
-def detach_(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def detach_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     if rec.follows_grad and any(n.meta.get("requires_grad") for n in ancestors([rec.nodes(args[0])])):
         raise Unsupported("detach_ where tensors require grad", hint="use detach()")
     return args[0]
 
 
 @handles(aten.reshape.default)
-def reshape(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record a view where the strides allow it, else one node that copies."""
     source, wanted = positional(func, args, kwargs)
     if not isinstance(source, FakeTensor):
@@ -64,7 +62,7 @@ def reshape(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.as_strided.default)
-def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record a view of the storage's base, of which `as_strided` speaks, detached if the source is."""
     source, size, stride, offset = (*positional(func, args, kwargs), None)[:4]
     offset = source.storage_offset() if offset is None else offset
@@ -96,7 +94,7 @@ def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.split.Tensor, aten.unsafe_split.Tensor)
-def split(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def split(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, size, dim = (*positional(func, args, kwargs), 0)[:3]
     total = source.shape[dim]
     if size == 0:
@@ -106,7 +104,7 @@ def split(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 @handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
-def split_with_sizes(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def split_with_sizes(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, sizes, dim = (*positional(func, args, kwargs), 0)[:3]
     parts, start = [], 0
     for size in sizes:
@@ -121,7 +119,7 @@ def split_with_sizes(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any
 
 
 @handles(aten.unbind.int)
-def unbind(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def unbind(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, dim = (*positional(func, args, kwargs), 0)[:2]
     return _several(func, [view(rec, aten.select.int, (source, dim, i), {}) for i in range(source.shape[dim])])
 
@@ -134,5 +132,5 @@ def _several(func: Any, views: list[FakeTensor]) -> list[FakeTensor]:
     return views
 
 
-def _slice(rec: Recorder, source: FakeTensor, dim: int, start: Any, end: Any) -> Any:
+def _slice(rec: Recording, source: FakeTensor, dim: int, start: Any, end: Any) -> Any:
     return view(rec, aten.slice.Tensor, (source, dim, start, end), {})

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from framesmith.fake.constant_eval import Content
 from framesmith.fake.dynamic_scalars import Number, entered
 from framesmith.fake.handlers import HANDLERS, classify
 from framesmith.fake.layout import meets_itself, strides_like
 from framesmith.fake.outputs import apart
+from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, as_lazy_as, current_device, metadata_of, new_fake
 from framesmith.fake.views import PUT_BACK
