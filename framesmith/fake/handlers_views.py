@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, view
-from framesmith.fake.layout import geometry, infer_size, is_dense, view_strides
+from framesmith.fake.layout import geometry, infer_size, view_strides
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.graph.traversal import ancestors, last_node
+from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from framesmith.fake.layout import is_dense
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.graph.launch import Launch, Memory, MemoryWindow
+from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten

@@ -159,8 +159,3 @@ def memory_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ..
 def _magnitude(step: Expr) -> int:
     """A stand-in for the size of a symbolic stride: more factors, larger."""
     return 1 << (20 * sum(1 for _ in step.text.split("*")))
-
-
-def is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
-    """Return whether the elements fill one block of memory without gaps or overlap."""
-    return same_layout(shape, stride, strides_in_order(shape, memory_order(shape, stride)))

@@ -12,6 +12,7 @@ Conventions that every prim keeps, and that every consumer may rely on:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,10 +43,7 @@ def size_of(value: Any) -> Size:
 
 def numel(shape: Sequence[Size]) -> Size:
     """The number of elements of a shape."""
-    total: Any = 1
-    for size in shape:
-        total = size * total
-    return size_of(total)
+    return size_of(math.prod(shape))
 
 
 class Spec:

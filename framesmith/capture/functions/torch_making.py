@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.layout import is_dense
+from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
