@@ -17,7 +17,7 @@ from framesmith.codegen.triton.product import Shape, product_of, programs, write
 from framesmith.codegen.triton.scalar_params import kind_of, word_text
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.statements import statement
-from framesmith.codegen.triton.steps import Block, blocks, expressions
+from framesmith.codegen.triton.steps import Block, blocks
 from framesmith.codegen.triton.tile_shape import Dim, form
 from framesmith.codegen.triton.tuning import STEP, Config, Sizes, choose
 from framesmith.codegen.triton.types import type_row
@@ -356,7 +356,7 @@ def _batch(s: State) -> None:
         for op in ops:
             statement(s, op)
         return
-    moving = next(k for k, op in enumerate(ops) if s.of(*expressions(op)))
+    moving = next(k for k, op in enumerate(ops) if s.of(*op.expressions))
     for op in ops[:moving]:
         statement(s, op)
     s.out.line(f"{EXTENT} = tl.load(table + {len(params)}){'' if s.wide else '.to(tl.int32)'}")
