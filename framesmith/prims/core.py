@@ -141,10 +141,12 @@ def define(
     meta: Callable[..., Any],
     *,
     outputs: int = 1,
-    extern: Callable[..., ExternCall | None] | None = None,
+    extern: torch._ops.OpOverload | Callable[..., ExternCall | None] | None = None,
     doc: str = "",
 ) -> Prim:
-    """Add one row to the table. `extern(*args)` names an ATen call equal to the prim, for a consumer without a row."""
+    """Add one row to the table. `extern(*args)` names an ATen call equal to the prim, for a consumer without a row; an
+    overload is called with the prim's own arguments."""
     assert kind in KINDS and name not in table, name
-    prim = table[name] = Prim(name, kind, eager, meta, outputs=outputs, extern=extern, doc=doc)
+    call = (lambda *args: (extern, args)) if isinstance(extern, torch._ops.OpOverload) else extern
+    prim = table[name] = Prim(name, kind, eager, meta, outputs=outputs, extern=call, doc=doc)
     return prim
