@@ -19,6 +19,7 @@ from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import DataDependent, Unsupported
+from framesmith.util.tables import entry
 
 aten = torch.ops.aten
 Handler = Callable[[Recording, Any, tuple, dict], Any]
@@ -28,14 +29,8 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def handles(*funcs: Any) -> Callable[[Handler], Handler]:
-    """Registers a row of HANDLERS."""
-
-    def register(handler: Handler) -> Handler:
-        for func in funcs:
-            HANDLERS[func] = handler
-        return handler
-
-    return register
+    """Register a row of HANDLERS."""
+    return entry(HANDLERS, *funcs)
 
 
 def classify(func: Any) -> Handler:

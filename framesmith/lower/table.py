@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from framesmith.util.tables import entry
+
 Row = Callable[..., Any]
 
 # prim name -> row(ctx, spec, *args) -> Value (or tuple of Values), or None: call eager's kernel instead
@@ -32,25 +34,13 @@ _KERNEL_DTYPES = frozenset(
 
 
 def lowers(*prims: str) -> Callable[[Row], Row]:
-    """Registers the row of one or several prims."""
-
-    def register(row: Row) -> Row:
-        for prim in prims:
-            PRIM_ROWS[prim] = row
-        return row
-
-    return register
+    """Register the row of one or several prims."""
+    return entry(PRIM_ROWS, *prims)
 
 
 def lowers_extern(*targets: Any) -> Callable[[Row], Row]:
-    """Registers the row of one or several operators that reach lowering undecomposed."""
-
-    def register(row: Row) -> Row:
-        for target in targets:
-            EXTERN_ROWS[target] = row
-        return row
-
-    return register
+    """Register the row of one or several operators that reach lowering undecomposed."""
+    return entry(EXTERN_ROWS, *targets)
 
 
 def unsupported_dtype(dtype: torch.dtype) -> bool:
