@@ -188,9 +188,6 @@ class Bitcast(Op):
     dtype: torch.dtype
 
 
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford")
-
-
 @dataclass(slots=True, eq=False)
 class Reduce(Op):
     """Accumulates over the reduction loops around it; stands directly in the body of a `Loop` with `reduce=True`.

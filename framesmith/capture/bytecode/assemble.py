@@ -145,12 +145,4 @@ def assemble(code: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler
         co_exceptiontable=exception_table(handlers, starts))
 
 
-def roundtrip(code: CodeType, dec: Decoded) -> CodeType:
-    """`code` laid out again, unchanged in meaning (a check of the assembler)."""
-    return assemble(code, dec.instrs, dec.handlers, code.co_varnames, argcount=code.co_argcount,
-                    cellvars=code.co_cellvars,
-                    freevars=code.co_freevars, old=dec, stacksize=code.co_stacksize).replace(
-        co_posonlyargcount=code.co_posonlyargcount, co_kwonlyargcount=code.co_kwonlyargcount, co_flags=code.co_flags)
-
-
-__all__ = ["assemble", "exception_table", "instr", "line_table", "localsplus_names", "roundtrip"]
+__all__ = ["assemble", "exception_table", "instr", "line_table", "localsplus_names"]

@@ -11,7 +11,6 @@ from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
 from .base import Bound, Tracker, by_class, has_member
-from .constants import Const
 
 
 class Sequence(Tracker):
@@ -273,8 +272,3 @@ class Slice(Tracker):
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.fold(self.real(tracer).indices, tuple(a.real(tracer) for a in args))
-
-
-def constant_items(items: list[Tracker]) -> bool:
-    """True if every element is a constant."""
-    return all(isinstance(i, Const) for i in items)
