@@ -397,12 +397,19 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of work: the operator and the user's line, for comments and reports."""
+    """The origin of work: the operator and the user's line, for comments, and for reports the number of the operator's
+    node in the graph that was compiled."""
 
     op: str
     file: str = ""
     line: int = 0
     function: str = ""
+    node: int = -1
+
+    @property
+    def place(self) -> str:
+        """The user's line as text, or ""."""
+        return f"{self.file}:{self.line} in {self.function}" if self.file else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

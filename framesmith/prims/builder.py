@@ -130,13 +130,13 @@ def _raw(arg: Any) -> Any:
 
 class Builder:
     """Adds nodes to `graph`. Every prim is a method; `out` and `source` are the spec(s) and the node of the ATen call
-    being replaced."""
+    being replaced, `number` the place of that node in its graph."""
 
     def __init__(self, graph: fx.Graph, rounding: bool = False) -> None:
         self.graph = graph
         self.rounding = rounding
         self.stack: Any = ()
-        self.origin = ""
+        self.origin, self.number = "", -1
         self.out: Any = None
         self.source: fx.Node | None = None
         self._known: dict[Any, Any] = {}
@@ -149,7 +149,7 @@ class Builder:
     def node(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> fx.Node:
         """A raw node with its metadata."""
         node = self.graph.create_node("call_function", target, args, kwargs)
-        node.meta = {"val": val, "stack": self.stack, "origin": self.origin}
+        node.meta = {"val": val, "stack": self.stack, "origin": self.origin, "number": self.number}
         return node
 
     def emit(self, prim: Prim, args: tuple[Any, ...]) -> Any:

@@ -129,7 +129,8 @@ class _Decomposition:
         """16-bit results of operators: surely numbers of their dtype."""
 
     def run(self) -> fx.Graph:
-        for node in self.old.nodes:
+        for number, node in enumerate(self.old.nodes):
+            self.b.number = number
             self.env[node] = getattr(self, node.op)(node)
         dce(self.new)
         return self.new
