@@ -22,8 +22,6 @@ from framesmith.capture.sources import Guard, Source
 from framesmith.capture.trackers.keys import lasts
 from framesmith.util.errors import GuardError
 
-__all__ = ["GuardTree", "Miss", "compile_guards", "why_missed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Miss:

@@ -109,6 +109,3 @@ def _copied(tracer: Any, x: FakeTensor, key: tuple[Any, ...], dims: list[int], n
         y = torch.ops.aten.index.Tensor(y, [None] * dim + [number.fake()])
     tracer.copies.append((x, y, version))
     return y
-
-
-__all__ = ["OBSERVERS", "CopySeen", "Copies", "indexed", "selected"]

@@ -20,10 +20,6 @@ from types import (
 )
 from typing import Any
 
-__all__ = ["Applied", "Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard",
-           "Item",
-           "KINDS", "Local", "MISSING", "Made", "Pinned", "Slot", "Source", "TensorSpec", "TypeOf"]
-
 
 class _Missing:
     """The value of a name that must be absent from a namespace."""

@@ -277,6 +277,3 @@ class _Answer:
 
 class _CapturedTypeError(t.CapturedError, TypeError):
     """A TypeError of the program's, for which PyTorch's operators return NotImplemented."""
-
-
-__all__ = ["TorchFunctions"]

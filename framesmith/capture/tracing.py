@@ -69,6 +69,3 @@ def traced(tb: TracebackType | None) -> t.Tracker:
     for entry in reversed(entries):
         found = t.Traceback(*entry, found)
     return found
-
-
-__all__ = ["raised_at", "trace", "traced"]

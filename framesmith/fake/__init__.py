@@ -1,6 +1,6 @@
 """Tensors without storage, and the recorder that turns calls on them into a graph of functional ATen operators."""
 
-from framesmith.fake import (  # noqa: F401  each registers the rows of its table
+from framesmith.fake import (  # each registers the rows of its table
     fused,
     handlers_arithmetic,
     handlers_copies,
@@ -24,5 +24,3 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
 from framesmith.fake.constant_eval import known_value
 from framesmith.fake.recorder import Recorder, dispatch_restored
 from framesmith.fake.tensor import FakeTensor
-
-__all__ = ["FakeTensor", "Recorder", "dispatch_restored", "known_value"]

@@ -79,6 +79,3 @@ def _run(node: Node, values: dict[Node, Any], device: torch.device | None) -> An
 
     kwargs = {k: device if k == "device" and device is not None else read(v) for k, v in node.kwargs.items()}
     return node.target(*read(node.args), **kwargs)  # type: ignore[operator]
-
-
-__all__ = ["known_value"]

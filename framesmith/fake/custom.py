@@ -82,6 +82,3 @@ def functionalised(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     for w, copied in zip(written, copies):
         rec.write(w._alias, copied._alias.node)
     return None if not made else made[0] if len(func._schema.returns) == 1 else made
-
-
-__all__ = ["Functional", "functionalised"]

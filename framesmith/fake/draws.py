@@ -45,6 +45,3 @@ def decided(rec: Recording, fake: FakeTensor) -> bool | None:
         return None
     found = test(number)
     return None if found is None else found is meaning
-
-
-__all__ = ["decided"]

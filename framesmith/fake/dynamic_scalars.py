@@ -257,5 +257,3 @@ ROWS: dict[Any, Row] = {
                      aten.addcmul_.default, aten.addcdiv_.default, aten.masked_fill_.Scalar, aten.clamp_.default,
                      aten.remainder_.Scalar), _in_place),
 }
-
-__all__ = ["Number", "entered"]

@@ -17,7 +17,6 @@ from framesmith.fake.infer import infer, true_error
 from framesmith.fake.layout import geometry, meets, meets_itself, same_shape
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
-from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import DataDependent, Unsupported
 from framesmith.util.tables import entry
 
@@ -321,6 +320,3 @@ def positional(func: Any, args: tuple, kwargs: dict) -> tuple:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, (list, tuple, torch.Size)) else value
-
-
-__all__ = ["HANDLERS", "PUT_BACK", "classify", "composite", "functional", "handles", "positional", "store", "view"]

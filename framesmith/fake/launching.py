@@ -70,6 +70,3 @@ def again(rec: Recording, node: Node, args: Sequence[Any]) -> tuple[FakeTensor, 
     vals = tuple([new_fake(tuple(x.shape), x.stride(), x.dtype, x.device) for x in node.meta["val"]])
     return rec.results(rec.emit(node.target, tuple([rec.nodes(a) for a in args]), vals),  # type: ignore[no-any-return]
                        vals)
-
-
-__all__ = ["Memories", "again", "record_launch"]

@@ -70,6 +70,3 @@ def _of_numbers(value: torch.Tensor) -> torch.Tensor:
     else an empty tensor."""
     open_, shut = value == 0, value <= torch.finfo(value.dtype).min
     return open_ if bool((open_ | shut).all()) else torch.empty(0, dtype=torch.bool)
-
-
-__all__: list[str] = []

@@ -78,6 +78,3 @@ def _copy(rec: Recording, node: Node, fake: FakeTensor) -> Node:
     if preserved_strides(fake) == fake.stride():
         return rec.emit(aten.clone.default, (node,), fake)
     return rec.laid_out(node, fake)
-
-
-__all__ = ["apart", "is_detached", "memory_of"]

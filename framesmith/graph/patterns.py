@@ -290,7 +290,3 @@ def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_is_same, a, b))
     return a is b or (type(a) in _PLAIN and type(b) in _PLAIN and a == b)
-
-
-__all__ = ["Match", "Operator", "Pattern", "Through", "arguments", "match", "p", "rewrite", "tensors",
-           "values"]

@@ -218,6 +218,3 @@ def _needed(ops: Sequence[Op], result: Op) -> list[Op]:
                   getattr(op, "rhs", None)):
             todo += [symbols[s] for s in (e.free if isinstance(e, Expr) else ()) if s in symbols]
     return [*[op for op in ops if id(op) in found and op is not result], result]
-
-
-__all__ = ["lower_attention"]

@@ -227,6 +227,3 @@ def record(call: CompiledGraph, plan: Plan, targets: Iterable[Any], places: Sequ
             recorder.tell(f"{target} is tagged as one that cannot be recorded", dict(places).get(str(target), ""))
             return
     call.record(recorder, limit)
-
-
-__all__ = ["Recorder", "cuda_graph_memory", "record"]

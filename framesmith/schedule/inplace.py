@@ -151,6 +151,3 @@ def _ancestors(op: Op) -> frozenset[Op]:
             found.add(at)
             left += at.args
     return frozenset(found)
-
-
-__all__ = ["in_place"]

@@ -2,5 +2,3 @@
 
 from .assemble import assemble, instr
 from .decode import Decoded, Handler, Instr, decode, decoded, localsplus_names
-
-__all__ = ["Decoded", "Handler", "Instr", "assemble", "decode", "decoded", "instr", "localsplus_names"]

@@ -398,5 +398,3 @@ for _name, _copies in (("asarray", False), ("ascontiguousarray", False), ("array
 BUILTIN_KINDS["ufunc"] = _ufunc
 BUILTIN_KINDS["_ArrayFunctionDispatcher"] = _dispatched
 OUTSIDE["numpy.ndarray"] = _outside
-
-__all__ = ["array_of", "made_of_array"]

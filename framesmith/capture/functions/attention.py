@@ -130,5 +130,3 @@ _ALIKE = frozenset((aten.index.Tensor, aten._to_copy.default, aten.full.default,
                     aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_ones.default,
                     aten.new_zeros.default,
                     aten.detach.default, aten.alias.default, aten.clone.default, aten.zeros.default, aten.ones.default))
-
-__all__: list[str] = []

@@ -185,6 +185,3 @@ def _strides(size: tuple[int, ...], query: FakeTensor) -> tuple[int, ...]:
     """The last dimension innermost and the others in the order that they have in the query."""
     order = [*sorted([2, 1, 0], key=lambda dim: query.stride(dim))[::-1], 3]
     return strides_in_order(size, order)
-
-
-__all__ = ["attention"]

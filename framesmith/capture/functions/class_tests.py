@@ -202,5 +202,3 @@ def _subclasses(tracer: Any, kind: t.Const, args: Args, kwargs: Kwargs) -> t.Tra
 
 for _meta in (type, abc.ABCMeta):
     CONSTANT_METHODS[(_meta, "__subclasses__")] = _subclasses
-
-__all__ = ["class_test"]

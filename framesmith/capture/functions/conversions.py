@@ -79,6 +79,3 @@ def _answer(tracer: Any, kind: type, x: t.Object, name: str) -> t.Tracker:
 
 for _kind in (int, float):
     calls(_kind)(_scalar(_kind))
-
-
-__all__: list[str] = []

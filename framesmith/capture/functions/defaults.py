@@ -72,5 +72,3 @@ def _seed_generator(tracer: Any, generator: t.Const, args: Args, kwargs: Kwargs)
 CONSTANT_METHODS[(torch.Generator, "manual_seed")] = _seed_generator
 CONSTANT_METHODS[(torch.device, "__enter__")] = _enter
 CONSTANT_METHODS[(torch.device, "__exit__")] = _exit
-
-__all__: list[str] = []

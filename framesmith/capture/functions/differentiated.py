@@ -287,5 +287,3 @@ def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 _ONCE = "trying to differentiate twice a function that was marked with @once_differentiable"
 CODES[id(own.once_differentiable(lambda ctx: None).__code__)] = _once
-
-__all__: list[str] = []

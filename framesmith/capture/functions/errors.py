@@ -302,6 +302,3 @@ def traceback_of(error: t.Tracker) -> t.Tracker:
     if isinstance(error, t.Error) and error.value is None:
         return error.attrs.get("__traceback__", t.NONE)
     raise Unsupported("the traceback of an exception that was made outside")
-
-
-__all__ = ["is_group", "matcher", "members", "new_error", "prep_reraise", "split", "traceback_of"]

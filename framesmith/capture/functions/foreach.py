@@ -65,5 +65,3 @@ _fused(fused.adam, torch._fused_adam_)
 _fused(fused.adamw, torch._fused_adamw_)
 _fused(fused.sgd, torch._fused_sgd_)
 _fused(fused.adagrad, torch._fused_adagrad_)
-
-__all__: list[str] = []

@@ -178,6 +178,3 @@ def _itself(tracer: Any, x: t.Tracker) -> Any:
         raise Unsupported("a kernel that the frame makes")
     tracer.guard(x.source, "id", x.value)
     return x.value
-
-
-__all__: list[str] = []

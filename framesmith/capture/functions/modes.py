@@ -72,6 +72,3 @@ def _pop(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(torch._C._get_privateuse1_backend_name)
 def _backend_name(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.fold_call(torch._C._get_privateuse1_backend_name, args, kwargs)
-
-
-__all__: list[str] = []

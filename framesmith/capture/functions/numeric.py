@@ -35,6 +35,3 @@ def _scalar(tracer: Any, fn: Any, value: Any) -> t.Tracker:
     if type(value).__name__ == "ndarray":
         raise Unsupported(f"NumPy function {fn.__name__} gives an array", hint="use torch's function")
     return tracer.made(value)
-
-
-__all__ = ["dispatched_number", "ufunc_of_numbers"]

@@ -78,5 +78,3 @@ def _branching(name: str, python: Callable[..., None]) -> None:
 _branching("radam", branching.radam)
 _branching("asgd", branching.asgd)
 CODES[id(own._use_grad_for_differentiable(lambda self: None).__code__)] = _use_grad
-
-__all__: list[str] = []

@@ -62,7 +62,6 @@ _fallbacks("heapq", _heapq)
 _fallbacks("bisect", _bisect)
 
 
-
 def iterates(python: Any, fn: Any, *places: int, cls: Any = None) -> None:
     """Calls of `fn` make an iterator of class `cls` (itself), whose values `python` gives. At once it asks the
     arguments at `places` for their iterators; at all, if there are none."""
@@ -122,12 +121,9 @@ OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda tracer, self: tracer.made(p
                                                                                                        {})
 
 
-
 def _fromkeys(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
     return tracer.made(py.fromkeys).call(tracer, [tracer.made(self.value), *args],
                                          kwargs) if args and issubclass(self.value, dict) else None
 
 
 CONSTANT_METHODS[(type, "fromkeys")] = _fromkeys
-
-__all__ = ["states"]

@@ -70,6 +70,3 @@ def _inside(tracer: Any, fn: t.Function) -> Any:
                [*made.__annotations__.values(), *(made.__defaults__ or ()), *made.__kwdefaults__.values()])):
         raise Unsupported(f"the signature of {fn.describe()}")
     return made
-
-
-__all__ = ["SameAnnotations"]

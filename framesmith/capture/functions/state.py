@@ -74,8 +74,6 @@ def _has_override_among(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(tracer.asks(*[x for x in args if isinstance(x, t.Tensor)]) or bool(overriding(tracer, args)))
 
 
-
-
 _read(torch.distributed.is_available, torch.overrides.is_tensor_method_or_property)
 
 
@@ -122,6 +120,3 @@ def _annotate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
        torch.set_rng_state, torch.get_rng_state, torch.initial_seed, torch.seed)
 def _refuse(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a change or a reading of torch's global state")
-
-
-__all__: list[str] = []

@@ -79,6 +79,3 @@ def _new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     of_tensor = len(args) == 2 and isinstance(args[1], t.Tensor)
     data = args[1] if of_tensor else CALLS[torch.Tensor](tracer, args[1:], kwargs)
     return tracer.as_subclass(data, args[0].real(tracer))
-
-
-__all__: list[str] = []

@@ -121,6 +121,3 @@ def _with_attributes(tracer: Any, x: t.Tensor, made: t.Tracker) -> t.Tracker:
     if x.attrs or x.value is not None and x.value.__dict__:
         raise Unsupported("a copy of a tensor with attributes of its own")
     return made
-
-
-__all__ = ["other_memory", "same_memory"]

@@ -149,5 +149,3 @@ def _tensor(tracer: Any, value: Any) -> t.Tracker:
 
 MADE[torch.Tensor] = _tensor
 MADE[t.Handed] = lambda tracer, value: value.tracker
-
-__all__: list[str] = []

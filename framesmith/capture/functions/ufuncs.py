@@ -169,5 +169,3 @@ _OPERATORS = {
 }
 METHODS.setdefault(t.Array, {}).update({"<operator>": _operator, "<inplace>": _in_place,
                                          "__abs__": lambda tracer, x: _operator(tracer, "abs", [x])})
-
-__all__ = ["UFUNCS", "cast", "dtype_of", "of_tensor", "run", "ufunc"]

@@ -25,21 +25,3 @@ from .supers import Super, super_of
 from .symbolic_number import SymbolicNumber, symbolic
 from .tensors import Sym, Tensor, TensorMethod, is_accessor, is_users
 from .weak import WeakRef
-
-__all__ = [
-    "Address", "AddressKey", "Array", "Backward", "Bound", "Builtin", "ByRow", "CHANGES", "CapturedError", "Cell",
-    "CheckedIter",
-    "Chosen", "Class",
-    "Const", "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Draw", "Error", "FALSE", "Fixed", "FrameEnd",
-    "Function", "FunctionsGuard",
-    "Generator",
-    "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "SymbolicNumber", "Lazy",
-    "List", "MadeClass",
-    "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback",
-    "PyModule", "SameElements",
-    "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod",
-    "Traceback", "Tracker",
-    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered",
-    "is_own_sequence",
-    "is_plain_tuple", "lasts", "symbolic", "is_accessor", "is_users", "mapped", "ClassDict", "super_of", "zipped",
-]

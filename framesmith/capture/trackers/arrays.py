@@ -95,5 +95,3 @@ _ATTRIBUTES = {
     "T": lambda x, tracer: x.get(tracer, "transpose").call(tracer, [], {}),
     "__class__": lambda x, tracer: tracer.made(x.pytype()),
 }
-
-__all__ = ["DTYPES", "Array"]

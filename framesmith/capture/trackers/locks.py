@@ -95,5 +95,3 @@ _METHODS: dict[str, Any] = {
     "locked": lambda tracer, self: boolean(self.locked(tracer)),
     "_is_owned": lambda tracer, self: boolean(self.locked(tracer)),
 }
-
-__all__ = ["Lock"]

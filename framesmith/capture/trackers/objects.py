@@ -26,7 +26,7 @@ from framesmith.util.errors import Unsupported
 from ..sources import MISSING, DictAttr, Slot, Source
 from .base import Bound, CapturedError, Tracker
 from .dicts import Dict
-from .functions import Function, Method
+from .functions import Method
 from .keys import Hashed
 
 
@@ -445,6 +445,3 @@ DESCRIPTORS = {
     ClassMethodDescriptorType: _builtin,
     BuiltinFunctionType: lambda tracer, self, raw, name, info: tracer.class_value(self.cls, name, raw),
 }
-
-
-__all__ = ["DELETED", "DESCRIPTORS", "Deleted", "Function", "Object"]

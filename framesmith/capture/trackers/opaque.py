@@ -24,6 +24,3 @@ class Opaque(Tracker):
 
     def identity(self) -> Any:
         return self.value
-
-
-__all__ = ["Opaque"]

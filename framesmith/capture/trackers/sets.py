@@ -190,6 +190,3 @@ def _by_address(tracer: Any, key: Any) -> bool:
         return any(_by_address(tracer, k) for k in key)
     return isinstance(key, Tracker) or type(key).__hash__ is object.__hash__ and isinstance(tracer.seen.get(id(key)),
                                                                                             Object)
-
-
-__all__ = ["SameElements", "Set"]

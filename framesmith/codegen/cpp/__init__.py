@@ -9,5 +9,3 @@ from __future__ import annotations
 
 from framesmith.codegen.cpp.emit import CppSource, Function, emit_kernel, emit_kernels, header_text
 from framesmith.codegen.cpp.state import VectorTarget
-
-__all__ = ["Function", "CppSource", "VectorTarget", "emit_kernel", "emit_kernels", "header_text"]

@@ -224,6 +224,3 @@ def _place(graph: fx.Graph, name: str, size: tuple[int, ...], dtype: torch.dtype
     node = graph.placeholder(name)
     node.meta["val"] = Spec(size, dtype, device, contiguous_strides(size))
     return node
-
-
-__all__ = ["Masks", "has_tiles", "tile_masked_attention", "original", "tiled", "triangle"]

@@ -140,6 +140,3 @@ def _graph(graph: fx.Graph, steps: list[fx.Node], masks: Masks) -> tuple[fx.Grap
         known[step].meta["val"] = Spec(size, torch.float32, device, contiguous_strides(size))
     made.output((known[steps[-1]],))
     return made, list(operands.values())
-
-
-__all__ = ["match_attention"]

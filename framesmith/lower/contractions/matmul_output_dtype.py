@@ -57,6 +57,3 @@ def _same_place(cast: fx.Node) -> bool:
 
 def _in_float32(value: Any) -> Spec:
     return Spec(tuple(map(size_of, value.shape)), torch.float32, value.device, tuple(map(size_of, strides_of(value))))
-
-
-__all__ = ["widen_matmul_results"]
