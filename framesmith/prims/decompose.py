@@ -21,11 +21,11 @@ from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.purity import draws
 from framesmith.prims.builder import ALIASES, Builder, Opaque, Value
 from framesmith.prims.core import DTYPES, Spec, size_of
-from framesmith.prims.promotion import HALF
 from framesmith.prims.registry import rules
 from framesmith.prims.rules import FAMILIES
 from framesmith.util.errors import VerifyError
 from framesmith.util.log import warn_once
+from framesmith.util.precision import HALF
 
 assert FAMILIES  # importing the package fills the table
 

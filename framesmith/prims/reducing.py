@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.prims.core import Size, Spec, define
-from framesmith.prims.promotion import computing
+from framesmith.util.precision import compute_dtype
 
 aten = torch.ops.aten
 
@@ -37,7 +37,7 @@ def _sum(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
 
 
 def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
-    out = x.to(computing(x.dtype))
+    out = x.to(compute_dtype(x.dtype))
     for dim in reversed(dims):
         out = torch.prod(out, dim, keepdim, dtype=out.dtype)
     return out.to(x.dtype)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-import torch
-
-from framesmith.loops.build import HALF
 from framesmith.loops.contract import Contract
 from framesmith.loops.ir import (
     Axis,
@@ -36,6 +33,7 @@ from framesmith.schedule.fused_nests import FusedNests, Substitutes, axis_symbol
 from framesmith.schedule.stages import Stage, stages
 from framesmith.schedule.tiles import Recompute
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
+from framesmith.util.precision import HALF, compute_dtype
 
 LOCAL_BYTES = 1 << 16  # of all local arrays of a kernel
 _MEMORY = (Load, Store)
@@ -255,7 +253,7 @@ class Emission:
                 continue
             base, size = shift
             dtype = self.storages[name].dtype
-            kind = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+            kind = compute_dtype(dtype)
             if size * kind.itemsize > free:
                 continue
             free -= size * kind.itemsize

@@ -8,6 +8,7 @@ from . import (
     checkpointing,
     class_statements,
     class_tests,
+    container_protocol,
     containers,
     conversions,
     defaults,

@@ -106,12 +106,6 @@ def _rotate(tracer: Any, self: t.Deque, n: t.Tracker = t.Const(1)) -> t.Tracker:
     return t.NONE
 
 
-@method(t.Deque, "clear")
-def _clear(tracer: Any, self: t.Deque) -> t.Tracker:
-    self.touch(tracer).clear()
-    return t.NONE
-
-
 @method(t.Deque, "reverse")
 def _reverse(tracer: Any, self: t.Deque) -> t.Tracker:
     self.touch(tracer, False).reverse()

@@ -16,11 +16,12 @@ from torch import fx
 from framesmith.graph.attention import Scores
 from framesmith.graph.dce import dce
 from framesmith.graph.patterns import Match, Through, p, rewrite, tensors, values
-from framesmith.lower.contractions.masked_attention import HALF, Masks, has_tiles, tiled
+from framesmith.lower.contractions.masked_attention import Masks, has_tiles, tiled
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
 _PRODUCTS = frozenset((aten.matmul.default, aten.bmm.default))
