@@ -14,9 +14,7 @@ from torch.overrides import get_default_nowrap_functions, get_testing_overrides
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from .trackers import Args, Kwargs
 
 
 def overriding(tracer: Any, args: Args) -> Args:

@@ -33,10 +33,9 @@ from .overrides import (
 from .run_time_indices import OBSERVERS, selected
 from .symbolic_arithmetic import given, taken
 from .thread_state import read_state
+from .trackers import Args, Kwargs
 from .trackers.tensors import get_item, set_item
 
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
 
 

@@ -82,8 +82,6 @@ def floating(dtype: torch.dtype) -> torch.dtype:
     return dtype if category(dtype) >= FLOAT else torch.get_default_dtype()
 
 
-
-
 _COERCE = {BOOL: bool, INTEGER: int, FLOAT: float, COMPLEX: complex}
 
 

@@ -72,6 +72,8 @@ def _expand_spec(x: Any, shape: tuple[Size, ...]) -> Spec:
     if lead < 0 or any(old != 1 and old != new for old, new in zip(x.shape, shape[lead:])):
         raise VerifyError(f"expand of {x.shape} to {shape}")
     return _with_shape(x, shape)
+
+
 define("reshape", "view", torch.reshape, _reshape_spec, extern=aten.reshape.default,
        doc="reshape(x, shape): row-major order of elements kept")
 define("permute", "view", torch.permute, _permute_spec, extern=aten.permute.default,
@@ -117,6 +119,8 @@ def _torch_pads(pads: tuple[tuple[int, int], ...]) -> list[int]:
 
 def _pad(x: torch.Tensor, pads: tuple[tuple[int, int], ...], value: Any) -> torch.Tensor:
     return aten.constant_pad_nd.default(x, _torch_pads(pads), value)
+
+
 define("cat", "view", torch.cat, _cat_spec, extern=aten.cat.default,
        doc="cat((x, ...), dim): equal dtypes and ranks; one or more tensors")
 define("pad", "view", _pad, _pad_spec,
@@ -130,6 +134,8 @@ define("select_scatter", "view", aten.select_scatter.default, _same_spec, extern
 
 def _uniform_spec(state: Any, shape: tuple[Size, ...], *_: Any) -> Spec:
     return Spec(shape, torch.float32, state.device)
+
+
 define("uniform", "index", uniform, _uniform_spec,
        doc="uniform(state: int64[2], shape, shift, vector, threads, steps): numbers above 0 and up to 1 by a "
            "generator's seed and offset, the same each time (see prims.philox)")
@@ -172,6 +178,8 @@ _REDUCE_NAMES = {"add": "sum", "mul": "prod", "maximum": "amax", "minimum": "ami
 
 def _scatter_reduce(x: torch.Tensor, index: torch.Tensor, src: torch.Tensor, dim: int, reduce: str) -> torch.Tensor:
     return torch.scatter_reduce(x, dim, index, src, _REDUCE_NAMES[reduce])
+
+
 define("gather", "index", lambda x, index, dim: torch.gather(x, dim, index),
        lambda x, index, dim: _with_shape(x, index.shape),
        extern=lambda x, index, dim: (aten.gather.default, (x, dim, index)),
@@ -204,6 +212,8 @@ define("scatter_reduce", "index", _scatter_reduce, _same_spec,
 def _iota(length: int, start: Any, step: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     exact = torch.float64 if isinstance(start, float) or isinstance(step, float) else torch.int64
     return (torch.arange(length, dtype=exact, device=device) * step + start).to(dtype)
+
+
 define("iota", "factory", _iota, lambda length, start, step, dtype, device: Spec((size_of(length),), dtype, device),
        doc="iota(length, start, step, dtype, device): start + step * i, computed in double or int64, then "
            "converted")

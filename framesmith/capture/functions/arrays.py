@@ -15,12 +15,10 @@ from framesmith.util.tables import entry
 from .. import trackers as t
 from ..registry import BUILTIN_KINDS, METHODS, OUTSIDE, calls, method, named
 from ..sources import Applied, Source
+from ..trackers import Args, Kwargs
 from ..trackers.arrays import DTYPES
 from .numeric import dispatched_number, ufunc_of_numbers
 from .ufuncs import cast, dtype_of, of_tensor, run, ufunc
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 # --- in and out -------------------------------------------------------------------------------------------------------

@@ -23,10 +23,9 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..polyfills import attention as py
 from ..registry import by_name
+from ..trackers import Args, Kwargs
 from . import attention_tiles
 
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 aten = torch.ops.aten
 
 

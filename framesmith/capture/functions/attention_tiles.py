@@ -21,9 +21,9 @@ from framesmith.symbolic.layout import strides_in_order
 from .. import trackers as t
 from ..polyfills import attention as py
 from ..registry import named
+from ..trackers import Args
 from .differentiated import attach, like, tangent
 
-Args = list[t.Tracker]
 DEVICES = frozenset({"cuda"})
 """Devices whose kernels go over tiles."""
 _NO_BLOCKS = 1 << 30

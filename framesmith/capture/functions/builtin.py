@@ -15,9 +15,7 @@ from .. import trackers as t
 from ..identity import same_object
 from ..registry import calls
 from ..sources import MISSING, Pinned
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(len)

@@ -17,10 +17,8 @@ from .. import trackers as t
 from ..class_making import ONLY_CAPTURED
 from ..registry import CONSTANT_METHODS, calls
 from ..sources import Pinned
+from ..trackers import Args, Kwargs
 from ..trackers.opaque import Opaque
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 class SameRegistrations:

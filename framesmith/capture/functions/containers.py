@@ -11,9 +11,7 @@ import torch
 from .. import trackers as t
 from ..registry import calls, method
 from ..sources import MISSING
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(list)

@@ -11,9 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import CONSTANT_METHODS, calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(torch.set_default_dtype)

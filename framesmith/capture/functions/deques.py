@@ -8,10 +8,8 @@ from typing import Any
 
 from .. import trackers as t
 from ..registry import calls, method
+from ..trackers import Args, Kwargs
 from .containers import present
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 @calls(collections.deque)

@@ -12,10 +12,8 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..registry import calls, method
 from ..sources import MISSING
+from ..trackers import Args, Kwargs
 from .builtin import callable_
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 def entries_of(tracer: Any, source: t.Tracker) -> Iterable[tuple[Any, t.Tracker]]:

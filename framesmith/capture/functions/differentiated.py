@@ -21,9 +21,8 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import CODES, PLAIN, calls
+from ..trackers import Args, Kwargs
 
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 own = torch.autograd.function
 MOST = 3
 """Results of a function that takes missing gradients as None: there is a graph for each pattern of them."""

@@ -12,9 +12,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..class_making import builtin_part
 from ..registry import calls, method
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 # --- made and initialised ---------------------------------------------------------------------------------------------

@@ -12,9 +12,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..polyfills import fused
 from ..registry import calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 _PREFIX = "_foreach_"
 _WHOLE = frozenset({"mm", "powsum"})

@@ -19,9 +19,8 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..kernel_writes import is_jit, written_parameters
 from ..registry import by_name
+from ..trackers import Args, Kwargs
 
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 _tokens = itertools.count()
 
 

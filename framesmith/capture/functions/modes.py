@@ -10,9 +10,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls, named
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(torch._C._InferenceMode)

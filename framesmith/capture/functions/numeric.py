@@ -7,9 +7,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 _PURE = frozenset((
     "prod", "sum", "mean", "std", "var", "max", "min", "amax", "amin", "clip", "round", "around", "argmax", "argmin",

@@ -28,11 +28,9 @@ from ..class_making import builtin_part
 from ..identity import same_object
 from ..registry import PLAIN, calls, folds, method, opaque
 from ..sources import MISSING, Pinned
+from ..trackers import Args, Kwargs
 from .builtin import callable_
 from .torch_making import other_memory, same_memory
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 # --- object -----------------------------------------------------------------------------------------------------------

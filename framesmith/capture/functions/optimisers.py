@@ -13,9 +13,7 @@ from .. import trackers as t
 from ..polyfills import branching
 from ..polyfills.functions import in_grad_mode_of, in_one_group
 from ..registry import CODES, by_name, calls, named
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(torch.autograd.profiler.record_function)

@@ -22,9 +22,7 @@ from .. import trackers as t
 from ..polyfills import functions as py
 from ..polyfills import iterators as its
 from ..registry import CONSTANT_METHODS, OPAQUE, calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 def states(python: Any, *functions: Any) -> None:

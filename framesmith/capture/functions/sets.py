@@ -8,9 +8,7 @@ from typing import Any
 
 from .. import trackers as t
 from ..registry import calls, method
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 def keys_of(tracer: Any, source: t.Tracker) -> Any:

@@ -11,9 +11,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..registry import calls
 from ..sources import Pinned
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 _SAYS = ("__wrapped__", "__signature__", "__text_signature__")
 """Attributes of a function by which it tells another signature."""

@@ -13,9 +13,7 @@ from ..overrides import overriding
 from ..polyfills.attention import keeps_padded_places
 from ..registry import by_name, calls, named
 from ..settings import read_setting, write_setting
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 def _read(*functions: Any) -> None:
@@ -62,6 +60,8 @@ _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.
           torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
           torch._C._get_tracing_state)
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
+
+
 @calls(torch.overrides.has_torch_function)
 def _has_override(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return _has_override_among(tracer, args[0].items_list(tracer), kwargs)

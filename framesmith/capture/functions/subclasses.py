@@ -11,9 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import CALLS, calls, method
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]

@@ -13,10 +13,8 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..registry import calls
 from ..symbolic_arithmetic import is_symbolic
+from ..trackers import Args, Kwargs
 from .arrays import made_of_array
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 _LEGACY = {
     torch.FloatTensor: torch.float32, torch.DoubleTensor: torch.float64, torch.HalfTensor: torch.float16,

@@ -116,6 +116,10 @@ class Tracker:
         return self.key(tracer)
 
 
+Args = list[Tracker]
+Kwargs = dict[str, Tracker]
+
+
 def _refuse_change(tracer: Any, x: Tracker, name: str) -> None:
     """AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no instance
     dict."""
