@@ -48,15 +48,8 @@ class Alias:
 
     __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several", "uncounted")
 
-    def __init__(
-        self,
-        storage: Storage,
-        node: Node,
-        val: FakeTensor,
-        parent: Alias | None = None,
-        func: Any = None,
-        args: tuple = (),
-    ) -> None:
+    def __init__(self, storage: Storage, node: Node, val: FakeTensor, parent: Alias | None = None, func: Any = None,
+                 args: tuple = ()) -> None:
         self.storage = storage
         self.parent = parent
         self.func = func

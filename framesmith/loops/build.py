@@ -313,14 +313,8 @@ class Replay:
 
     __slots__ = ("b", "load", "rename", "sub", "values")
 
-    def __init__(
-        self,
-        builder: Builder,
-        sub: dict[Expr, Expr | int],
-        values: dict[Op, Op],
-        load: Callable[[Load, Expr], Op | None] | None = None,
-        rename: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, builder: Builder, sub: dict[Expr, Expr | int], values: dict[Op, Op],
+                 load: Callable[[Load, Expr], Op | None] | None = None, rename: dict[str, str] | None = None) -> None:
         self.b, self.sub, self.values, self.load, self.rename = builder, sub, values, load, rename or {}
 
     def expr(self, e: Expr) -> Expr:
@@ -343,14 +337,8 @@ def _replay_load(r: Replay, op: Load, args: tuple[Op, ...]) -> Op:
     b.mask = b.both(saved, args[0] if args else None)
     if type(b.mask) is Const and b.mask.value:
         b.mask = None
-    result = b._emit(
-        ("load", r.rename.get(op.buffer, op.buffer), index, b.mask),
-        Load,
-        r.rename.get(op.buffer, op.buffer),
-        index,
-        op.dtype,
-        () if b.mask is None else (b.mask,),
-    )
+    result = b._emit(("load", r.rename.get(op.buffer, op.buffer), index, b.mask), Load,
+                     r.rename.get(op.buffer, op.buffer), index, op.dtype, () if b.mask is None else (b.mask,))
     b.mask = saved
     return result
 

@@ -17,20 +17,8 @@ PRIM_ROWS: dict[str, Row] = {}
 # OpOverload -> row(ctx, node, args, kwargs) -> Value (or tuple of Values), or None: an ordinary call
 EXTERN_ROWS: dict[Any, Row] = {}
 
-_KERNEL_DTYPES = frozenset(
-    (
-        torch.float32,
-        torch.float64,
-        torch.bfloat16,
-        torch.float16,
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    )
-)
+_KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool, torch.uint8,
+                            torch.int8, torch.int16, torch.int32, torch.int64))
 
 
 def lowers(*prims: str) -> Callable[[Row], Row]:

@@ -54,13 +54,8 @@ class Spec:
 
     __slots__ = ("device", "dtype", "shape", "stride")
 
-    def __init__(
-        self,
-        shape: tuple[Size, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        stride: tuple[Size, ...] | None = None,
-    ) -> None:
+    def __init__(self, shape: tuple[Size, ...], dtype: torch.dtype, device: torch.device,
+                 stride: tuple[Size, ...] | None = None) -> None:
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -97,17 +92,8 @@ ExternCall = tuple[torch._ops.OpOverload, tuple[Any, ...]]
 class Prim:
     """One primitive. Calling it runs the eager reference; `meta` maps argument specs to the result's spec(s)."""
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        eager: Callable[..., Any],
-        meta: Callable[..., Any],
-        *,
-        outputs: int = 1,
-        extern: Callable[..., ExternCall | None] | None = None,
-        doc: str = "",
-    ) -> None:
+    def __init__(self, name: str, kind: str, eager: Callable[..., Any], meta: Callable[..., Any], *, outputs: int = 1,
+                 extern: Callable[..., ExternCall | None] | None = None, doc: str = "") -> None:
         self.name = self.__name__ = self.__qualname__ = name
         self.__module__ = "framesmith.prims"
         self.kind = kind
@@ -134,16 +120,8 @@ def _lookup(name: str) -> Prim:
     return table[name]
 
 
-def define(
-    name: str,
-    kind: str,
-    eager: Callable[..., Any],
-    meta: Callable[..., Any],
-    *,
-    outputs: int = 1,
-    extern: torch._ops.OpOverload | Callable[..., ExternCall | None] | None = None,
-    doc: str = "",
-) -> Prim:
+def define(name: str, kind: str, eager: Callable[..., Any], meta: Callable[..., Any], *, outputs: int = 1,
+           extern: torch._ops.OpOverload | Callable[..., ExternCall | None] | None = None, doc: str = "") -> Prim:
     """Add one row to the table. `extern(*args)` names an ATen call equal to the prim, for a consumer without a row; an
     overload is called with the prim's own arguments."""
     assert kind in KINDS and name not in table, name
