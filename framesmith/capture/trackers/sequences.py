@@ -10,10 +10,10 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
-from .base import Bound, Tracker, by_class, has_member
+from .base import Bound, Holder, Tracker, by_class, has_member
 
 
-class Sequence(Tracker):
+class Sequence(Holder):
     """The base of list and tuple. `_items` is None until a sequence from outside is opened (its length is guarded
     then); `added` are elements appended to a list that was not."""
 
@@ -60,9 +60,6 @@ class Sequence(Tracker):
         raw = self.kind.__getitem__(self.value, index)
         found = self.seen[index] = tracer.wrap(raw, None if self.source is None else Item(self.source, index))
         return found
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def truth(self, tracer: Any) -> bool:
         if self._items is None:
@@ -241,7 +238,7 @@ _ANSWERS = ("__iter__", "__len__", "__getitem__", "__contains__", "__bool__", "_
             "__hash__", "__add__", "__radd__", "__mul__", "__rmul__", "__getattribute__")
 
 
-class Slice(Tracker):
+class Slice(Holder):
     """A slice object."""
 
     __slots__ = ("parts", "value")
@@ -250,9 +247,6 @@ class Slice(Tracker):
         self.source = source
         self.value = value
         self.parts = parts
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def pytype(self) -> type:
         return slice
