@@ -33,8 +33,8 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 400, "symbolic": 1570, "graph": 1090, "prims": 3240, "fake": 3320, "capture": 16720, "autograd": 1200,
-    "loops": 1425, "runtime": 1500, "lower": 5140, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 95,
+    "util": 400, "symbolic": 1565, "graph": 1090, "prims": 3210, "fake": 3280, "capture": 16700, "autograd": 1200,
+    "loops": 1415, "runtime": 1500, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 95,
     ".": 1610, "csrc": 10800,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
