@@ -126,6 +126,3 @@ def _is_known(value: Any) -> bool:
     if isinstance(value, Pattern):
         return " at 0x" not in repr(value)  # has no condition, which may have another meaning elsewhere
     return type(value) in _PLAIN or isinstance(value, torch._ops.OpOverload)
-
-
-__all__ = ["register_decomposition", "register_lowering", "register_pass", "unregister"]

@@ -84,6 +84,3 @@ def with_registered(passes: Iterable[Pass]) -> list[Pass]:
         out.append(one)
         out.extend(own for name, own in REGISTERED if name == one.name)
     return out
-
-
-__all__ = ["Context", "IDENTITIES", "Pass", "REGISTERED", "run_passes", "with_registered"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from framesmith.graph.printer import print_graph
 from framesmith.graph.symbols import close_guards
 from framesmith.loops.ir import SizeOf
 from framesmith.loops.nest import LoopGraph, graph_text
-from framesmith.loops.text import program_text
+from framesmith.loops.text import operators_by_place, program_text
 from framesmith.lower.contractions.attention_decoding import sum_decoded_rows
 from framesmith.lower.contractions.attention_tf32 import tile_attention_tf32
 from framesmith.lower.contractions.cancel_casts import cancel_casts
@@ -63,6 +64,7 @@ from framesmith.runtime.recorder import record
 from framesmith.runtime.toolchain import Toolchain
 from framesmith.targets import TARGETS, Target
 from framesmith.util import log
+from framesmith.util.stack import user_frame
 from framesmith.util.timing import stage
 
 Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -226,19 +228,25 @@ class PendingGraph:
         with stage("load"):
             call = load(generated.plan, library, None if frozen else (),
                         self.constants.refresh(generated.order) if frozen else None)
+        line = _lines(self.main)
         if config.records and generated.plan.device >= 0:
-            record(call, generated.plan, [n.target for n in self.main.nodes], config.recordings, config.warn)
-        return Result(call, _report(self.main, generated))
+            places = [(operator, line(number)) for operator, number in generated.plan.places]
+            record(call, generated.plan, [n.target for n in self.main.nodes], places, config.recordings, config.warn)
+        return Result(call, _report(self.main, generated, line))
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A graph's entry in the disk cache: C++ text, the plan, and which frozen value is which constant of the plan."""
+    """A graph's entry in the disk cache: C++ text, the plan, and which frozen value is which constant of the plan.
+
+    `work`: of each kernel, the operators that it computes and the numbers of their nodes, since an equal graph of
+    another program has other lines.
+    """
 
     units: tuple[str, ...]
     plan: Plan
     order: tuple[int, ...]
-    work: tuple[tuple[tuple[str, str], ...], ...]
+    work: tuple[tuple[tuple[str, int], ...], ...]
 
 
 class _Constants:
@@ -319,7 +327,8 @@ def _generate(
         index = {id(tensor): k for k, tensor in enumerate(constants.values)}
 
     def finish() -> Generated:
-        wrapped, work = draft()
+        wrapped, kernels = draft()
+        work = tuple([tuple(dict.fromkeys((o.op, o.node) for o in origins)) for origins in kernels])
         return Generated(wrapped.units, wrapped.plan, tuple([index[id(tensor)] for tensor in wrapped.constants]), work)
 
     return finish
@@ -331,9 +340,22 @@ def _sizes(loops: LoopGraph, given: Sequence[Any]) -> Mapping[Any, int]:
             for symbol, of in loops.symbols.items()}
 
 
-def _report(main: fx.Graph, generated: Generated) -> Report:
+def _lines(graph: fx.Graph) -> Callable[[int], str]:
+    """Return a function from the number of a node to the user's line in this program, or ""."""
+    nodes = list(graph.nodes)
+
+    @cache
+    def line(number: int) -> str:
+        stack = nodes[number].meta.get("stack") if number >= 0 else None
+        return "{}:{} in {}".format(*user_frame(stack)) if stack else ""
+
+    return line
+
+
+def _report(main: fx.Graph, generated: Generated, line: Callable[[int], str]) -> Report:
     operators = sum(1 for n in main.nodes if n.op == "call_function")
     externs = tuple(e.name if isinstance(e, Call) else getattr(e.function, "__name__", "python")
                     for e in generated.plan.externs)
     return Report(operators, len(generated.work), externs, generated.plan.constants, "\n".join(generated.units),
-                  generated.work)
+                  tuple([operators_by_place((line(number), operator) for operator, number in kernel)
+                         for kernel in generated.work]))

@@ -80,6 +80,3 @@ class _Parts:
     def _same(self, x: Any) -> int:
         self.objects.append(x)
         return id(x)
-
-
-__all__ = ["compiler_for"]

@@ -60,6 +60,3 @@ def _kept(generators: list[torch.Generator]) -> list[tuple[torch.Generator, torc
 def _put_back(states: list[tuple[torch.Generator, torch.Tensor]]) -> None:
     for generator, state in states:
         generator.set_state(state)
-
-
-__all__ = ["back", "before", "checks", "drawing"]

@@ -138,5 +138,3 @@ _ANSWERS: list[tuple[Any, Callable[..., Any]]] = [
     (t.Const, _constant), (t.Static, _static), (t.Method, _method), (t.Bound, _bound), (t.Slice, _slice),
     ((t.Sequence, t.Dict, t.DictView, t.Set), _sequence),
 ]
-
-__all__ = ["Attempts", "NOT_IMPLEMENTED"]

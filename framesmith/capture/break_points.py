@@ -87,5 +87,3 @@ _QUIET = frozenset(("PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "N
                     "POP_JUMP_IF_FALSE", "CALL_INTRINSIC_1"))
 """What stands in the handlers of `except` clauses, of those that put the state back, and of whole generators (from 3.12
 on)."""
-
-__all__ = ["GENERATORS", "Stop", "StopAt", "choose_stop", "refuse_abandoned"]

@@ -122,6 +122,3 @@ def _inputs(tracer: Any, x: t.Tensor, chosen: t.Chosen | None) -> set[Node]:
 
 def _name(node: Node) -> str:
     return str(getattr(node.target, "__name__", "")).partition(".")[0]
-
-
-__all__ = ["applied", "chooses"]

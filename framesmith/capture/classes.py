@@ -438,5 +438,3 @@ _CLASS_ATTRS: dict[str, Callable[[Any, type], t.Tracker]] = {
     "__annotations__": _annotations,
     "__abstractmethods__": _abstract_methods,
 }
-
-__all__ = ["ClassInfo", "Namespaces", "Unsupported"]

@@ -148,6 +148,3 @@ def _expression(x: t.Tracker, symbols: dict[str, tuple[Source, str, None]]) -> t
     if not isinstance(found, Expr):
         raise _Unfit
     return found, sum(sizes) if fn in _SUMS else math.prod(sizes)
-
-
-__all__ = ["COMPARISONS", "Outcomes"]

@@ -74,5 +74,3 @@ def plain_part(value: Any) -> Any:
 
 _PARTS: tuple[tuple[type, Callable[[Any], Any]], ...] = ((str, str.__str__), (int, int.__int__),
                                                          (float, float.__float__))
-
-__all__ = ["elements_of", "entries_of", "in_order", "plain_names", "plain_part", "referent", "target_of", "values_of"]

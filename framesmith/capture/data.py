@@ -206,10 +206,3 @@ def _raises(dec: Decoded, index: int, left: list[int]) -> bool:
             return False
         index += 1
     return False
-
-
-__all__ = [
-    "asserted", "compared", "computed", "content", "decides", "formatted", "joined", "known", "negated", "number",
-    "raises", "same",
-    "settled", "shown", "truth",
-]

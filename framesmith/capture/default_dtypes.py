@@ -67,6 +67,3 @@ class Under:
         if self.inner is None:
             return under(self.dtype, graph, inputs)
         return under(self.dtype, self.inner, graph, inputs)
-
-
-__all__ = ["DefaultDtypes", "Under", "under"]

@@ -63,6 +63,3 @@ def warn_above(message: str, category: type[Warning], up: int) -> None:
         warn_at(message, category, "sys", 1, sys.__dict__)
         return
     warn_at(message, category, frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
-
-
-__all__ = ["log_record", "log_root", "tell", "warn_above", "warn_at"]

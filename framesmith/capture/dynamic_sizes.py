@@ -106,6 +106,3 @@ def size_text(rebuilder: Any, value: Any) -> str:
 def _read(rebuilder: Any, name: str) -> str:
     source, _, dim = next(place for s, place in rebuilder.tracer.shapes.sources.items() if s.name == name)
     return f"{rebuilder.input(next(x for x in rebuilder.tracer.inputs if x.source == source))}.shape[{dim}]"
-
-
-__all__ = ["DynamicSizes", "Sizes", "size_text"]

@@ -70,6 +70,3 @@ def plain_call_after(rebuilder: Any, error: str) -> str:
     return (f"{rebuilder.hold(let_through)}({error}) or "
             + plain_call(rebuilder, f"{rebuilder.hold(failed)}({rebuilder.hold(weakref.ref(rebuilder.code))}, "
                                     f"{error})"))
-
-
-__all__ = ["plain_call", "plain_call_after", "stands"]

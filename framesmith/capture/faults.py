@@ -19,6 +19,3 @@ def is_own_fault(error: Exception) -> bool:
         tb = tb.tb_next
     code = tb.tb_frame.f_code
     return tb is not error.__traceback__ and code.co_filename.startswith(_OWN) and code.co_name != "true_error"
-
-
-__all__ = ["is_own_fault"]

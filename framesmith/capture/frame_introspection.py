@@ -51,6 +51,3 @@ def calls_super(dec: Decoded, at: int) -> bool:
     before = next((i for i in reversed(dec.instrs[:at]) if i.name != "PRECALL"), None)
     return (ins.name == "CALL" and ins.arg == 0 and before is not None and before.name == "LOAD_GLOBAL"
             and before.val == "super")
-
-
-__all__ = ["calls_super", "looks_at_itself"]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import trackers as t
 from .bytecode.layout import HANDLED, LASTI, NULL, VALUE, Layout
 from .bytecode.liveness import liveness
+from .frame import Frame
 from .lifetimes import held_on
 from .resume import cell_names
 from .symbolic_arithmetic import note_local, varies
-
-if TYPE_CHECKING:
-    from .frame import Frame
 
 _KINDS = {t.Null: NULL, t.Handled: HANDLED, t.Lasti: LASTI}
 

@@ -196,6 +196,3 @@ def _is_differentiable(val: Any) -> bool:
     if isinstance(val, (tuple, list)):
         return any(map(_is_differentiable, val))
     return isinstance(val, torch.Tensor) and is_differentiable(val.dtype)
-
-
-__all__ = ["Gradients", "is_leaf"]

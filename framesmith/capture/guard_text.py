@@ -15,8 +15,6 @@ from framesmith.capture.modes import default_device
 from framesmith.capture.sources import Source, TensorSpec, name_of
 from framesmith.capture.values import BY_EQUALITY
 
-__all__ = ["Note", "explain", "predicate", "resized"]
-
 
 @dataclass(frozen=True, slots=True)
 class Note:

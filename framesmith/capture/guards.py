@@ -22,8 +22,6 @@ from framesmith.capture.sources import Guard, Source
 from framesmith.capture.trackers.keys import lasts
 from framesmith.util.errors import GuardError
 
-__all__ = ["GuardTree", "Miss", "compile_guards", "resized_tensors", "why_missed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Miss:
@@ -43,24 +41,14 @@ class GuardTree(_C.GuardTree):
     notes: list[Note]
     paths: list[str | Source]
 
-    def explain_failure(
-        self,
-        f_locals: dict[str, Any],
-        f_globals: dict[str, Any] | None = None,
-        f_builtins: dict[str, Any] | None = None,
-        cells: dict[str, Any] | None = None,
-    ) -> str:
+    def explain_failure(self, f_locals: dict[str, Any], f_globals: dict[str, Any] | None = None,
+                        f_builtins: dict[str, Any] | None = None, cells: dict[str, Any] | None = None) -> str:
         """The first guard that fails, in the user's terms; empty if all hold."""
         miss = self.miss(f_locals, f_globals, f_builtins, cells)
         return "" if miss is None else miss.text
 
-    def miss(
-        self,
-        f_locals: dict[str, Any],
-        f_globals: dict[str, Any] | None = None,
-        f_builtins: dict[str, Any] | None = None,
-        cells: dict[str, Any] | None = None,
-    ) -> Miss | None:
+    def miss(self, f_locals: dict[str, Any], f_globals: dict[str, Any] | None = None,
+             f_builtins: dict[str, Any] | None = None, cells: dict[str, Any] | None = None) -> Miss | None:
         """The same with the guard's name."""
         failure = self.failure(f_locals, f_globals, f_builtins, cells)
         if failure is None:

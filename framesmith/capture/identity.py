@@ -54,6 +54,3 @@ def _place(x: t.Tracker) -> Source | None:
         return None if owner is None else Attr(owner, "__dict__")
     place = None if getattr(x, "value", None) is None else x.source
     return None if isinstance(place, Pinned) else place
-
-
-__all__ = ["kept_apart", "same_object"]

@@ -95,6 +95,3 @@ def _made_inferring(x: torch.Tensor) -> torch.Tensor:
 def _made_plainly(x: torch.Tensor) -> torch.Tensor:
     with torch._C._InferenceMode(False), torch.no_grad():
         return x.clone()
-
-
-__all__ = ["Inference", "Modes", "autocast_depth", "in_mode", "made_in", "set_autocast_depth"]

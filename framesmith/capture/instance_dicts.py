@@ -47,6 +47,3 @@ class Spaces:
         else:
             self.guard(source, "same", Attr(owner.source, "__dict__"))
         return self.instance_dict(owner)
-
-
-__all__ = ["Spaces"]

@@ -19,6 +19,3 @@ def lasts(text: str) -> bool:
     """Return whether a string stays the object that it is among the constants of code."""
     return (len(text) < 2 or not text.isascii() or not text.replace("_", "a").isalnum()
             or sys.intern("".join(text)) is text)
-
-
-__all__ = ["Kept", "lasts"]

@@ -166,6 +166,3 @@ def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
             yield node.target, node.iter
         case ast.withitem() if node.optional_vars is not None:
             yield node.optional_vars, node.context_expr
-
-
-__all__ = ["is_jit", "written_parameters"]

@@ -208,6 +208,3 @@ def _parts(x: t.Tracker) -> list[t.Tracker]:
     if isinstance(x, t.Dict):
         return list(x.entries.values())
     return [v for v in x.attrs.values() if isinstance(v, t.Tracker)] if isinstance(x, t.Object) else []
-
-
-__all__ = ["held_on", "let_go", "may_have_died", "noticed", "stays", "watch"]

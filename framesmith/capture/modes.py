@@ -77,7 +77,3 @@ def restore_devices(kept: tuple[Any, ...]) -> None:
         _push_mode(mode)
     _device.CURRENT_DEVICE = current
     torch._GLOBAL_DEVICE_CONTEXT.device_context = default
-
-
-__all__ = ["default_device", "devices", "foreign_mode", "recomputing", "restore_devices", "under_functions",
-           "without_default_device"]

@@ -14,9 +14,7 @@ from torch.overrides import get_default_nowrap_functions, get_testing_overrides
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from .trackers import Args, Kwargs
 
 
 def overriding(tracer: Any, args: Args) -> Args:
@@ -149,9 +147,3 @@ def set_attribute(x: torch.Tensor, name: str, *value: Any) -> None:
 def plain_inputs(inputs: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, ...]:
     """Replace those inputs of a graph by plain tensors that are of classes with a `__torch_function__`, at `places`."""
     return tuple([as_class(x, torch.Tensor) if k in places else x for k, x in enumerate(inputs)])
-
-
-__all__ = [
-    "as_class", "converted", "converts", "has_function", "is_class_of_programs", "is_followed", "is_overridable",
-    "overridden", "overriding", "own_function", "plain_inputs", "set_attribute", "tensors_among",
-]

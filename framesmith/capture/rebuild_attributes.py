@@ -29,6 +29,3 @@ def assignment(rebuilder: Any, x: t.Object, name: str, key: Any, value: str | No
         return f"del {at}" if value is None else f"{at} = {value}"
     slot = f"{rebuilder.klass(key.__objclass__)}.__dict__[{attribute!r}]"
     return f"{slot}.__delete__({name})" if value is None else f"{slot}.__set__({name}, {value})"
-
-
-__all__ = ["assignment", "own_dict"]

@@ -63,6 +63,3 @@ def field(rebuilder: Any, made: Any) -> str:
         parts = ", ".join(f"{k}={rebuilder.value(v)}" for k, v in rebuilder.tracer.fields[id(made)].items())
         name = rebuilder.names[id(made)] = rebuilder.temp(f"{rebuilder.hold(dataclasses.field)}({parts})")
     return name
-
-
-__all__ = ["field", "function_of_made", "made_class", "tuple_text", "wrapped"]

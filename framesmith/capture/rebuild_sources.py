@@ -99,5 +99,3 @@ SOURCES: dict[type, Callable[[Any, Any], str]] = {
     Applied: _applied,
     TypeOf: lambda rebuilder, s: f"{rebuilder.hold(type)}({rebuilder.source(s.base)})",
 }
-
-__all__ = ["SOURCES"]

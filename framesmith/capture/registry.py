@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from framesmith.util.tables import entry
+
 Handler = Callable[..., Any]
 
 OPS: dict[str, Handler] = {}
@@ -53,57 +55,27 @@ DESCRIPTORS: dict[type, Handler] = {}
 
 def op(*names: str) -> Callable[[Handler], Handler]:
     """Register the handler of opcodes."""
-
-    def register(fn: Handler) -> Handler:
-        for n in names:
-            OPS[n] = fn
-        return fn
-
-    return register
+    return entry(OPS, *names)
 
 
 def calls(*functions: Any) -> Callable[[Handler], Handler]:
     """Register the handler of calls of `functions`."""
-
-    def register(fn: Handler) -> Handler:
-        for f in functions:
-            CALLS[f] = fn
-        return fn
-
-    return register
+    return entry(CALLS, *functions)
 
 
 def by_name(*paths: str) -> Callable[[Handler], Handler]:
     """Register the handler of calls of functions that are known by name."""
-
-    def register(fn: Handler) -> Handler:
-        for path in paths:
-            BY_NAME[path] = fn
-        return fn
-
-    return register
+    return entry(BY_NAME, *paths)
 
 
 def method(family: type, *names: str) -> Callable[[Handler], Handler]:
     """Register the handler of methods of a tracker family."""
-
-    def register(fn: Handler) -> Handler:
-        for n in names:
-            METHODS.setdefault(family, {})[n] = fn
-        return fn
-
-    return register
+    return entry(METHODS.setdefault(family, {}), *names)
 
 
 def opaque(cls: type, *names: str) -> Callable[[Handler], Handler]:
     """Register the handler of methods of a builtin class."""
-
-    def register(fn: Handler) -> Handler:
-        for n in names:
-            OPAQUE[(cls, n)] = fn
-        return fn
-
-    return register
+    return entry(OPAQUE, *[(cls, name) for name in names])
 
 
 def named(path: str) -> Any:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from framesmith.symbolic.expr import Expr, Int, Rel, Sum, Symbol
 
-__all__ = ["postfix"]
-
 Code = tuple[tuple[str, int], ...]
 
 

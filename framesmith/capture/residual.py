@@ -24,7 +24,6 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .assertions import back, before, checks
 from .bridges import Place, bridge, operands
-from .bytecode import localsplus_names
 from .eager_fallback import plain_call, plain_call_after, stands
 from .effects import replay
 from .frame import Frame
@@ -184,6 +183,3 @@ def fill(code: CodeType, held: list[Any]) -> CodeType:
         else:
             consts.append(c)
     return code.replace(co_consts=tuple(consts))
-
-
-__all__ = ["Residual", "argument_names", "localsplus_names", "parameter_names"]

@@ -13,6 +13,7 @@ import torch
 
 from framesmith.fake import FakeTensor
 from framesmith.fake.dynamic_scalars import Number
+from framesmith.symbolic.layout import contiguous_strides
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
@@ -99,23 +100,12 @@ def _dims(rest: list[Any], at: list[int], dim: int) -> list[int] | None:
 
 def _copied(tracer: Any, x: FakeTensor, key: tuple[Any, ...], dims: list[int], numbers: list[Number]) -> Any:
     y = x[key]
-    left = [(size, stride) for i, (size, stride) in enumerate(zip(y.shape, y.stride())) if i not in dims]
-    if not _is_dense(left):
+    kept = [d for d in range(y.dim()) if d not in dims]
+    usual = contiguous_strides([y.shape[d] for d in kept])
+    if any(y.shape[d] != 1 and y.stride(d) != stride for d, stride in zip(kept, usual)):
         raise CopySeen("an index that varies, of a tensor whose parts are not dense")
     version = x._alias.storage.version
     for dim, number in sorted(zip(dims, numbers), key=lambda pair: -pair[0]):
         y = torch.ops.aten.index.Tensor(y, [None] * dim + [number.fake()])
     tracer.copies.append((x, y, version))
     return y
-
-
-def _is_dense(dims: list[tuple[int, int]]) -> bool:
-    expected = 1
-    for size, stride in reversed(dims):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-__all__ = ["OBSERVERS", "CopySeen", "Copies", "indexed", "selected"]

@@ -36,6 +36,3 @@ class Seeds:
         """A call has been recorded."""
         if self.behind and self.draws() > self.drawn:
             raise Unsupported("random numbers before and after a seed is set", hint="set the seed before the call")
-
-
-__all__ = ["Seeds"]

@@ -85,6 +85,3 @@ class Unchanged:
 
     def __call__(self, fn: Callable[..., Any]) -> bool:
         return bool(fn(*self.args) == self.value)
-
-
-__all__ = ["Written", "read_setting", "reads_setting", "restoring", "undo", "write_setting"]

@@ -20,10 +20,6 @@ from types import (
 )
 from typing import Any
 
-__all__ = ["Applied", "Attr", "Builtin", "Cell", "DictAttr", "DictKey", "Global", "GlobalOf", "GlobalState", "Guard",
-           "Item",
-           "KINDS", "Local", "MISSING", "Made", "Pinned", "Slot", "Source", "TensorSpec", "TypeOf"]
-
 
 class _Missing:
     """The value of a name that must be absent from a namespace."""
@@ -184,20 +180,33 @@ class _Child(Source):
     __slots__ = ("base",)
     base: Source  # type: ignore[assignment]
 
+    def __init__(self, base: Source, *key: Any) -> None:
+        super().__init__(base, *key)
+        self.base = base
 
-class Attr(_Child):
-    """``getattr(base, name)``, where the generic lookup is exact (attributes of functions, of builtin objects and of
-    modules)."""
 
+class _Member(_Child):
     __slots__ = ("name",)
 
     def __init__(self, base: Source, name: str) -> None:
         super().__init__(base, name)
-        self.base = base
         self.name = name
 
     def __str__(self) -> str:
         return f"{self.base}.{self.name}"
+
+
+class Attr(_Member):
+    """``getattr(base, name)``, where the generic lookup is exact (attributes of functions, of builtin objects and of
+    modules)."""
+
+    __slots__ = ()
+
+
+class DictAttr(_Member):
+    """``base.__dict__[name]`` read straight from the instance dict: no descriptor, no ``__getattr__``, no user code."""
+
+    __slots__ = ()
 
 
 class Slot(_Child):
@@ -208,22 +217,7 @@ class Slot(_Child):
 
     def __init__(self, base: Source, cls: type, name: str) -> None:
         super().__init__(base, cls, name)
-        self.base = base
         self.cls = cls
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"{self.base}.{self.name}"
-
-
-class DictAttr(_Child):
-    """``base.__dict__[name]`` read straight from the instance dict: no descriptor, no ``__getattr__``, no user code."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, base: Source, name: str) -> None:
-        super().__init__(base, name)
-        self.base = base
         self.name = name
 
     def __str__(self) -> str:
@@ -240,7 +234,6 @@ class Item(_Child):
 
     def __init__(self, base: Source, key: Any) -> None:
         super().__init__(base, type(key).__name__, key)
-        self.base = base
         self.key = key
 
     def __repr__(self) -> str:
@@ -260,7 +253,6 @@ class DictKey(_Child):
 
     def __init__(self, base: Source, index: int) -> None:
         super().__init__(base, index)
-        self.base = base
         self.index = index
 
     def __str__(self) -> str:
@@ -271,10 +263,6 @@ class TypeOf(_Child):
     """``type(base)``."""
 
     __slots__ = ()
-
-    def __init__(self, base: Source) -> None:
-        super().__init__(base)
-        self.base = base
 
     def __str__(self) -> str:
         return f"type({self.base})"
@@ -287,7 +275,6 @@ class Applied(_Child):
 
     def __init__(self, base: Source, function: Callable[[Any], Any], text: str) -> None:
         super().__init__(base, function)
-        self.base = base
         self.function = function
         self.text = text
 

@@ -34,6 +34,3 @@ def restore_state(state: GlobalState) -> None:
     torch.set_autocast_cache_enabled(state.autocast_cache)
     if torch.get_default_dtype() is not state.default_dtype:
         torch.set_default_dtype(state.default_dtype)
-
-
-__all__ = ["casting", "read_state", "restore_state"]

@@ -34,10 +34,9 @@ from .overrides import (
 from .run_time_indices import OBSERVERS, selected
 from .symbolic_arithmetic import given, taken
 from .thread_state import read_state
+from .trackers import Args, Kwargs
 from .trackers.tensors import get_item, set_item
 
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
 
 
@@ -279,6 +278,3 @@ class _Answer:
 
 class _CapturedTypeError(t.CapturedError, TypeError):
     """A TypeError of the program's, for which PyTorch's operators return NotImplemented."""
-
-
-__all__ = ["TorchFunctions"]

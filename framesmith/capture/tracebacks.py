@@ -26,5 +26,3 @@ class Ended:
 
 
 _C.skip_code(Ended.__call__.__code__)
-
-__all__ = ["Ended"]

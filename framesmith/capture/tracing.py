@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType, TracebackType
+from typing import Any, Protocol
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .bytecode import decoded
+from .bytecode import Decoded, decoded
 from .origins import origin
-
-if TYPE_CHECKING:
-    from types import CodeType, TracebackType
-
-    from .frame import Frame
 
 _OWN = str(Path(__file__).parents[1]) + "/"
 
 
-def trace(frame: Frame, error: Any) -> None:
+class TracedFrame(Protocol):
+    """What a traceback asks of a frame under capture; see `frame.Frame`."""
+
+    code: CodeType
+    dec: Decoded
+    globals: Any
+    ip: int
+    again: int
+    end: t.FrameEnd | None
+    tracer: Any
+
+
+def trace(frame: TracedFrame, error: Any) -> None:
     """An exception comes out of the present instruction of `frame`: an entry, unless the instruction raises it on."""
     index = max(frame.ip - 1, 0)
     ins = frame.dec.instrs[index]
@@ -35,13 +43,13 @@ def trace(frame: Frame, error: Any) -> None:
                                                error.attrs.get("__traceback__", t.NONE))
 
 
-def place(frame: Frame) -> tuple[CodeType, int]:
+def place(frame: TracedFrame) -> tuple[CodeType, int]:
     """The user's code and the byte offset of the present instruction in it."""
     code, at = origin(frame.code, raised_at(frame))
     return code, decoded(code).instrs[at].offset
 
 
-def raised_at(frame: Frame) -> int:
+def raised_at(frame: TracedFrame) -> int:
     """The present instruction, or the one whose exception it raises again."""
     index = max(frame.ip - 1, 0)
     return frame.again if frame.dec.instrs[index].op == "RERAISE" and frame.again >= 0 else index
@@ -61,6 +69,3 @@ def traced(tb: TracebackType | None) -> t.Tracker:
     for entry in reversed(entries):
         found = t.Traceback(*entry, found)
     return found
-
-
-__all__ = ["raised_at", "trace", "traced"]

@@ -44,6 +44,3 @@ def _forget(message: Any, frames: list[FrameType]) -> None:
     for registry in (*spaces, warnings.onceregistry):  # type: ignore[attr-defined]
         for key in [k for k in registry if isinstance(k, tuple) and k[:2] == (text, message.category)]:
             del registry[key]
-
-
-__all__ = ["refused_in"]

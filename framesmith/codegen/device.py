@@ -218,6 +218,3 @@ def _pointer(program: Program, planner: Planner, name: str) -> str:
 
 def _known(value: Expr | int) -> int:
     return value if isinstance(value, int) else value.const if value.is_const else 0
-
-
-__all__ = ["wrap_device"]

@@ -119,5 +119,3 @@ def _release(step: Release, program: Program, planner: Planner, functions: Any) 
 _ROWS: dict[type, Callable[..., Iterable[tuple[Words, str]] | None]] = {
     Launch: _launch, Extern: _extern, Allocate: _allocate, Release: _release,
 }  # fmt: skip
-
-__all__ = ["RUN", "Fixed", "grouped", "print_fixed"]

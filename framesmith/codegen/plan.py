@@ -72,7 +72,7 @@ class Planner:
         self.numbers: dict[str, int] = {}
         self.calls: list[rt.Call | rt.PythonCall] = []
         self.externs: dict[Extern, int] = {}
-        self.places: list[tuple[str, str]] = []
+        self.places: list[tuple[str, int]] = []
         self.constants = tuple(program.constants)
         self.written = _written_inputs(program)
         self.late = frozenset([name for step in program.steps if type(step) is Allocate for name in step.names])
@@ -87,7 +87,7 @@ class Planner:
             if type(step) is Extern and step not in launched:
                 self.externs[step] = len(self.calls)
                 self.calls.append(self._call(step))
-                self.places.append(_place(step))
+                self.places.append((str(step.target), step.origins[0].node if step.origins else -1))
             elif isinstance(step, Launch | Batch | Extern):
                 for name, by_value in _arguments(step):
                     name = program.buffers[name].base or name
@@ -203,12 +203,6 @@ class Planner:
         for v in self.values:
             total += 4 * _product(v.size)
         return total >= RELEASE_BYTES
-
-
-def _place(step: Extern) -> tuple[str, str]:
-    """The operator, and the user's line that it comes from."""
-    lines = [f"{o.file}:{o.line}" for o in step.origins if o.file]
-    return str(step.target), lines[0] if lines else ""
 
 
 def _arguments(step: Launch | Batch | Extern) -> list[tuple[str, bool]]:

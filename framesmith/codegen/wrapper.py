@@ -59,15 +59,8 @@ class Wrapped:
     constants: tuple[torch.Tensor, ...]
 
 
-def wrap(
-    program: Program,
-    source: CppSource,
-    *,
-    positions: Sequence[int] | None = None,
-    inputs: int | None = None,
-    watched: Sequence[int] = (),
-    jobs: int = 1,
-) -> Wrapped:
+def wrap(program: Program, source: CppSource, *, positions: Sequence[int] | None = None, inputs: int | None = None,
+         watched: Sequence[int] = (), jobs: int = 1) -> Wrapped:
     """Print what runs `program`: the function that calls its kernels (`source`).
 
     Input i of the program is element `positions[i]` (default: i) of the call's tuple of `inputs` elements. `watched`:

@@ -1,7 +1,13 @@
 """Tensors without storage, and the recorder that turns calls on them into a graph of functional ATen operators."""
 
-from framesmith.fake import (  # noqa: F401  each registers the rows of its table
+from framesmith.fake import (  # each registers the rows of its table
     fused,
+    handlers_arithmetic,
+    handlers_copies,
+    handlers_data,
+    handlers_nn,
+    handlers_random,
+    handlers_views,
     masks,
     recurrent,
     rules_attention,
@@ -15,10 +21,7 @@ from framesmith.fake import (  # noqa: F401  each registers the rows of its tabl
     rules_resizing,
     rules_training,
     rules_views,
-    special,
 )
 from framesmith.fake.constant_eval import known_value
 from framesmith.fake.recorder import Recorder, dispatch_restored
 from framesmith.fake.tensor import FakeTensor
-
-__all__ = ["FakeTensor", "Recorder", "dispatch_restored", "known_value"]

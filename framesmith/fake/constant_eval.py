@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
 
+from framesmith.fake.recording import Content, Recording
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import FakeTensor
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 _MOST_NODES = 500
 _MOST_ELEMENTS = 1 << 16
 
 
 def known_value(
-    rec: Recorder, fake: FakeTensor, assuming: bool = False, most: int = _MOST_ELEMENTS,
+    rec: Recording, fake: FakeTensor, assuming: bool = False, most: int = _MOST_ELEMENTS,
     device: torch.device | None = None
 ) -> torch.Tensor | None:
     """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on more
@@ -42,10 +40,6 @@ def known_value(
             if step not in values:
                 values[step] = _run(step, values, device)
         return values[node].detach().clone()
-
-
-Content = Callable[[Node], "tuple[torch.Tensor, Callable[[], None]] | None"]
-"""A placeholder's value and what assumes it; None if it is not to be assumed."""
 
 
 def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | None, contents: dict[Node, Any],
@@ -85,6 +79,3 @@ def _run(node: Node, values: dict[Node, Any], device: torch.device | None) -> An
 
     kwargs = {k: device if k == "device" and device is not None else read(v) for k, v in node.kwargs.items()}
     return node.target(*read(node.args), **kwargs)  # type: ignore[operator]
-
-
-__all__ = ["Content", "known_value"]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from framesmith.fake import schema
 from framesmith.fake.infer import infer
 from framesmith.fake.layout import preserved_strides
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.util.errors import Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 
 class Functional:
@@ -63,7 +61,7 @@ def results_of(out: Any) -> tuple[Any, ...]:
     return () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
-def functionalised(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def functionalised(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Handler of a writing operator without a functional form."""
     target = _functional.setdefault(func, Functional(func))
     written = [args[i] for i in target.positions if i < len(args)] + [kwargs[n] for n in target.keywords if n in kwargs]
@@ -84,6 +82,3 @@ def functionalised(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     for w, copied in zip(written, copies):
         rec.write(w._alias, copied._alias.node)
     return None if not made else made[0] if len(func._schema.returns) == 1 else made
-
-
-__all__ = ["Functional", "functionalised"]

@@ -24,6 +24,3 @@ def refuse_devices(func: Any, args: tuple, kwargs: dict) -> None:
     devices = {x.device for x in fakes if x.dim() or x.device.type != "cpu"}
     if len(devices) > 1:
         raise Unsupported(f"{func} on tensors of {' and '.join(sorted(map(str, devices)))}")
-
-
-__all__ = ["refuse_devices"]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
 
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 _aten = torch.ops.aten
 _DRAWN = frozenset({_aten.rand.default, _aten.rand_like.default})
@@ -35,7 +33,7 @@ _COMPARISONS: dict[Any, tuple[Callable[[float], bool | None], bool]] = {
 """The test, and what the comparison is where the test holds."""
 
 
-def decided(rec: Recorder, fake: FakeTensor) -> bool | None:
+def decided(rec: Recording, fake: FakeTensor) -> bool | None:
     """The truth of `fake` if it compares one drawn number with one that decides it, else None."""
     node = rec.nodes(fake)
     test, meaning = _COMPARISONS.get(node.target, (None, True))
@@ -47,6 +45,3 @@ def decided(rec: Recorder, fake: FakeTensor) -> bool | None:
         return None
     found = test(number)
     return None if found is None else found is meaning
-
-
-__all__ = ["decided"]

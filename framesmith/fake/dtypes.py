@@ -37,6 +37,3 @@ def refuse_dtypes(func: Any, args: tuple, kwargs: dict, results: Any) -> None:
         if _ABOUT_DTYPES.search(str(error)):
             raise
     _taken.add(key)
-
-
-__all__ = ["refuse_dtypes"]

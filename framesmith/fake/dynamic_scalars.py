@@ -9,16 +9,14 @@ number; an operator without a row, or arguments that a row does not take, fix th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor
 from framesmith.prims.promotion import result_dtype
 from framesmith.util.errors import Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 SYMBOLS = (torch.SymFloat, torch.SymInt)
@@ -92,7 +90,7 @@ class Number:
         raise Unsupported(f"{name.strip('_')} of a number that varies from call to call, within torch")
 
 
-def entered(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
+def entered(rec: Recording, func: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
     """The call with each varying number replaced: by a tensor if the operator has a row, else by its value."""
     if not any(type(a) in SYMBOLS and type(a.node) is Number for a in _flat([*args, *kwargs.values()])):
         return func, args, kwargs
@@ -133,7 +131,7 @@ def _computed_in(dtype: torch.dtype, others: list[FakeTensor]) -> torch.dtype | 
     return dtype if dtype in (torch.float32, torch.float64, torch.int64) else None
 
 
-def _cast(rec: Recorder, number: Number, dtype: torch.dtype) -> FakeTensor:
+def _cast(rec: Recording, number: Number, dtype: torch.dtype) -> FakeTensor:
     fake = number.fake()
     return fake if fake.dtype is dtype else rec.dispatch(aten._to_copy.default, (fake,), {"dtype": dtype})
 
@@ -142,7 +140,7 @@ def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = F
     """The first `count` arguments are operands; they go in `order` to `form`. `same`: all tensors must have the common
     type; `small`: a number too large for its type is an error."""
 
-    def row(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    def row(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
         given, rest = list(args[:count]), args[count:]
         if any(_number(a) for a in _flat([*rest, *kwargs.values()])) or order and (rest or kwargs):
             return None
@@ -171,7 +169,7 @@ def _scaled(name: str, start: int) -> Row:
     """`x + number * term`: the number is the keyword `name`, the term the product or quotient of the arguments from
     `start` on."""
 
-    def row(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+    def row(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
         number = _small(kwargs.get(name))
         if number is None or any(not isinstance(a, FakeTensor) or a.dtype is not args[0].dtype for a in args):
             return None
@@ -186,7 +184,7 @@ def _scaled(name: str, start: int) -> Row:
     return row
 
 
-def _fill(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def _fill(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     number = _small(args[1])
     dtype = args[0].dtype if isinstance(args[0], FakeTensor) else None
     if number is None or dtype not in (torch.float32,
@@ -195,14 +193,14 @@ def _fill(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return aten.fill_.Tensor, (args[0], _cast(rec, number, dtype)), {}
 
 
-def _masked(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def _masked(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     number = _small(args[2])
     if number is None or not isinstance(args[0], FakeTensor) or args[0].dtype not in (torch.float32, torch.float64):
         return None
     return aten.masked_fill.Tensor, (args[0], args[1], _cast(rec, number, args[0].dtype)), {}
 
 
-def _made(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def _made(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """`full` and `scalar_tensor`: the number, cast and spread."""
     size, number = ([], _small(args[0])) if func is aten.scalar_tensor.default else (args[0], _small(args[1]))
     if (number is None or kwargs.get("device") not in (None, torch.device("cpu"))
@@ -218,21 +216,21 @@ def _made(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return aten.clone.default, (spread,), {"memory_format": torch.contiguous_format}
 
 
-def _where(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def _where(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     found = _choice(rec, func, args[1:], kwargs)
     return None if found is None else (aten.where.self, (args[0], *found[1]), {})
 
 
-def _added(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def _added(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     return (_term if _number(kwargs.get("alpha")) else _sum)(rec, func, args, kwargs)
 
 
-def _in_place(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def _in_place(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """The number is looked at where the functional form is recorded."""
     return func, args, kwargs
 
 
-Row = Callable[["Recorder", Any, tuple, dict], Any]
+Row = Callable[[Recording, Any, tuple, dict], Any]
 _INTEGER_DIVISIONS = frozenset({aten.div.Tensor_mode, aten.floor_divide.default, aten.remainder.Scalar,
                                 aten.fmod.Scalar})
 """Of integers, an error where the divisor is zero."""
@@ -259,5 +257,3 @@ ROWS: dict[Any, Row] = {
                      aten.addcmul_.default, aten.addcdiv_.default, aten.masked_fill_.Scalar, aten.clamp_.default,
                      aten.remainder_.Scalar), _in_place),
 }
-
-__all__ = ["Number", "entered"]

@@ -6,17 +6,15 @@ is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from framesmith.fake.handlers import functional, handles, lifted, positional
 from framesmith.fake.infer import rule
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, dense
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 _LAYER = aten._transformer_encoder_layer_fwd.default
@@ -32,7 +30,7 @@ def layer_shape(x: FakeTensor, width: int, heads: int, *args: Any) -> Any:
 
 
 @handles(_LAYER)
-def transformer_encoder_layer(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def transformer_encoder_layer(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     args, kwargs = lifted(rec, args, kwargs)
     given = positional(func, args, kwargs)
     masked = len(given) > 18 and given[18] is not None
@@ -42,7 +40,7 @@ def transformer_encoder_layer(rec: Recorder, func: Any, args: tuple, kwargs: dic
 
 
 @handles(_ATTENTION)
-def multi_head_attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def multi_head_attention(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of a tensor with itself, without a mask, and the weights not asked for."""
     args, kwargs = lifted(rec, args, kwargs)
     query, key, value, width, heads, *weights = positional(func, args, kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,29 +15,21 @@ from framesmith.fake.devices import refuse_devices
 from framesmith.fake.dtypes import refuse_dtypes
 from framesmith.fake.infer import infer, true_error
 from framesmith.fake.layout import geometry, meets, meets_itself, same_shape
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
-from framesmith.fake.views import PUT_BACK
 from framesmith.util.errors import DataDependent, Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
+from framesmith.util.tables import entry
 
 aten = torch.ops.aten
-Handler = Callable[["Recorder", Any, tuple, dict], Any]
+Handler = Callable[[Recording, Any, tuple, dict], Any]
 
 HANDLERS: dict[Any, Handler] = {}
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def handles(*funcs: Any) -> Callable[[Handler], Handler]:
-    """Registers a row of HANDLERS."""
-
-    def register(handler: Handler) -> Handler:
-        for func in funcs:
-            HANDLERS[func] = handler
-        return handler
-
-    return register
+    """Register a row of HANDLERS."""
+    return entry(HANDLERS, *funcs)
 
 
 def classify(func: Any) -> Handler:
@@ -57,7 +49,7 @@ def classify(func: Any) -> Handler:
     return functional
 
 
-def functional(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def functional(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Recorded as it is: new results, nothing written."""
     if args and type(args[0]) in _NUMBERS and _of_numbers(func, args, kwargs):
         return _constants(rec, func(*args, **kwargs))
@@ -85,7 +77,7 @@ def _of_numbers(func: Any, args: tuple, kwargs: dict) -> bool:
 _TENSOR = torch._C.TensorType.get()
 
 
-def view(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def view(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """The result aliases the first argument."""
     args = positional(func, args, kwargs)
     source = args[0]
@@ -100,7 +92,7 @@ def view(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     return rec.view(source, func, tuple([_plain(a) for a in args[1:]]), val)
 
 
-def composite(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def composite(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Recorded beneath, as the operators that eager's own composite kernel calls.
 
     Autocast looks at these too, unless it has looked at the composite or at one around it.
@@ -118,7 +110,7 @@ def composite(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         rec.autocast = devices
 
 
-def whole(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def whole(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """A composite that is recorded whole, but for autocast that casts within it."""
     within = rec.autocast and not autocasts(func, rec.autocast)
     return composite(rec, func, args, kwargs) if within else functional(rec, func, args, kwargs)
@@ -133,23 +125,23 @@ def autocasts(func: Any, devices: tuple[str, ...]) -> bool:
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _AUTOCAST[device]) for device in devices)
 
 
-def refused(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def refused(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     raise Unsupported(f"{func} cannot be captured")
 
 
-def data_dependent(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def data_dependent(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
 
 
 WITHOUT_SIZES = "the size of the result is known at run time only: torch.where or masked_fill keep the shape"
 
 
-def known(rec: Recorder, value: Any) -> torch.Tensor | None:
+def known(rec: Recording, value: Any) -> torch.Tensor | None:
     """The value of a tensor that depends on constants alone, or on what may be assumed; else None."""
     return known_value(rec, value, assuming=True) if isinstance(value, FakeTensor) else value
 
 
-def with_values(rec: Recorder, func: Any, args: tuple, kwargs: dict, hint: str) -> Any:
+def with_values(rec: Recording, func: Any, args: tuple, kwargs: dict, hint: str) -> Any:
     """Run `func` for real if its tensors depend on constants alone; its results are new constants."""
     values = []
     for arg in (*args, *kwargs.values()):
@@ -162,7 +154,7 @@ def with_values(rec: Recorder, func: Any, args: tuple, kwargs: dict, hint: str) 
     return _constants(rec, out)
 
 
-def _constants(rec: Recorder, value: Any) -> Any:
+def _constants(rec: Recording, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return functional(rec, aten.clone.default, (rec.constant(value),), {})
     return tuple([_constants(rec, v) for v in value]) if isinstance(value, (tuple, list)) else value
@@ -188,14 +180,14 @@ def _reshaping(func: Any) -> Handler:
     if form is None:
         return refused
 
-    def handler(rec: Recorder, _: Any, args: tuple, kwargs: dict) -> Any:
+    def handler(rec: Recording, _: Any, args: tuple, kwargs: dict) -> Any:
         become(rec, args[0], rec.inside(form, *args, **kwargs))
         return args[0]
 
     return handler
 
 
-def become(rec: Recorder, target: FakeTensor, other: FakeTensor) -> None:
+def become(rec: Recording, target: FakeTensor, other: FakeTensor) -> None:
     """`target` has the metadata and the alias of `other` from now on; what was recorded with it keeps the old
     metadata."""
     alias = target._alias
@@ -213,7 +205,7 @@ def become(rec: Recorder, target: FakeTensor, other: FakeTensor) -> None:
     target._alias, target._meta = other._alias, None
 
 
-def _in_place(rec: Recorder, func: Any, form: Any, position: int, args: tuple, kwargs: dict) -> Any:
+def _in_place(rec: Recording, func: Any, form: Any, position: int, args: tuple, kwargs: dict) -> Any:
     target = args[position]
     others = [x for i, arg in enumerate((*args, *kwargs.values())) if i != position for x in _fakes(arg)]
     if isinstance(target, (list, tuple)) and all(isinstance(t, FakeTensor) for t in target):
@@ -230,7 +222,7 @@ def _in_place(rec: Recorder, func: Any, form: Any, position: int, args: tuple, k
     return target
 
 
-def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kwargs: dict) -> Any:
+def _with_out(rec: Recording, func: Any, form: Any, names: tuple, args: tuple, kwargs: dict) -> Any:
     kwargs = dict(kwargs)
     outs = [kwargs.pop(name) for name in names]
     others = [x for arg in (*args, *kwargs.values()) for x in _fakes(arg)]
@@ -249,7 +241,7 @@ def _with_out(rec: Recorder, func: Any, form: Any, names: tuple, args: tuple, kw
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 
-def store(rec: Recorder, target: FakeTensor, value: FakeTensor, func: Any, args: tuple, kwargs: dict) -> None:
+def store(rec: Recording, target: FakeTensor, value: FakeTensor, func: Any, args: tuple, kwargs: dict) -> None:
     """Writes `value` into `target`, cast to its dtype; another shape, or a write into stretched memory, is eager's
     error."""
     if not same_shape(value.shape, target.shape):
@@ -289,7 +281,7 @@ def reads_written(func: Any, read: FakeTensor, written: FakeTensor) -> bool:
     return meets(a, b)
 
 
-def lifted(rec: Recorder, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def lifted(rec: Recording, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Real tensors among the arguments become constants of the graph."""
     for arg in args:
         kind = type(arg)
@@ -303,7 +295,7 @@ def lifted(rec: Recorder, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     return args, kwargs
 
 
-def _lift(rec: Recorder, value: Any) -> Any:
+def _lift(rec: Recording, value: Any) -> Any:
     if type(value) is FakeTensor:
         return value
     if isinstance(value, torch.Tensor):
@@ -328,6 +320,3 @@ def positional(func: Any, args: tuple, kwargs: dict) -> tuple:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, (list, tuple, torch.Size)) else value
-
-
-__all__ = ["HANDLERS", "PUT_BACK", "classify", "composite", "functional", "handles", "positional", "store", "view"]

@@ -12,6 +12,7 @@ import torch
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 from framesmith.util.errors import Unsupported
+from framesmith.util.tables import entry
 
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
@@ -32,15 +33,9 @@ _LARGEST = 1 << 28
 
 
 def rule(*funcs: Any) -> Callable[[Rule], Rule]:
-    """Registers a row: called with the operator's arguments, it returns fakes without alias, or NotImplemented for a
+    """Register a row: called with the operator's arguments, it returns fakes without alias, or NotImplemented for a
     case that it leaves to the meta kernel."""
-
-    def register(row: Rule) -> Rule:
-        for func in funcs:
-            RULES[func] = row
-        return row
-
-    return register
+    return entry(RULES, *funcs)
 
 
 def doubted(func: Any, doubt: Callable[..., bool]) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
 
-from framesmith.fake.layout import is_dense
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.graph.launch import Launch, Memory, MemoryWindow
+from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 _BLANK = frozenset((aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default,
@@ -57,7 +55,7 @@ def _ints(sizes: Any) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def record_launch(rec: Recorder, target: Launch, owners: Sequence[FakeTensor]) -> None:
+def record_launch(rec: Recording, target: Launch, owners: Sequence[FakeTensor]) -> None:
     """Records the launch over the memories of `owners`, and its writes."""
     given = tuple([None if how.blank else rec.nodes(owner) for how, owner in zip(target.memories, owners, strict=True)])
     layouts = [target.memories[k] for k in target.written]
@@ -67,11 +65,8 @@ def record_launch(rec: Recorder, target: Launch, owners: Sequence[FakeTensor]) -
         rec.write(owners[k]._alias, made._alias.node)
 
 
-def again(rec: Recorder, node: Node, args: Sequence[Any]) -> tuple[FakeTensor, ...]:
+def again(rec: Recording, node: Node, args: Sequence[Any]) -> tuple[FakeTensor, ...]:
     """A node `OfOneGraph` of another recorder's, on fakes of this one's: its results."""
     vals = tuple([new_fake(tuple(x.shape), x.stride(), x.dtype, x.device) for x in node.meta["val"]])
     return rec.results(rec.emit(node.target, tuple([rec.nodes(a) for a in args]), vals),  # type: ignore[no-any-return]
                        vals)
-
-
-__all__ = ["Memories", "again", "record_launch"]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides
-from framesmith.symbolic.layout import strides_in_order
+from framesmith.symbolic.layout import is_dense, strides_in_order
 
 Sizes = tuple
 
@@ -100,16 +100,6 @@ def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool 
     return strides_in_order(shape, dense_order(shape, layouts))
 
 
-def is_dense(shape: Sizes, strides: tuple) -> bool:
-    """Non-overlapping and without gaps, in some order of the dimensions."""
-    step: Any = 1
-    for stride, size in sorted((s, n) for n, s in zip(shape, strides) if n != 1):
-        if stride != step:
-            return False
-        step = step * size
-    return True
-
-
 def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
     """Strides over `shape` (`real`'s, perhaps symbolic) that lie as those of `real`; those of `real` where it is not
     dense."""
@@ -123,10 +113,12 @@ def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
 
 def preserved_strides(fake: FakeTensor) -> tuple:
     """Strides of a copy that keeps the layout: the same if dense, else dense in the same order."""
-    shape, strides = fake.shape, fake.stride()
-    if fake.is_contiguous() or is_dense(shape, strides):
-        return strides
-    return strides_in_order(shape, dense_order(shape, [strides]))
+    return fake.stride() if fake.is_contiguous() else dense_strides(fake.shape, fake.stride())
+
+
+def dense_strides(shape: Sizes, strides: tuple) -> tuple:
+    """The same strides if they are dense, else dense ones in the same order of dimensions."""
+    return strides if is_dense(shape, strides) else strides_in_order(shape, dense_order(shape, [strides]))
 
 
 def channels_last_strides(shape: Sizes) -> tuple:
@@ -180,16 +172,9 @@ def suggested_strides(fake: FakeTensor, shape: Sizes) -> tuple:
     return channels_last_strides(shape) if is_channels_last(fake) else contiguous_strides(shape)
 
 
-def numel(shape: Sizes) -> Any:
-    total: Any = 1
-    for n in shape:
-        total = total * n
-    return total
-
-
 def infer_size(shape: Sizes, wanted: Any) -> tuple | None:
     """`wanted` with its one -1 replaced, or None where the element counts disagree."""
-    total = numel(shape)
+    total = math.prod(shape)
     hole, known = -1, 1
     for i, n in enumerate(wanted):
         if type(n) is int and n < 0:

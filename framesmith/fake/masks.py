@@ -7,16 +7,14 @@ faster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from framesmith.fake.constant_eval import known_value
 from framesmith.fake.handlers import handles, whole
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import CPU, FakeTensor
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _IN_PARTS = torch.ops.aten._scaled_dot_product_attention_math.default
@@ -25,7 +23,7 @@ _MOST_ELEMENTS = 1 << 24
 
 
 @handles(_ATTENTION)
-def attention(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def attention(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Recorded whole, but for a mask that requires grad: the CPU's fused kernel has no gradient for it. With dropout a
     mask is left as it is: eager's kernel for it draws numbers of its own."""
     given = {**dict(zip(_NAMES, args)), **kwargs}
@@ -47,7 +45,7 @@ def _is_mask(mask: FakeTensor) -> bool:
     return (mask.dtype is torch.bool or bool(numbers)) and not mask.requires_grad
 
 
-def _is_causal(rec: Recorder, mask: FakeTensor, rows: Any) -> bool | None:
+def _is_causal(rec: Recording, mask: FakeTensor, rows: Any) -> bool | None:
     """False for a mask that lets all through, True for a square one that lets each row see itself and what is before
     it."""
     if mask.dim() < 2 or any(type(n) is not int for n in mask.shape):
@@ -59,7 +57,7 @@ def _is_causal(rec: Recorder, mask: FakeTensor, rows: Any) -> bool | None:
     return None if kind and mask.shape[-2] != rows else kind
 
 
-def _lets_through(rec: Recorder, mask: FakeTensor) -> bool | None:
+def _lets_through(rec: Recording, mask: FakeTensor) -> bool | None:
     """False: all; True: a triangle; None: something else, or it is not known."""
     value = known_value(rec, mask, most=_MOST_ELEMENTS, device=CPU)
     if value is None or value.dtype is not torch.bool and not (value := _of_numbers(value)).numel():
@@ -76,6 +74,3 @@ def _of_numbers(value: torch.Tensor) -> torch.Tensor:
     else an empty tensor."""
     open_, shut = value == 0, value <= torch.finfo(value.dtype).min
     return open_ if bool((open_ | shut).all()) else torch.empty(0, dtype=torch.bool)
-
-
-__all__: list[str] = []

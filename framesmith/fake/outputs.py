@@ -6,17 +6,15 @@ of another storage's; a program that writes to one of its results must not see t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from framesmith.fake.layout import preserved_strides
+from framesmith.fake.recording import Recording
 from framesmith.fake.schema import is_view
 from framesmith.fake.tensor import Alias, FakeTensor, Storage
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 aten = torch.ops.aten
 
@@ -49,7 +47,7 @@ def _is_view(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and is_view(target)
 
 
-def apart(rec: Recorder, outputs: list[Any]) -> list[Any]:
+def apart(rec: Recording, outputs: list[Any]) -> list[Any]:
     """The output nodes, with copies where two storages would share memory, or one would be an input's."""
     owners: dict[Node, Storage] = {}
     out = []
@@ -66,7 +64,7 @@ def apart(rec: Recorder, outputs: list[Any]) -> list[Any]:
     return out
 
 
-def _at_its_place(rec: Recorder, fake: FakeTensor) -> Node:
+def _at_its_place(rec: Recording, fake: FakeTensor) -> Node:
     """The node of a fake; of a view that was written, one that lies in the memory of what it views."""
     alias = fake._alias
     node = rec.nodes(fake)
@@ -76,10 +74,7 @@ def _at_its_place(rec: Recorder, fake: FakeTensor) -> Node:
     return node
 
 
-def _copy(rec: Recorder, node: Node, fake: FakeTensor) -> Node:
+def _copy(rec: Recording, node: Node, fake: FakeTensor) -> Node:
     if preserved_strides(fake) == fake.stride():
         return rec.emit(aten.clone.default, (node,), fake)
     return rec.laid_out(node, fake)
-
-
-__all__ = ["apart", "is_detached", "memory_of"]

@@ -24,11 +24,11 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from framesmith.fake.constant_eval import Content
 from framesmith.fake.dynamic_scalars import Number, entered
 from framesmith.fake.handlers import HANDLERS, classify
 from framesmith.fake.layout import meets_itself, strides_like
 from framesmith.fake.outputs import apart
+from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, as_lazy_as, current_device, metadata_of, new_fake
 from framesmith.fake.views import PUT_BACK
@@ -174,14 +174,8 @@ class Recorder:
         """
         if shape is not None and stride is None:
             stride = strides_like(real, shape)
-        fake = new_fake(
-            tuple(real.shape) if shape is None else shape,
-            real.stride() if stride is None else stride,
-            real.dtype,
-            real.device,
-            real.storage_offset(),
-            real.requires_grad,
-        )
+        fake = new_fake(tuple(real.shape) if shape is None else shape, real.stride() if stride is None else stride,
+                        real.dtype, real.device, real.storage_offset(), real.requires_grad)
         if isinstance(real, torch.nn.Parameter):
             fake._is_param = True
         self._give_place(as_lazy_as(fake, real), name)
@@ -452,14 +446,6 @@ _MAY_FAIL = frozenset((_aten.index.Tensor, _aten.index_select.default, _aten.gat
                        _aten.index_put.default, _aten.scatter.src, _aten.scatter.value, _aten.index_add.default,
                        _aten.index_copy.default))
 # Tagged random for the sake of a dropout probability that is zero in inference.
-_QUIET = frozenset(
-    (
-        _aten.scaled_dot_product_attention.default,
-        _aten._scaled_dot_product_flash_attention_for_cpu.default,
-        _aten.lstm.input,
-        _aten.gru.input,
-        _aten.rnn_tanh.input,
-        _aten.rnn_relu.input,
-        _aten.dropout.default,
-    )
-)
+_QUIET = frozenset((_aten.scaled_dot_product_attention.default,
+                    _aten._scaled_dot_product_flash_attention_for_cpu.default, _aten.lstm.input, _aten.gru.input,
+                    _aten.rnn_tanh.input, _aten.rnn_relu.input, _aten.dropout.default))

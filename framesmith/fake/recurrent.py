@@ -6,7 +6,7 @@ in which it makes it."""
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -14,11 +14,9 @@ from torch.utils._pytree import tree_map_only
 from framesmith import _C
 from framesmith.fake.handlers import classify, functional, handles
 from framesmith.fake.infer import rule
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, dense
 from framesmith.util.errors import Unsupported
-
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
 
 assert _C.LANES  # importing the core registers the operators
 aten = torch.ops.aten
@@ -27,7 +25,7 @@ BACKWARD = torch.ops.framesmith.mkldnn_rnn_layer_backward.default
 
 
 @handles(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
-def recurrence(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def recurrence(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of cuDNN, whose layer under autograd looks at the memory of its weights."""
     if rec.follows_grad and torch.is_grad_enabled() and args[0].device.type == "cuda":
         raise Unsupported(f"{func} on a CUDA device where gradients are asked for")
@@ -57,12 +55,12 @@ def _under_autocast(func: Any, dtype: torch.dtype) -> torch.dtype:
 
 
 @handles(aten.mkldnn_rnn_layer.default)
-def rnn_layer(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def rnn_layer(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     return functional(rec, LAYER, args, kwargs)
 
 
 @handles(aten.mkldnn_rnn_layer_backward.default)
-def rnn_layer_backward(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def rnn_layer_backward(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     return functional(rec, BACKWARD, args, kwargs)
 
 

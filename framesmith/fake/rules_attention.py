@@ -10,10 +10,10 @@ import torch
 from framesmith.fake.infer import rule
 from framesmith.fake.layout import preserved_strides
 from framesmith.fake.tensor import CPU, FakeTensor, dense, new_fake
+from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
 _CUDA = torch._C.DispatchKey.CUDA
-_HALF = (torch.float16, torch.bfloat16)
 # what `_fused_sdp_choice` answers
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3
 _BLOCK = 32  # logarithms of sums are padded to a multiple, in the efficient kernel
@@ -27,7 +27,7 @@ def choice(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: 
         return aten._fused_sdp_choice.default._op_dk(_CUDA, *given, scale=scale, enable_gqa=gqa)
     if query.dim() != 4:
         return MATH
-    return FLASH if query.dtype in _HALF and mask is None else EFFICIENT if query.dtype is not torch.float64 else MATH
+    return FLASH if query.dtype in HALF and mask is None else EFFICIENT if query.dtype is not torch.float64 else MATH
 
 
 def laid_out_as(q: FakeTensor, shape: tuple) -> FakeTensor:
@@ -99,7 +99,7 @@ def efficient_backward(
 @rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def cpu(q: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     batch, heads, rows, _ = q.shape
-    dtype = torch.float32 if q.dtype in _HALF else q.dtype
+    dtype = torch.float32 if q.dtype in HALF else q.dtype
     return laid_out_as(q, tuple(q.shape)), new_fake((batch, heads, rows), (rows * heads, 1, heads), dtype, q.device)
 
 

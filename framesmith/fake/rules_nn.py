@@ -20,6 +20,7 @@ from framesmith.fake.layout import (
 from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
 from framesmith.symbolic.layout import strides_in_order
+from framesmith.util.precision import compute_dtype
 
 aten = torch.ops.aten
 
@@ -113,14 +114,10 @@ def layer_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwarg
     shape = tuple(over)
     fits = x.dtype.is_floating_point and 0 < len(shape) <= x.dim() and same_shape(x.shape[x.dim() - len(shape) :],
                                                                                   shape)
-    if weight is not None and (not same_shape(weight.shape, shape) or weight.dtype not in (x.dtype, _widened(x.dtype))):
+    dtypes = x.dtype, compute_dtype(x.dtype)
+    if weight is not None and (not same_shape(weight.shape, shape) or weight.dtype not in dtypes):
         return NotImplemented
     return dense(x, tuple(x.shape)) if fits else NotImplemented
-
-
-def _widened(dtype: torch.dtype) -> torch.dtype:
-    """The other dtype that a normalisation of `dtype` takes its parameters in."""
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 @rule(aten.group_norm.default)

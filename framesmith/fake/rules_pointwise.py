@@ -9,11 +9,12 @@ import torch
 
 from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import DOUBTED, RULES, doubted
-from framesmith.fake.layout import broadcast, elementwise_strides, is_dense, preserved_strides, same_shape
+from framesmith.fake.layout import broadcast, elementwise_strides, preserved_strides, same_shape
 from framesmith.fake.tensor import CPU, FakeTensor, dense, new_fake
 from framesmith.prims.promotion import floating, result_dtype
 from framesmith.prims.registry import overload
 from framesmith.prims.scalars import SCALAR_OPS
+from framesmith.symbolic.layout import is_dense
 
 aten = torch.ops.aten
 

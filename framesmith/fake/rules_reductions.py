@@ -9,8 +9,8 @@ import torch
 
 from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import DOUBTED, doubted, rule
-from framesmith.fake.layout import is_dense
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
+from framesmith.symbolic.layout import is_dense
 
 aten = torch.ops.aten
 

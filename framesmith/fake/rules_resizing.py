@@ -10,7 +10,7 @@ import torch
 from framesmith.fake.handlers import classify, handles
 from framesmith.fake.infer import RULES, Rule
 from framesmith.fake.layout import suggested_strides
-from framesmith.fake.recorder import Recorder
+from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 
 aten = torch.ops.aten
@@ -47,7 +47,7 @@ def _padded(known: Rule | None) -> Rule:
     return row
 
 
-def _by_sizes(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
+def _by_sizes(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """The overload that takes factors, as the one that takes sizes; of fixed sizes, as eager's own kernel does it."""
     x, sizes, *more, factors = args
     if _is_static(*x.shape, *(sizes or ())) or kwargs:

@@ -6,7 +6,7 @@ Invariant: a FakeTensor's own metadata never changes after creation; writes to i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import Node
@@ -14,11 +14,14 @@ from torch.fx import Node
 from framesmith.symbolic.layout import contiguous_strides
 from framesmith.util.errors import DataDependent, Unsupported
 
-if TYPE_CHECKING:
-    from framesmith.fake.recorder import Recorder
-
 _make_wrapper = torch.Tensor._make_wrapper_subclass
 CPU = torch.device("cpu")
+
+
+class Dispatcher(Protocol):
+    """What a call of an operator on a fake tensor is handed to: its recorder."""
+
+    def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any: ...
 
 
 class Storage:
@@ -28,7 +31,7 @@ class Storage:
 
     __slots__ = ("version", "input", "shared", "recorder", "several", "counted")
 
-    def __init__(self, recorder: Recorder, input: Node | None = None) -> None:
+    def __init__(self, recorder: Dispatcher, input: Node | None = None) -> None:
         self.version = 0
         self.input = input
         self.shared = self.several = self.counted = False
@@ -45,15 +48,8 @@ class Alias:
 
     __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several", "uncounted")
 
-    def __init__(
-        self,
-        storage: Storage,
-        node: Node,
-        val: FakeTensor,
-        parent: Alias | None = None,
-        func: Any = None,
-        args: tuple = (),
-    ) -> None:
+    def __init__(self, storage: Storage, node: Node, val: FakeTensor, parent: Alias | None = None, func: Any = None,
+                 args: tuple = ()) -> None:
         self.storage = storage
         self.parent = parent
         self.func = func
@@ -109,7 +105,7 @@ for _name in ("data_ptr", "untyped_storage", "storage", "__dlpack__", "backward"
     setattr(FakeTensor, _name, _without_data(_name, f"Tensor.{_name} cannot be captured", Unsupported))
 
 
-def _recorder_of(args: Any) -> Recorder:
+def _recorder_of(args: Any) -> Dispatcher:
     for arg in args:
         if isinstance(arg, FakeTensor):
             return arg._alias.storage.recorder

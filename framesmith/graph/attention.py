@@ -180,6 +180,3 @@ class AttentionGradient(OfOneGraph):
 def gathered(x: Any, like: Any) -> Any:
     """The sum over the heads that share those of `like`."""
     return x.unflatten(1, (like.size(1), -1)).sum(2)
-
-
-__all__ = ["LISTS", "Attention", "AttentionGradient", "Scores", "dense"]

@@ -101,6 +101,3 @@ def _graph(places: Sequence[Node], order: Sequence[Node], grads: Sequence[Node |
         made[node] = copy_node(graph, node, made.__getitem__)
     graph.output(tuple([g if g is None else made[g] for g in grads]))
     return graph
-
-
-__all__ = ["Derivative", "Pattern", "Traced", "cut_out", "passed", "refuse", "without_derivatives"]

@@ -154,6 +154,3 @@ class InPlace:
 
     def __call__(self, *memories: torch.Tensor) -> None:
         self.launch.run(memories)
-
-
-__all__ = ["Grids", "InPlace", "Launch", "Memory", "OfOneGraph", "MemoryWindow", "found_at"]

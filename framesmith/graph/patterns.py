@@ -1,7 +1,7 @@
 """Patterns of graphs: the equation that a pass applies, written as ordinary Python over variables.
 
     q, k, v, mask = tensors("q k v mask")
-    rewrite(graph, {-(-v): v, p.softmax(q @ k.T + optional(mask), -1) @ v: attention})
+    rewrite(graph, {-(-v): v, p.softmax(q @ k + mask | q @ k, -1) @ v: attention})
 
 `p.name` is an ATen operator in any overload that writes nothing, `p.name.overload` in that one, `p.mm | p.bmm` either.
 An argument that is left out has its schema's default; `...` stands for any, in the last place for all that follow, and
@@ -82,11 +82,6 @@ class Pattern:
     __add__, __sub__, __mul__, __truediv__ = map(_arithmetic, ("add", "sub", "mul", "div"))
     __radd__, __rmul__ = __add__, __mul__
 
-    @property
-    def T(self) -> Pattern:
-        """The transposed matrices."""
-        return (p.t | p.transpose.int)(self, ...).where(_turns_matrices)
-
 
 class Variable(Pattern):
     """Any node; with `loose`, any argument."""
@@ -149,13 +144,6 @@ class _Rest:
     variable: Variable
 
 
-@dataclass(frozen=True)
-class optional:
-    """An operand without which a sum or a product is its other operand; its variables are None then."""
-
-    operand: Any
-
-
 class Operator:
     """Makes patterns of calls of any of `targets`; of an operator of PyTorch in all overloads that write nothing."""
 
@@ -167,9 +155,6 @@ class Operator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The pattern of a call."""
-        for k, x in enumerate(args):
-            if isinstance(x, optional):
-                return Either(self(*args[:k], x.operand, *args[k + 1 :]), *args[:k], *args[k + 1 :])
         return Call(self.targets, args, kwargs)
 
     def __or__(self, other: Operator) -> Operator:
@@ -305,12 +290,3 @@ def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_is_same, a, b))
     return a is b or (type(a) in _PLAIN and type(b) in _PLAIN and a == b)
-
-
-def _turns_matrices(node: Any) -> bool:
-    rank = len(node.meta["val"].shape)
-    return node.target is torch.ops.aten.t.default or {dim % rank for dim in node.args[1:]} == {rank - 2, rank - 1}
-
-
-__all__ = ["Match", "Operator", "Pattern", "Through", "arguments", "match", "optional", "p", "rewrite", "tensors",
-           "values"]

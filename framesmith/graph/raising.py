@@ -38,6 +38,3 @@ def may_draw(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in _OURS | {"aten"}
-
-
-__all__ = ["may_draw", "may_raise"]

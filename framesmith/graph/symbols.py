@@ -34,6 +34,3 @@ def close_guards(graph: fx.Graph) -> None:
 
 def _sizes(node: fx.Node) -> tuple[int | torch.SymInt, ...]:
     return tuple(getattr(node.meta.get("val"), "shape", ()))
-
-
-__all__ = ["close_guards", "size_sources", "symbols_of"]

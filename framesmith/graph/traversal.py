@@ -54,6 +54,3 @@ def descendants(nodes: Iterable[Node]) -> set[Node]:
                 found.add(user)
                 queue.append(user)
     return found
-
-
-__all__ = ["ancestors", "descendants", "last_node", "nodes_after"]

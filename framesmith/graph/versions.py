@@ -25,6 +25,3 @@ def uncounted(graph: fx.Graph) -> Callable[[Call], Call]:
 def _quiet(call: Call, places: list[int], inputs: Any) -> Any:
     with _unsafe_preserve_version_counter(tuple([inputs[k] for k in places if not inputs[k].is_inference()])):
         return call(inputs)
-
-
-__all__ = ["uncounted"]

@@ -73,5 +73,3 @@ class AttentionTiles:
 INPUTS = {"forward": ("q", "k", "v"), **dict.fromkeys(("rows", "columns"), ("q", "k", "v", "g", "total", "delta"))}
 WHOLE = {"forward": ("out", "total"), **dict.fromkeys(("rows", "columns"), ("dq", "dk", "dv"))}
 RESULTS = {"forward": ("out", "total"), "rows": ("dq",), "columns": ("dk", "dv")}
-
-__all__ = ["BATCH", "COLUMN", "HEAD", "INPUTS", "LIST_NAMES", "ROW", "SCORES", "TANGENT", "AttentionTiles", "Layout"]

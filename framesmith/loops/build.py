@@ -31,13 +31,7 @@ from framesmith.loops.ir import (
 )
 from framesmith.prims.scalars import SCALAR_OPS
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, linear, sum_
-
-HALF = (torch.bfloat16, torch.float16)
-
-
-def compute_type(dtype: torch.dtype) -> torch.dtype:
-    """The type in which values of storage type `dtype` are computed."""
-    return torch.float32 if dtype in HALF else dtype
+from framesmith.util.precision import HALF, compute_dtype
 
 
 def _key(value: Any) -> Any:
@@ -83,7 +77,7 @@ class Builder:
         return op
 
     def const(self, value: bool | int | float, dtype: torch.dtype) -> Op:
-        dtype = compute_type(dtype)
+        dtype = compute_dtype(dtype)
         if dtype is torch.bool:
             value = bool(value)
         elif dtype.is_floating_point:
@@ -114,7 +108,7 @@ class Builder:
         """`dtype` is the storage type of the buffer."""
         index, mask = as_expr(index), self.mask
         args = () if mask is None else (mask,)
-        return self._emit(("load", buffer, index, mask), Load, buffer, index, compute_type(dtype), args)
+        return self._emit(("load", buffer, index, mask), Load, buffer, index, compute_dtype(dtype), args)
 
     def store(self, buffer: str, index: Expr | int, value: Op, mode: str | None = None, mask: Op | None = None) -> None:
         args = (value,) if mask is None else (value, mask)
@@ -130,7 +124,7 @@ class Builder:
 
     def cast(self, value: Op, dtype: torch.dtype) -> Op:
         """To storage type `dtype`: bfloat16 and float16 round a float32 value."""
-        to = compute_type(dtype)
+        to = compute_dtype(dtype)
         rounding = dtype if dtype in HALF and not _is_rounded(value, dtype) else None
         if rounding is None and value.dtype is to:
             return value
@@ -146,13 +140,13 @@ class Builder:
         return self._emit(("indirect", value, size, wrap, check), Indirect, (value,), symbol, size, wrap, check)
 
     def reduce(self, kind: str, args: tuple[Op, ...], dtype: torch.dtype) -> Op:
-        return self._emit(("reduce", kind, args), Reduce, kind, args, compute_type(dtype))
+        return self._emit(("reduce", kind, args), Reduce, kind, args, compute_dtype(dtype))
 
     def scan(self, kind: str, value: Op, dtype: torch.dtype) -> Op:
-        return self._emit(("scan", kind, value), Scan, kind, (value,), compute_type(dtype))
+        return self._emit(("scan", kind, value), Scan, kind, (value,), compute_dtype(dtype))
 
     def part(self, reduction: Op, part: int, dtype: torch.dtype) -> Op:
-        return self._emit(("part", reduction, part), Part, (reduction,), part, compute_type(dtype))
+        return self._emit(("part", reduction, part), Part, (reduction,), part, compute_dtype(dtype))
 
     def both(self, a: Op | None, b: Op | None) -> Op | None:
         """Conjunction, where None is true."""
@@ -319,14 +313,8 @@ class Replay:
 
     __slots__ = ("b", "load", "rename", "sub", "values")
 
-    def __init__(
-        self,
-        builder: Builder,
-        sub: dict[Expr, Expr | int],
-        values: dict[Op, Op],
-        load: Callable[[Load, Expr], Op | None] | None = None,
-        rename: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, builder: Builder, sub: dict[Expr, Expr | int], values: dict[Op, Op],
+                 load: Callable[[Load, Expr], Op | None] | None = None, rename: dict[str, str] | None = None) -> None:
         self.b, self.sub, self.values, self.load, self.rename = builder, sub, values, load, rename or {}
 
     def expr(self, e: Expr) -> Expr:
@@ -349,14 +337,8 @@ def _replay_load(r: Replay, op: Load, args: tuple[Op, ...]) -> Op:
     b.mask = b.both(saved, args[0] if args else None)
     if type(b.mask) is Const and b.mask.value:
         b.mask = None
-    result = b._emit(
-        ("load", r.rename.get(op.buffer, op.buffer), index, b.mask),
-        Load,
-        r.rename.get(op.buffer, op.buffer),
-        index,
-        op.dtype,
-        () if b.mask is None else (b.mask,),
-    )
+    result = b._emit(("load", r.rename.get(op.buffer, op.buffer), index, b.mask), Load,
+                     r.rename.get(op.buffer, op.buffer), index, op.dtype, () if b.mask is None else (b.mask,))
     b.mask = saved
     return result
 

@@ -82,6 +82,18 @@ class Contract:
     body: tuple[Node, ...]
     window: ConvolutionWindow | None = None
 
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return self.m, self.n
+
+    @property
+    def blocks(self) -> tuple[tuple[Node, ...], ...]:
+        return (self.body,)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        return self.m.extent, self.n.extent, self.a_index, self.b_index
+
 
 def packed_columns(n: int, columns: int, lane: int) -> int:
     """Columns stored for `n` logical ones: full panels, and a last one rounded up to whole vectors."""

@@ -51,6 +51,11 @@ class Op:
     args: tuple[Op, ...]
     dtype: torch.dtype
 
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """The integer expressions of the operation itself."""
+        return ()
+
 
 @dataclass(slots=True, eq=False)
 class Const(Op):
@@ -70,6 +75,10 @@ class Index(Op):
     dtype: torch.dtype
     args = ()
 
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        return (self.expr,)
+
 
 @dataclass(slots=True, eq=False)
 class Pred(Op):
@@ -79,6 +88,10 @@ class Pred(Op):
     rhs: Expr
     dtype: torch.dtype = torch.bool
     args = ()
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        return (self.lhs, self.rhs)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +112,10 @@ class Indirect(Op):
     check: bool
     dtype: torch.dtype = torch.int64
 
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        return (self.size,)
+
 
 @dataclass(slots=True, eq=False)
 class Load(Op):
@@ -113,6 +130,10 @@ class Load(Op):
     index: Expr
     dtype: torch.dtype
     args: tuple[Op, ...] = ()
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        return (self.index,)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +151,10 @@ class Store(Op):
     args: tuple[Op, ...]
     dtype: torch.dtype
     mode: str | None = None
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        return (self.index,)
 
 
 @dataclass(slots=True, eq=False)
@@ -161,9 +186,6 @@ class Bitcast(Op):
 
     args: tuple[Op]
     dtype: torch.dtype
-
-
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford")
 
 
 @dataclass(slots=True, eq=False)
@@ -236,6 +258,20 @@ class Loop:
     body: tuple[Node, ...]
     reduce: bool = False
     vector: bool = False
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes over which `body` runs."""
+        return (self.axis,)
+
+    @property
+    def blocks(self) -> tuple[tuple[Node, ...], ...]:
+        """All blocks, in order."""
+        return (self.body,)
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        return (self.axis.extent,)
 
 
 Node = Op | Loop  # or a `loops.contract.Contract`, or a `loops.product.MatrixProduct`
@@ -310,7 +346,7 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
     for node in body:
         yield node
         if not isinstance(node, Op):
-            for block in getattr(node, "blocks", (node.body,)):
+            for block in node.blocks:
                 yield from walk(block)
 
 
@@ -361,12 +397,19 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of work: the operator and the user's line, for comments and reports."""
+    """The origin of work: the operator and the user's line, for comments, and for reports the number of the operator's
+    node in the graph that was compiled."""
 
     op: str
     file: str = ""
     line: int = 0
     function: str = ""
+    node: int = -1
+
+    @property
+    def place(self) -> str:
+        """The user's line as text, or ""."""
+        return f"{self.file}:{self.line} in {self.function}" if self.file else ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ import torch
 from framesmith.graph.raising import may_raise
 from framesmith.loops.ir import Axis, Indirect, Load, Op, Origin, SizeOf, Store, ValueOf
 from framesmith.loops.text import body_text, dtype_name
-from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.symbolic.expr import Symbol
 
 Size = Any  # an int, or an Expr where it is symbolic
 
@@ -149,14 +149,3 @@ def graph_text(g: LoopGraph) -> str:
             out.append(f"{item.outputs} = {item.target}({item.args}, {item.kwargs})")
     out.append(f"return {g.outputs}")
     return "\n".join(out) + "\n"
-
-
-def nest_cost(c: Compute) -> tuple[Expr | int, Expr | int]:
-    """Points of the pointwise domain and of the whole domain."""
-    points: Any = 1
-    for axis in c.axes:
-        points = axis.extent * points
-    whole = points
-    for axis in c.raxes:
-        whole = axis.extent * whole
-    return points, whole

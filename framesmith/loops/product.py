@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from framesmith.loops.ir import Axis, Node, Op
+from framesmith.symbolic.expr import Expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +42,14 @@ class MatrixProduct:
     dtype: torch.dtype
     tf32: bool
     body: tuple[Node, ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return self.m, self.n
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        return self.m.extent, self.n.extent, self.k.extent
 
     @property
     def blocks(self) -> tuple[tuple[Node, ...], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -23,6 +23,7 @@ from framesmith.loops.ir import (
     Loop,
     Node,
     Op,
+    Origin,
     Part,
     Pred,
     Program,
@@ -43,6 +44,23 @@ ALIGNED = 16  # elements: as well as any vector asks for
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for torch.float32."""
     return str(dtype)[6:]
+
+
+def origins_of(program: Program) -> dict[Kernel, tuple[Origin, ...]]:
+    """Return what each kernel of a program computes."""
+    found: dict[Kernel, dict[Origin, None]] = {}
+    for step in program.steps:
+        if isinstance(step, Launch | Batch):
+            found.setdefault(step.kernel, {}).update(dict.fromkeys(step.origins))
+    return {kernel: tuple(origins) for kernel, origins in found.items()}
+
+
+def operators_by_place(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Join the operators of each place, in order, of pairs (place, operator)."""
+    places: dict[str, dict[str, None]] = {}
+    for place, operator in pairs:
+        places.setdefault(place, {})[operator] = None
+    return tuple([(place, ", ".join(operators)) for place, operators in places.items()])
 
 
 class _Names:

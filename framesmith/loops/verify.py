@@ -10,7 +10,6 @@ from framesmith.loops.ir import (
     Allocate,
     Batch,
     Extern,
-    Index,
     Indirect,
     Kernel,
     Launch,
@@ -18,7 +17,6 @@ from framesmith.loops.ir import (
     Loop,
     Node,
     Op,
-    Pred,
     Program,
     Reduce,
     Ref,
@@ -28,19 +26,8 @@ from framesmith.loops.ir import (
     part_symbol,
 )
 from framesmith.loops.product import MatrixProduct
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.symbolic.expr import Symbol, as_expr
 from framesmith.util.errors import VerifyError
-
-
-def _expressions(op: Any) -> tuple[Expr, ...]:
-    kind = type(op)
-    if kind in (Load, Store):
-        return (op.index,)
-    if kind is Index:
-        return (op.expr,)
-    if kind is Pred:
-        return (op.lhs, op.rhs)
-    return (op.size,) if kind is Indirect else ()
 
 
 class _Scope:
@@ -76,19 +63,18 @@ class _Scope:
         return pending
 
     def nest(self, node: Any, vectors: int) -> list[Op]:
-        axes = (node.axis,) if type(node) is Loop else (node.m, node.n)
         vector = type(node) is not Loop or node.vector
         if vector and vectors:
             raise VerifyError("a vector loop inside a vector loop")
         if type(node) is MatrixProduct:
             self.operands(node)
-        for a in axes:
+        for a in node.axes:
             if a.symbol in self.symbols:
                 raise VerifyError(f"axis {a.symbol} is used twice on one path")
             self.symbols.add(a.symbol)
         saved = set(self.symbols)
         found = self.block(node.body, type(node) is Loop and node.reduce, vectors + vector)
-        self.symbols = saved - {a.symbol for a in axes}
+        self.symbols = saved - {a.symbol for a in node.axes}
         return found
 
     def operands(self, p: MatrixProduct) -> None:
@@ -108,7 +94,7 @@ class _Scope:
         sums = type(op) is Store and op.mode == "sum"
         if sums and (self.part is None or not self.summed.isdisjoint(op.index.free)):  # type: ignore[attr-defined]
             raise VerifyError("a sum over the iterations of a part whose index varies within it, or without parts")
-        for e in _expressions(op):
+        for e in op.expressions:
             unknown = e.free - self.symbols - ({self.part} if sums else set())
             if unknown:
                 raise VerifyError(f"{type(op).__name__} uses unknown symbols {unknown} in {e}")

@@ -23,7 +23,7 @@ from framesmith.loops.attention import (
     AttentionTiles,
     Layout,
 )
-from framesmith.loops.build import HALF, Builder
+from framesmith.loops.build import Builder
 from framesmith.loops.ir import Cast, Const, Index, Op
 from framesmith.loops.nest import Call
 from framesmith.lower.context import Context
@@ -34,6 +34,7 @@ from framesmith.prims.core import Prim
 from framesmith.prims.decompose import decompose
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
 from framesmith.util.errors import Unsupported
+from framesmith.util.precision import HALF
 
 WIDEST = 256
 """Elements of a row of the query, and of the values, up to which tiles have whole rows."""
@@ -218,6 +219,3 @@ def _needed(ops: Sequence[Op], result: Op) -> list[Op]:
                   getattr(op, "rhs", None)):
             todo += [symbols[s] for s in (e.free if isinstance(e, Expr) else ()) if s in symbols]
     return [*[op for op in ops if id(op) in found and op is not result], result]
-
-
-__all__ = ["lower_attention"]

@@ -13,19 +13,12 @@ from framesmith.graph.devices import CPU
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Axis, Load, Op, Origin, Ref
 from framesmith.loops.nest import Call, Compute, Item, Storage
-from framesmith.lower.geometry import (
-    Size,
-    flat,
-    is_dense,
-    is_empty,
-    row_major,
-    same_layout,
-    strides_in_order,
-)
+from framesmith.lower.geometry import Size, flat, is_empty, row_major, same_layout, strides_in_order
 from framesmith.lower.limits import LIMITS
 from framesmith.lower.table import unsupported_dtype
 from framesmith.lower.values import Computed, Lowered, Stored
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
 
 CHEAP = 6  # scalar work that is done again rather than stored

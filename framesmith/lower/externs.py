@@ -48,15 +48,8 @@ def call_prim(ctx: Context, prim: Prim, node: fx.Node, args: tuple[Any, ...]) ->
     return plain_call(ctx, target, node, arguments, {}, val, unknown_layout=any(s.stride is None for s in specs))
 
 
-def plain_call(
-    ctx: Context,
-    target: Any,
-    node: fx.Node,
-    args: Any,
-    kwargs: dict[str, Any],
-    val: Any,
-    unknown_layout: bool = False,
-) -> Any:
+def plain_call(ctx: Context, target: Any, node: fx.Node, args: Any, kwargs: dict[str, Any], val: Any,
+               unknown_layout: bool = False) -> Any:
     """Append a call of `target`; `val` is the spec of its result, or a tuple of specs."""
     call = _Arguments(ctx, node, target)
     call.given = _values(args)

@@ -7,16 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from framesmith.prims.core import numel as numel
-from framesmith.symbolic.expr import Expr, as_expr
+from framesmith.symbolic.expr import Expr, as_expr, simplify_int
 from framesmith.symbolic.layout import contiguous_strides as row_major
 from framesmith.symbolic.layout import strides_in_order as strides_in_order
 
 Size = Any
-
-
-def plain(value: Any) -> Size:
-    """An int where the value is known, else the `Expr`."""
-    return value.const if isinstance(value, Expr) and value.is_const else value
 
 
 def strides_of(value: Any) -> tuple[Size, ...]:
@@ -52,10 +47,10 @@ def split_flat(position: Any, shape: Sequence[Size]) -> list[Any]:
         if size == 1:
             index.append(0)
             continue
-        index.append(plain(rest % size))
+        index.append(simplify_int(rest % size))
         rest = rest // size
     if shape:
-        index.append(0 if shape[0] == 1 else plain(rest))
+        index.append(0 if shape[0] == 1 else simplify_int(rest))
     return list(reversed(index))
 
 
@@ -74,15 +69,15 @@ def groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[range, range]
             b, j = new[j], j + 1
         while not _same(a, b):
             if j < len(new) and _smaller(b, a):
-                b, j = plain(new[j] * b), j + 1
+                b, j = simplify_int(new[j] * b), j + 1
             elif i < len(old) and _smaller(a, b):
-                a, i = plain(old[i] * a), i + 1
+                a, i = simplify_int(old[i] * a), i + 1
             elif j < len(new) and type(a) is not int:
-                b, j = plain(new[j] * b), j + 1
+                b, j = simplify_int(new[j] * b), j + 1
             elif i < len(old):
-                a, i = plain(old[i] * a), i + 1
+                a, i = simplify_int(old[i] * a), i + 1
             elif j < len(new):
-                b, j = plain(new[j] * b), j + 1
+                b, j = simplify_int(new[j] * b), j + 1
             else:
                 return None
         out.append((range(start_i, i), range(start_j, j)))
@@ -133,12 +128,12 @@ def reshape_strides(old: Sequence[Size], stride: Sequence[Size], new: Sequence[S
     for olds, news in pairs:
         run = [kept[d] for d in olds]
         for (_, outer), (size, inner) in zip(run, run[1:]):
-            if not _same(outer, plain(as_expr(inner) * size)):
+            if not _same(outer, simplify_int(as_expr(inner) * size)):
                 return None
         step: Size = run[-1][1] if run else 1
         for d in reversed(news):
             out[d] = step
-            step = plain(new[d] * step)
+            step = simplify_int(new[d] * step)
     return tuple(out)
 
 
@@ -159,8 +154,3 @@ def memory_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ..
 def _magnitude(step: Expr) -> int:
     """A stand-in for the size of a symbolic stride: more factors, larger."""
     return 1 << (20 * sum(1 for _ in step.text.split("*")))
-
-
-def is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
-    """Return whether the elements fill one block of memory without gaps or overlap."""
-    return same_layout(shape, stride, strides_in_order(shape, memory_order(shape, stride)))

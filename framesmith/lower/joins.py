@@ -10,13 +10,12 @@ import torch
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context
-from framesmith.lower.geometry import plain
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Computed, Lowered, Stored, cost_of, merge_reads
 from framesmith.lower.views import window
 from framesmith.prims.core import Prim
-from framesmith.symbolic.expr import as_expr
+from framesmith.symbolic.expr import as_expr, simplify_int
 
 _INLINE_PIECES = 4
 
@@ -47,7 +46,7 @@ def cat(ctx: Context, spec: Any, tensors: Sequence[Lowered], dim: int) -> Lowere
     target = ctx.join_target(spec)
     start: Any = 0
     for piece in pieces:
-        stop = plain(start + piece.shape[dim])
+        stop = simplify_int(start + piece.shape[dim])
         part = window(target, piece.shape, target.stride, as_expr(target.offset) + as_expr(target.stride[dim]) * start)
         ctx.write(piece, part)
         start = stop
@@ -57,7 +56,7 @@ def cat(ctx: Context, spec: Any, tensors: Sequence[Lowered], dim: int) -> Lowere
 def _cat_closure(ctx: Context, spec: Any, pieces: list[Lowered], dim: int) -> Computed:
     starts: list[Any] = [0]
     for piece in pieces:
-        starts.append(plain(starts[-1] + piece.shape[dim]))
+        starts.append(simplify_int(starts[-1] + piece.shape[dim]))
 
     def element(b: Builder, index: Sequence[Any]) -> Op:
         at = index[dim]
@@ -162,7 +161,7 @@ def _interleaved(ctx: Context, spec: Any, x: Lowered, src: Lowered, start: Any, 
     target = ctx.join_target(spec)
     ctx.write(x, target)
     offset = as_expr(target.offset) + as_expr(target.stride[-1]) * start
-    strides = (*target.stride[:-1], plain(as_expr(target.stride[-1]) * step))
+    strides = (*target.stride[:-1], simplify_int(as_expr(target.stride[-1]) * step))
     ctx.write(src, window(target, src.shape, strides, offset), opaque=True)
     return target
 
@@ -171,5 +170,5 @@ def _interleaved(ctx: Context, spec: Any, x: Lowered, src: Lowered, start: Any, 
 def select_scatter(ctx: Context, spec: Any, x: Lowered, src: Lowered, dim: int, index: Any) -> Lowered | None:
     if unsupported_dtype(spec.dtype):
         return None
-    return _overlay(ctx, spec, x, src, dim, index, plain(as_expr(index) + 1), 1, False)
+    return _overlay(ctx, spec, x, src, dim, index, simplify_int(as_expr(index) + 1), 1, False)
 

@@ -101,6 +101,3 @@ def _goes_back(node: fx.Node, k: int) -> bool:
             return False
         node = following[0]
         k = node.args.index(result)
-
-
-__all__ = ["lower_launch"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.layout import dense_order, is_dense
+from framesmith.fake.layout import dense_strides
 from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import new_fake
 from framesmith.lower.geometry import row_major, same_layout, strides_in_order
@@ -88,8 +88,7 @@ def _like_first(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
         return row_major(spec.shape)
     if same_layout(first.shape, first.stride, row_major(first.shape)):
         return row_major(first.shape)
-    order = dense_order(first.shape, [first.stride])
-    return first.stride if is_dense(first.shape, first.stride) else strides_in_order(first.shape, order)
+    return dense_strides(first.shape, first.stride)
 
 
 def _attention_on_cuda(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
@@ -117,14 +116,8 @@ for _op in (
     RESULT_LAYOUTS[_op] = _convolution_result
     CUDA_ARGUMENT_LAYOUTS[_op] = _convolution_on_cuda(1)
 CUDA_ARGUMENT_LAYOUTS[aten.convolution_backward.default] = _convolution_on_cuda(2)
-for _op in (
-    aten.max_pool2d.default,
-    aten.max_pool2d_with_indices.default,
-    aten.avg_pool2d.default,
-    aten._adaptive_avg_pool2d.default,
-    aten.upsample_nearest2d.default,
-    aten.upsample_bilinear2d.default,
-):
+for _op in (aten.max_pool2d.default, aten.max_pool2d_with_indices.default, aten.avg_pool2d.default,
+            aten._adaptive_avg_pool2d.default, aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default):
     RESULT_LAYOUTS[_op] = _follow_first
 for _op in (
     aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default,

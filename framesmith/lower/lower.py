@@ -263,6 +263,7 @@ def _needs_memory(user: fx.Node, depth: int = 3) -> bool:
 def _origin_of(node: fx.Node) -> Origin:
     stack = node.meta.get("stack") or ()
     file, line, function = user_frame(stack) if stack else ("", 0, "")
-    return Origin(str(node.meta.get("origin") or target_name(node.target)), file, line, function)
+    return Origin(str(node.meta.get("origin") or target_name(node.target)), file, line, function,
+                  node.meta.get("number", -1))
 
 

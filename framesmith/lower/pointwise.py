@@ -137,12 +137,6 @@ def where(ctx: Context, spec: Any, condition: Lowered, x: Any, y: Any) -> Comput
     yes, no = (operand(v, shape, spec.dtype) for v in values[1:])
     tensors = [v for v in values if isinstance(v, Lowered)]
     cost = 1 + sum(map(cost_of, tensors))
-    return Computed(
-        shape,
-        spec.dtype,
-        lambda b, i: b.scalar("where", test(b, i), yes(b, i), no(b, i)),
-        cost,
-        merge_reads(tensors),
-        ctx.origin,
-    )
+    return Computed(shape, spec.dtype, lambda b, i: b.scalar("where", test(b, i), yes(b, i), no(b, i)), cost,
+                    merge_reads(tensors), ctx.origin)
 

@@ -11,10 +11,10 @@ from framesmith.loops.build import Builder
 from framesmith.loops.ir import Axis, Load, Op
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
-from framesmith.lower.geometry import flat, memory_order, numel, plain, strides_in_order
+from framesmith.lower.geometry import flat, memory_order, numel, strides_in_order
 from framesmith.lower.table import lowers, unsupported_dtype
 from framesmith.lower.values import Computed, Lowered, Stored
-from framesmith.symbolic.expr import Symbol, as_expr
+from framesmith.symbolic.expr import Symbol, as_expr, simplify_int
 
 
 class Domain:
@@ -52,16 +52,10 @@ class Domain:
 Body = Callable[[Builder, Op], Op]
 
 
-def reduce_nest(
-    ctx: Context,
-    x: Lowered,
-    dims: Sequence[int],
-    dtype: torch.dtype,
-    inner: Callable[[Builder, Domain], Sequence[Op]],
-    posts: Sequence[Callable[[Builder, Sequence[Op], Domain], Op]],
-    strides: Sequence[Any] | None = None,
-    kinds: Sequence[torch.dtype] | None = None,
-) -> tuple[list[Stored], Domain]:
+def reduce_nest(ctx: Context, x: Lowered, dims: Sequence[int], dtype: torch.dtype,
+                inner: Callable[[Builder, Domain], Sequence[Op]],
+                posts: Sequence[Callable[[Builder, Sequence[Op], Domain], Op]], strides: Sequence[Any] | None = None,
+                kinds: Sequence[torch.dtype] | None = None) -> tuple[list[Stored], Domain]:
     """Append a nest: `inner` builds the reductions, each of `posts` one result (stored without the reduced dims)."""
     domain = Domain(ctx, x.shape, dims)
     body = Builder()
@@ -102,15 +96,8 @@ def reduce(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, dtype: 
     x = _split(ctx, x, dims, kind, dtype)
     dims = tuple(dims)
     strides = _wanted_strides(ctx, dims, keepdim, x.shape) if x.shape else None
-    outs, domain = reduce_nest(
-        ctx,
-        x,
-        dims,
-        dtype,
-        lambda b, d: (b.reduce(kind, (x.element(b, d.index),), dtype),),
-        [lambda b, r, d: post(b, r[0]) if post else r[0]],
-        strides,
-    )
+    outs, domain = reduce_nest(ctx, x, dims, dtype, lambda b, d: (b.reduce(kind, (x.element(b, d.index),), dtype),),
+                               [lambda b, r, d: post(b, r[0]) if post else r[0]], strides)
     return _kept(ctx, outs[0], domain.keep_shape, dims, keepdim)
 
 
@@ -168,14 +155,8 @@ def _register(prim: str, kind: str, on_bool: str | None = None) -> None:
         return reduce(ctx, x, dims, keepdim, spec.dtype, on_bool if on_bool and x.dtype is torch.bool else kind)
 
 
-for _prim, _kind, _bool in (
-    ("sum", "sum", None),
-    ("prod", "prod", None),
-    ("amax", "max", "any"),
-    ("amin", "min", "all"),
-    ("any", "any", None),
-    ("all", "all", None),
-):
+for _prim, _kind, _bool in (("sum", "sum", None), ("prod", "prod", None), ("amax", "max", "any"),
+                            ("amin", "min", "all"), ("any", "any", None), ("all", "all", None)):
     _register(_prim, _kind, _bool)
 
 
@@ -184,15 +165,11 @@ def _register_arg(prim: str) -> None:
     def row(ctx: Context, spec: Any, x: Lowered, dim: int, keepdim: bool) -> Lowered | None:
         if unsupported_dtype(x.dtype) or x.dtype is torch.bool or not x.shape:
             return None
-        outs, domain = reduce_nest(
-            ctx,
-            x,
-            (dim,),
-            torch.int64,
-            lambda b, d: (b.reduce(prim, (x.element(b, d.index), b.index(d.index[dim])), torch.int64),),
-            [lambda b, r, d: r[0]],
-            _wanted_strides(ctx, (dim,), keepdim, x.shape),
-        )
+        def first(b: Builder, d: Domain) -> tuple[Op]:
+            return (b.reduce(prim, (x.element(b, d.index), b.index(d.index[dim])), torch.int64),)
+
+        outs, domain = reduce_nest(ctx, x, (dim,), torch.int64, first, [lambda b, r, d: r[0]],
+                                   _wanted_strides(ctx, (dim,), keepdim, x.shape))
         return _kept(ctx, outs[0], domain.keep_shape, (dim,), keepdim)
 
 
@@ -212,7 +189,7 @@ def var_mean(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: 
     if type(count) is int and count > limit:
         return _welford(ctx, x, dims, keepdim, correction, count)
     mean = _mean(ctx, x, dims, count)
-    divisor = plain(as_expr(count) - correction) if isinstance(correction, int) else count - float(correction)
+    divisor = simplify_int(as_expr(count) - correction) if isinstance(correction, int) else count - float(correction)
     deviation = _deviation(ctx, x, mean, dims)
     var = reduce(ctx, deviation, dims, True, x.dtype, "sum", lambda b, s: _divide(b, s, divisor))
     if keepdim:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from framesmith.util.tables import entry
+
 Row = Callable[..., Any]
 
 # prim name -> row(ctx, spec, *args) -> Value (or tuple of Values), or None: call eager's kernel instead
@@ -15,42 +17,18 @@ PRIM_ROWS: dict[str, Row] = {}
 # OpOverload -> row(ctx, node, args, kwargs) -> Value (or tuple of Values), or None: an ordinary call
 EXTERN_ROWS: dict[Any, Row] = {}
 
-_KERNEL_DTYPES = frozenset(
-    (
-        torch.float32,
-        torch.float64,
-        torch.bfloat16,
-        torch.float16,
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    )
-)
+_KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool, torch.uint8,
+                            torch.int8, torch.int16, torch.int32, torch.int64))
 
 
 def lowers(*prims: str) -> Callable[[Row], Row]:
-    """Registers the row of one or several prims."""
-
-    def register(row: Row) -> Row:
-        for prim in prims:
-            PRIM_ROWS[prim] = row
-        return row
-
-    return register
+    """Register the row of one or several prims."""
+    return entry(PRIM_ROWS, *prims)
 
 
 def lowers_extern(*targets: Any) -> Callable[[Row], Row]:
-    """Registers the row of one or several operators that reach lowering undecomposed."""
-
-    def register(row: Row) -> Row:
-        for target in targets:
-            EXTERN_ROWS[target] = row
-        return row
-
-    return register
+    """Register the row of one or several operators that reach lowering undecomposed."""
+    return entry(EXTERN_ROWS, *targets)
 
 
 def unsupported_dtype(dtype: torch.dtype) -> bool:

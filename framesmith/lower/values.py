@@ -55,15 +55,8 @@ class Computed(Lowered):
 
     __slots__ = ("cost", "fn", "origins", "reads", "stride")
 
-    def __init__(
-        self,
-        shape: tuple[Size, ...],
-        dtype: torch.dtype,
-        fn: Element,
-        cost: int,
-        reads: dict[str, Size],
-        origins: tuple[Origin, ...] = (),
-    ) -> None:
+    def __init__(self, shape: tuple[Size, ...], dtype: torch.dtype, fn: Element, cost: int, reads: dict[str, Size],
+                 origins: tuple[Origin, ...] = ()) -> None:
         super().__init__(shape, dtype)
         self.fn = fn
         self.cost = cost

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from framesmith.lower.context import Context
-from framesmith.lower.geometry import plain, reshape_index, reshape_strides, row_major, same_layout
+from framesmith.lower.geometry import reshape_index, reshape_strides, row_major, same_layout
 from framesmith.lower.table import lowers
 from framesmith.lower.values import Computed, Lowered, Stored, cost_of, reads_of
-from framesmith.symbolic.expr import as_expr
+from framesmith.symbolic.expr import as_expr, simplify_int
 
 Reindex = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -21,8 +21,8 @@ def reindexed(ctx: Context, x: Lowered, shape: tuple[Any, ...], reindex: Reindex
 
 def window(x: Stored, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> Stored:
     """Another window on x's buffer."""
-    at = x.offset if offset is None else plain(offset)
-    return Stored(x.buffer, tuple(shape), tuple(plain(s) for s in stride), at, x.dtype)
+    at = x.offset if offset is None else simplify_int(offset)
+    return Stored(x.buffer, tuple(shape), tuple(simplify_int(s) for s in stride), at, x.dtype)
 
 
 @lowers("reshape")

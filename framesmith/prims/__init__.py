@@ -5,8 +5,6 @@ from __future__ import annotations
 from framesmith.prims import elementwise, reducing, structural
 from framesmith.prims.core import Prim, Spec, table
 
-__all__ = ["Prim", "Spec", "elementwise", "reducing", "structural", "table"]
-
 
 def __getattr__(name: str) -> Prim:
     try:

@@ -15,8 +15,9 @@ from torch import fx
 
 from framesmith.prims.core import Prim, Size, Spec, size_of, table
 from framesmith.prims.draws import STATE
-from framesmith.prims.promotion import coerce, computing, floating, result_dtype
+from framesmith.prims.promotion import coerce, floating, result_dtype
 from framesmith.prims.simplify import SIMPLIFY
+from framesmith.util.precision import compute_dtype
 
 # results of these share their first argument's memory in eager
 ALIASES = frozenset({"reshape", "permute", "expand", "slice", "select", "diagonal", "unfold", "as_strided"})
@@ -130,13 +131,13 @@ def _raw(arg: Any) -> Any:
 
 class Builder:
     """Adds nodes to `graph`. Every prim is a method; `out` and `source` are the spec(s) and the node of the ATen call
-    being replaced."""
+    being replaced, `number` the place of that node in its graph."""
 
     def __init__(self, graph: fx.Graph, rounding: bool = False) -> None:
         self.graph = graph
         self.rounding = rounding
         self.stack: Any = ()
-        self.origin = ""
+        self.origin, self.number = "", -1
         self.out: Any = None
         self.source: fx.Node | None = None
         self._known: dict[Any, Any] = {}
@@ -149,7 +150,7 @@ class Builder:
     def node(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> fx.Node:
         """A raw node with its metadata."""
         node = self.graph.create_node("call_function", target, args, kwargs)
-        node.meta = {"val": val, "stack": self.stack, "origin": self.origin}
+        node.meta = {"val": val, "stack": self.stack, "origin": self.origin, "number": self.number}
         return node
 
     def emit(self, prim: Prim, args: tuple[Any, ...]) -> Any:
@@ -225,7 +226,7 @@ class Builder:
     def factors(self, dtype: torch.dtype, x: Any, y: Any) -> tuple[Any, Any]:
         """The operands of a product or quotient in `dtype`. What eager's kernels take as a number is one of the dtype
         that they compute in: then both are in that."""
-        wide = computing(dtype)
+        wide = compute_dtype(dtype)
         if (wide is not dtype and type(x) is Value and x.ndim and not getattr(y, "shape", ())
             and getattr(y, "dtype", None) is not dtype):
             return self.convert(self.convert(x, dtype), wide), self.cast(y, wide)
@@ -234,13 +235,13 @@ class Builder:
     def over(self, x: Value, number: Any) -> Value:
         """`x` divided by a number as eager's kernels do it: those of GPUs multiply by the reciprocal, in the type that
         they compute in."""
-        if type(number) is not float or x.device.type == "cpu" or computing(x.dtype) is not x.dtype:
+        if type(number) is not float or x.device.type == "cpu" or compute_dtype(x.dtype) is not x.dtype:
             return self.div(x, number)
         return self.mul(x, torch.tensor(number, dtype=x.dtype).reciprocal().item())
 
     def wide(self, x: Value) -> Value:
         """A float tensor in the dtype that eager's kernels compute in."""
-        return self.convert(x, computing(x.dtype))
+        return self.convert(x, compute_dtype(x.dtype))
 
     def halfway(self, x: Value, dtype: torch.dtype) -> Value:
         """A wide value that eager keeps in `dtype` in the middle of an operator: rounded, if results are."""

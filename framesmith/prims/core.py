@@ -12,6 +12,7 @@ Conventions that every prim keeps, and that every consumer may rely on:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,10 +43,7 @@ def size_of(value: Any) -> Size:
 
 def numel(shape: Sequence[Size]) -> Size:
     """The number of elements of a shape."""
-    total: Any = 1
-    for size in shape:
-        total = size * total
-    return size_of(total)
+    return size_of(math.prod(shape))
 
 
 class Spec:
@@ -56,13 +54,8 @@ class Spec:
 
     __slots__ = ("device", "dtype", "shape", "stride")
 
-    def __init__(
-        self,
-        shape: tuple[Size, ...],
-        dtype: torch.dtype,
-        device: torch.device,
-        stride: tuple[Size, ...] | None = None,
-    ) -> None:
+    def __init__(self, shape: tuple[Size, ...], dtype: torch.dtype, device: torch.device,
+                 stride: tuple[Size, ...] | None = None) -> None:
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -99,17 +92,8 @@ ExternCall = tuple[torch._ops.OpOverload, tuple[Any, ...]]
 class Prim:
     """One primitive. Calling it runs the eager reference; `meta` maps argument specs to the result's spec(s)."""
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        eager: Callable[..., Any],
-        meta: Callable[..., Any],
-        *,
-        outputs: int = 1,
-        extern: Callable[..., ExternCall | None] | None = None,
-        doc: str = "",
-    ) -> None:
+    def __init__(self, name: str, kind: str, eager: Callable[..., Any], meta: Callable[..., Any], *, outputs: int = 1,
+                 extern: Callable[..., ExternCall | None] | None = None, doc: str = "") -> None:
         self.name = self.__name__ = self.__qualname__ = name
         self.__module__ = "framesmith.prims"
         self.kind = kind
@@ -136,17 +120,11 @@ def _lookup(name: str) -> Prim:
     return table[name]
 
 
-def define(
-    name: str,
-    kind: str,
-    eager: Callable[..., Any],
-    meta: Callable[..., Any],
-    *,
-    outputs: int = 1,
-    extern: Callable[..., ExternCall | None] | None = None,
-    doc: str = "",
-) -> Prim:
-    """Add one row to the table. `extern(*args)` names an ATen call equal to the prim, for a consumer without a row."""
+def define(name: str, kind: str, eager: Callable[..., Any], meta: Callable[..., Any], *, outputs: int = 1,
+           extern: torch._ops.OpOverload | Callable[..., ExternCall | None] | None = None, doc: str = "") -> Prim:
+    """Add one row to the table. `extern(*args)` names an ATen call equal to the prim, for a consumer without a row; an
+    overload is called with the prim's own arguments."""
     assert kind in KINDS and name not in table, name
-    prim = table[name] = Prim(name, kind, eager, meta, outputs=outputs, extern=extern, doc=doc)
+    call = (lambda *args: (extern, args)) if isinstance(extern, torch._ops.OpOverload) else extern
+    prim = table[name] = Prim(name, kind, eager, meta, outputs=outputs, extern=call, doc=doc)
     return prim

@@ -21,11 +21,11 @@ from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.purity import draws
 from framesmith.prims.builder import ALIASES, Builder, Opaque, Value
 from framesmith.prims.core import DTYPES, Spec, size_of
-from framesmith.prims.promotion import HALF
 from framesmith.prims.registry import rules
 from framesmith.prims.rules import FAMILIES
 from framesmith.util.errors import VerifyError
 from framesmith.util.log import warn_once
+from framesmith.util.precision import HALF
 
 assert FAMILIES  # importing the package fills the table
 
@@ -129,7 +129,8 @@ class _Decomposition:
         """16-bit results of operators: surely numbers of their dtype."""
 
     def run(self) -> fx.Graph:
-        for node in self.old.nodes:
+        for number, node in enumerate(self.old.nodes):
+            self.b.number = number
             self.env[node] = getattr(self, node.op)(node)
         dce(self.new)
         return self.new

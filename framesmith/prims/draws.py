@@ -6,7 +6,6 @@ its loads have, a number that differs between PyTorch's versions. So it is measu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +16,7 @@ from framesmith import _C
 from framesmith.prims.core import Size, contiguous_strides, numel, size_of
 from framesmith.prims.philox import GROUP, uniform
 from framesmith.symbolic.expr import as_expr, ceildiv, min_
+from framesmith.symbolic.layout import is_dense
 
 assert _C.LANES  # importing the core registers the operators
 STATE = torch.ops.framesmith.draw_state.default
@@ -48,7 +48,7 @@ def order_of(x: Any) -> Order | None:
     vector = _vector(x.device, x.dtype.itemsize) if _is_running(x.device) else _UNASKED[x.dtype.itemsize]
     if vector is None or type(offset) is not int or total == 0:
         return None
-    if not _is_dense(shape, stride):
+    if not is_dense(shape, stride):
         vector = 1
     while vector > 1 and (offset % vector or not _divides(vector, total)):
         vector //= 2
@@ -61,19 +61,6 @@ def order_of(x: Any) -> Order | None:
 def _divides(vector: int, total: Size) -> bool:
     rest = size_of(as_expr(total) % vector)
     return type(rest) is int and rest == 0
-
-
-def _is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
-    """Return whether elements fill their memory, each at a place of its own."""
-    left = [(n, s) for n, s in zip(shape, stride, strict=True) if n != 1]
-    step: Size = 1
-    while left:
-        found = next((pair for pair in left if pair[1] == step), None)
-        if found is None:
-            return False
-        left.remove(found)
-        step = size_of(as_expr(step) * found[0])
-    return True
 
 
 def _is_running(device: torch.device) -> bool:

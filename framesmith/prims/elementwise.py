@@ -120,33 +120,18 @@ _SPECS = {("same", 1): _unary_spec, ("same", 2): pointwise_spec, ("bool", 1): _b
 _OPERANDS = {1: "(x)", 2: "(x, y)"}
 
 
-def _fill() -> None:
-    for op in SCALAR_OPS.values():
-        if op.is_prim:
-            eager = op.eager if op.arity == 1 else _on_tensors(op.eager)
-            doc = op.name + _OPERANDS[op.arity] + (" -> bool" if op.result == "bool" else "")
-            define(op.name, "pointwise", eager, _SPECS[op.result, op.arity], extern=_overload(op), doc=doc)
-    clone = _tensors_only(aten.clone.default)
-    define("copy", "pointwise", torch.clone, _unary_spec, extern=clone, doc="copy(x): a value that aliases nothing")
-    define("rounded", "pointwise", torch.clone, _unary_spec, extern=clone,
-           doc="rounded(x): the nearest numbers of a 16-bit float dtype, where computation goes on in float32")
-    where = _tensors_only(aten.where.self)
-    define("where", "pointwise", _where, _where_spec, extern=where, doc="where(condition: bool, x, y)")
-    define(
-        "convert",
-        "pointwise",
-        lambda x, dtype: x.to(dtype, copy=True),
-        _convert_spec,
-        extern=lambda x, dtype: (aten.to.dtype, (x, dtype)),
-        doc="convert(x, dtype): C's value conversion; to bool: x != 0",
-    )
-    define(
-        "bitcast",
-        "pointwise",
-        lambda x, dtype: x.contiguous().view(dtype).clone(),
-        _convert_spec,
-        doc="bitcast(x, dtype): the same bits read as another dtype of equal size",
-    )
-
-
-_fill()
+for _op in SCALAR_OPS.values():
+    if _op.is_prim:
+        define(_op.name, "pointwise", _op.eager if _op.arity == 1 else _on_tensors(_op.eager),
+               _SPECS[_op.result, _op.arity], extern=_overload(_op),
+               doc=_op.name + _OPERANDS[_op.arity] + (" -> bool" if _op.result == "bool" else ""))
+_CLONE = _tensors_only(aten.clone.default)
+define("copy", "pointwise", torch.clone, _unary_spec, extern=_CLONE, doc="copy(x): a value that aliases nothing")
+define("rounded", "pointwise", torch.clone, _unary_spec, extern=_CLONE,
+       doc="rounded(x): the nearest numbers of a 16-bit float dtype, where computation goes on in float32")
+define("where", "pointwise", _where, _where_spec, extern=_tensors_only(aten.where.self),
+       doc="where(condition: bool, x, y)")
+define("convert", "pointwise", lambda x, dtype: x.to(dtype, copy=True), _convert_spec, extern=aten.to.dtype,
+       doc="convert(x, dtype): C's value conversion; to bool: x != 0")
+define("bitcast", "pointwise", lambda x, dtype: x.contiguous().view(dtype).clone(), _convert_spec,
+       doc="bitcast(x, dtype): the same bits read as another dtype of equal size")

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from framesmith.util.precision import HALF
+
 BOOL, INTEGER, FLOAT, COMPLEX = range(4)
 
 _CATEGORY: dict[Any, int] = {torch.bool: BOOL, bool: BOOL, int: INTEGER, float: FLOAT, complex: COMPLEX}
@@ -78,14 +80,6 @@ def _outranked(high: torch.dtype | None, low: torch.dtype | None) -> torch.dtype
 def floating(dtype: torch.dtype) -> torch.dtype:
     """The dtype, or the default float dtype in place of an integer or bool one."""
     return dtype if category(dtype) >= FLOAT else torch.get_default_dtype()
-
-
-HALF = (torch.bfloat16, torch.float16)
-
-
-def computing(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which eager's kernels compute: float32 for 16-bit floats, else itself."""
-    return torch.float32 if dtype in HALF else dtype
 
 
 _COERCE = {BOOL: bool, INTEGER: int, FLOAT: float, COMPLEX: complex}

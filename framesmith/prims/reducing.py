@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.prims.core import Size, Spec, define
-from framesmith.prims.promotion import computing
+from framesmith.util.precision import compute_dtype
 
 aten = torch.ops.aten
 
@@ -37,7 +37,7 @@ def _sum(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
 
 
 def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
-    out = x.to(computing(x.dtype))
+    out = x.to(compute_dtype(x.dtype))
     for dim in reversed(dims):
         out = torch.prod(out, dim, keepdim, dtype=out.dtype)
     return out.to(x.dtype)
@@ -54,69 +54,25 @@ def _var_mean(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool, correction:
     return torch.var_mean(x, dims, correction=correction, keepdim=keepdim)
 
 
-def _fill_reductions() -> None:
-    define(
-        "sum",
-        "reduction",
-        _sum,
-        _reduce_spec,
-        extern=lambda x, dims, keepdim: (aten.sum.dim_IntList, (x, dims, keepdim)),
-        doc="sum(x, dims, keepdim): numbers; 16-bit floats accumulate in float32",
-    )
-    define("prod", "reduction", _prod, _reduce_spec, doc="prod(x, dims, keepdim)")
-    for name, variant, doc in (("amax", "default", "NaN wins; numbers and bool"), ("any", "dims", "bool to bool"),
-                               ("amin", "default", "NaN wins; numbers and bool"), ("all", "dims", "bool to bool")):
-        op = getattr(getattr(aten, name), variant)
-        define(
-            name,
-            "reduction",
-            _over_dims(getattr(torch, name)),
-            _reduce_spec,
-            extern=lambda x, dims, keepdim, op=op: (op, (x, dims, keepdim)),
-            doc=f"{name}(x, dims, keepdim): {doc}",
-        )
-    for name in ("argmax", "argmin"):
-        op = getattr(aten, name).default
-        define(
-            name,
-            "reduction",
-            getattr(torch, name),
-            _arg_spec,
-            extern=lambda x, dim, keepdim, op=op: (op, (x, dim, keepdim)),
-            doc=f"{name}(x, dim, keepdim) -> int64: the first of equals, the first NaN before all",
-        )
-    define(
-        "var_mean",
-        "reduction",
-        _var_mean,
-        _var_mean_spec,
-        outputs=2,
-        doc="var_mean(x, dims, keepdim, correction) -> (var, mean): floats; divisor max(0, count - correction)",
-    )
+define("sum", "reduction", _sum, _reduce_spec, extern=aten.sum.dim_IntList,
+       doc="sum(x, dims, keepdim): numbers; 16-bit floats accumulate in float32")
+define("prod", "reduction", _prod, _reduce_spec, doc="prod(x, dims, keepdim)")
+for _name, _variant, _doc in (("amax", "default", "NaN wins; numbers and bool"), ("any", "dims", "bool to bool"),
+                              ("amin", "default", "NaN wins; numbers and bool"), ("all", "dims", "bool to bool")):
+    define(_name, "reduction", _over_dims(getattr(torch, _name)), _reduce_spec,
+           extern=getattr(getattr(aten, _name), _variant), doc=f"{_name}(x, dims, keepdim): {_doc}")
+for _name in ("argmax", "argmin"):
+    define(_name, "reduction", getattr(torch, _name), _arg_spec, extern=getattr(aten, _name).default,
+           doc=f"{_name}(x, dim, keepdim) -> int64: the first of equals, the first NaN before all")
+define("var_mean", "reduction", _var_mean, _var_mean_spec, outputs=2,
+       doc="var_mean(x, dims, keepdim, correction) -> (var, mean): floats; divisor max(0, count - correction)")
 
 
 def _scan_spec(x: Any, dim: int) -> Spec:
     return Spec(x.shape, x.dtype, x.device)
 
 
-def _fill_scans() -> None:
-    define(
-        "cumsum",
-        "scan",
-        lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype),
-        _scan_spec,
-        extern=lambda x, dim: (aten.cumsum.default, (x, dim)),
-        doc="cumsum(x, dim)",
-    )
-    define(
-        "cumprod",
-        "scan",
-        lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype),
-        _scan_spec,
-        extern=lambda x, dim: (aten.cumprod.default, (x, dim)),
-        doc="cumprod(x, dim)",
-    )
-
-
-_fill_reductions()
-_fill_scans()
+define("cumsum", "scan", lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype), _scan_spec, extern=aten.cumsum.default,
+       doc="cumsum(x, dim)")
+define("cumprod", "scan", lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype), _scan_spec,
+       extern=aten.cumprod.default, doc="cumprod(x, dim)")

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from framesmith.util.tables import entry
+
 Rule = Callable[..., Any]
 
 rules: dict[Any, Rule] = {}
@@ -14,20 +16,13 @@ aten = torch.ops.aten
 
 
 def decomposes(*overloads: Any) -> Callable[[Rule], Rule]:
-    """Register a rule for ATen overloads. It is called as `rule(builder, *args, **kwargs)` with values in place of
-    tensors and returns
+    """Register a rule for ATen overloads.
 
-    a value, a tuple of values (None where the op gives none), or NotImplemented: the call then stays as it is, an
-    extern call.
+    It is called as `rule(builder, *args, **kwargs)` with values in place of tensors and returns a value, a tuple of
+    values (None where the op gives none), or NotImplemented: the call then stays as it is, an extern call.
     """
-
-    def register(rule: Rule) -> Rule:
-        for overload in overloads:
-            assert overload not in rules, overload
-            rules[overload] = rule
-        return rule
-
-    return register
+    assert rules.keys().isdisjoint(overloads), overloads
+    return entry(rules, *overloads)
 
 
 def overload(path: str) -> Any:

@@ -184,5 +184,3 @@ _op("rshift", 2, 1, torch.bitwise_right_shift, extern="bitwise_right_shift.Tenso
 # choice and chance
 _op("where", 3, 1, result="where", is_prim=False, triton={"any": "tl.where({}, {}, {})"})
 _op("random_bits", 5, 40, random_bits, is_prim=False, triton={"integer": "random_bits({}, {}, {}, {}, {})"})
-
-__all__ = ["SCALAR_OPS", "ScalarOp"]

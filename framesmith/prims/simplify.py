@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from framesmith.util.tables import entry
+
 SIMPLIFY: dict[str, Callable[..., Any]] = {}
 
 
 def _simplifies(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
-        SIMPLIFY[name] = rule
-        return rule
-
-    return register
+    return entry(SIMPLIFY, name)
 
 
 @_simplifies("reshape")

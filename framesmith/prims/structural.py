@@ -74,92 +74,26 @@ def _expand_spec(x: Any, shape: tuple[Size, ...]) -> Spec:
     return _with_shape(x, shape)
 
 
-def _fill_views() -> None:
-    define(
-        "reshape",
-        "view",
-        torch.reshape,
-        _reshape_spec,
-        extern=lambda x, shape: (aten.reshape.default, (x, shape)),
-        doc="reshape(x, shape): row-major order of elements kept",
-    )
-    define(
-        "permute",
-        "view",
-        torch.permute,
-        _permute_spec,
-        extern=lambda x, dims: (aten.permute.default, (x, dims)),
-        doc="permute(x, dims): result dim i is dim dims[i] of x",
-    )
-    define(
-        "expand",
-        "view",
-        lambda x, shape: x.expand(shape),
-        _expand_spec,
-        extern=lambda x, shape: (aten.expand.default, (x, shape)),
-        doc="expand(x, shape): broadcast, aligned at the right; new leading dims allowed",
-    )
-    define(
-        "slice",
-        "view",
-        _slice,
-        _slice_spec,
-        extern=lambda *args: (aten.slice.Tensor, args),
-        doc="slice(x, dim, start, stop, step): 0 <= start <= stop <= size, step >= 1",
-    )
-    define(
-        "select",
-        "view",
-        torch.select,
-        lambda x, dim, index: _with_shape(x, (*x.shape[:dim], *x.shape[dim + 1 :])),
-        extern=lambda *args: (aten.select.int, args),
-        doc="select(x, dim, index): the dim is dropped; 0 <= index < size",
-    )
-
-
-def _fill_more_views() -> None:
-    define(
-        "flip",
-        "view",
-        torch.flip,
-        _same_spec,
-        extern=lambda x, dims: (aten.flip.default, (x, dims)),
-        doc="flip(x, dims)",
-    )
-    define(
-        "roll",
-        "view",
-        torch.roll,
-        _same_spec,
-        extern=lambda x, shifts, dims: (aten.roll.default, (x, shifts, dims)),
-        doc="roll(x, shifts, dims): y[i] = x[(i - shift) mod size] in each dim; 0 <= shift < size",
-    )
-
-
-def _fill_windows() -> None:
-    define(
-        "diagonal",
-        "view",
-        torch.diagonal,
-        _diagonal_spec,
-        extern=lambda *args: (aten.diagonal.default, args),
-        doc="diagonal(x, offset, dim1, dim2): the two dims drop out, the diagonal is the last dim",
-    )
-    define(
-        "unfold",
-        "view",
-        lambda x, dim, size, step: x.unfold(dim, size, step),
-        _unfold_spec,
-        extern=lambda *args: (aten.unfold.default, args),
-        doc="unfold(x, dim, size, step): windows; dim counts them, a new last dim runs inside one",
-    )
-    define(
-        "as_strided",
-        "view",
-        _as_strided,
-        lambda x, size, stride, offset: _with_shape(x, size),
-        doc="as_strided(x, size, stride, offset): strides and offset count elements of x in row-major order",
-    )
+define("reshape", "view", torch.reshape, _reshape_spec, extern=aten.reshape.default,
+       doc="reshape(x, shape): row-major order of elements kept")
+define("permute", "view", torch.permute, _permute_spec, extern=aten.permute.default,
+       doc="permute(x, dims): result dim i is dim dims[i] of x")
+define("expand", "view", lambda x, shape: x.expand(shape), _expand_spec, extern=aten.expand.default,
+       doc="expand(x, shape): broadcast, aligned at the right; new leading dims allowed")
+define("slice", "view", _slice, _slice_spec, extern=aten.slice.Tensor,
+       doc="slice(x, dim, start, stop, step): 0 <= start <= stop <= size, step >= 1")
+define("select", "view", torch.select, lambda x, dim, index: _with_shape(x, (*x.shape[:dim], *x.shape[dim + 1 :])),
+       extern=aten.select.int, doc="select(x, dim, index): the dim is dropped; 0 <= index < size")
+define("flip", "view", torch.flip, _same_spec, extern=aten.flip.default, doc="flip(x, dims)")
+define("roll", "view", torch.roll, _same_spec, extern=aten.roll.default,
+       doc="roll(x, shifts, dims): y[i] = x[(i - shift) mod size] in each dim; 0 <= shift < size")
+define("diagonal", "view", torch.diagonal, _diagonal_spec, extern=aten.diagonal.default,
+       doc="diagonal(x, offset, dim1, dim2): the two dims drop out, the diagonal is the last dim")
+define("unfold", "view", lambda x, dim, size, step: x.unfold(dim, size, step), _unfold_spec,
+       extern=aten.unfold.default,
+       doc="unfold(x, dim, size, step): windows; dim counts them, a new last dim runs inside one")
+define("as_strided", "view", _as_strided, lambda x, size, stride, offset: _with_shape(x, size),
+       doc="as_strided(x, size, stride, offset): strides and offset count elements of x in row-major order")
 
 
 # -- joins ------------------------------------------------------------------------------------------------------------
@@ -187,55 +121,24 @@ def _pad(x: torch.Tensor, pads: tuple[tuple[int, int], ...], value: Any) -> torc
     return aten.constant_pad_nd.default(x, _torch_pads(pads), value)
 
 
-def _fill_joins() -> None:
-    define(
-        "cat",
-        "view",
-        torch.cat,
-        _cat_spec,
-        extern=lambda tensors, dim: (aten.cat.default, (tensors, dim)),
-        doc="cat((x, ...), dim): equal dtypes and ranks; one or more tensors",
-    )
-    define(
-        "pad",
-        "view",
-        _pad,
-        _pad_spec,
-        extern=lambda x, pads, value: (aten.constant_pad_nd.default, (x, _torch_pads(pads), value)),
-        doc="pad(x, ((low, high), ...) one pair a dim, value): constant; negative amounts crop",
-    )
-    define(
-        "slice_scatter",
-        "view",
-        aten.slice_scatter.default,
-        _same_spec,
-        extern=lambda *args: (aten.slice_scatter.default, args),
-        doc="slice_scatter(x, src, dim, start, stop, step): x with the slice replaced by src",
-    )
-    define(
-        "select_scatter",
-        "view",
-        aten.select_scatter.default,
-        _same_spec,
-        extern=lambda *args: (aten.select_scatter.default, args),
-        doc="select_scatter(x, src, dim, index): x with one index of dim replaced by src",
-    )
+define("cat", "view", torch.cat, _cat_spec, extern=aten.cat.default,
+       doc="cat((x, ...), dim): equal dtypes and ranks; one or more tensors")
+define("pad", "view", _pad, _pad_spec,
+       extern=lambda x, pads, value: (aten.constant_pad_nd.default, (x, _torch_pads(pads), value)),
+       doc="pad(x, ((low, high), ...) one pair a dim, value): constant; negative amounts crop")
+define("slice_scatter", "view", aten.slice_scatter.default, _same_spec, extern=aten.slice_scatter.default,
+       doc="slice_scatter(x, src, dim, start, stop, step): x with the slice replaced by src")
+define("select_scatter", "view", aten.select_scatter.default, _same_spec, extern=aten.select_scatter.default,
+       doc="select_scatter(x, src, dim, index): x with one index of dim replaced by src")
 
 
 def _uniform_spec(state: Any, shape: tuple[Size, ...], *_: Any) -> Spec:
     return Spec(shape, torch.float32, state.device)
 
 
-def _fill_draws() -> None:
-    define(
-        "uniform",
-        "index",
-        uniform,
-        _uniform_spec,
-        doc="uniform(state: int64[2], shape, shift, vector, threads, steps): numbers above 0 and up to 1 by a "
-            "generator's seed and offset,"
-        " the same each time (see prims.philox)",
-    )
+define("uniform", "index", uniform, _uniform_spec,
+       doc="uniform(state: int64[2], shape, shift, vector, threads, steps): numbers above 0 and up to 1 by a "
+           "generator's seed and offset, the same each time (see prims.philox)")
 
 
 # -- indexing by tensors ----------------------------------------------------------------------------------------------
@@ -277,71 +180,30 @@ def _scatter_reduce(x: torch.Tensor, index: torch.Tensor, src: torch.Tensor, dim
     return torch.scatter_reduce(x, dim, index, src, _REDUCE_NAMES[reduce])
 
 
-def _fill_indexing() -> None:
-    define(
-        "gather",
-        "index",
-        lambda x, index, dim: torch.gather(x, dim, index),
-        lambda x, index, dim: _with_shape(x, index.shape),
-        extern=lambda x, index, dim: (aten.gather.default, (x, dim, index)),
-        doc="gather(x, index, dim): int64 index of x's rank, 0 <= index < size",
-    )
-    define(
-        "index_select",
-        "index",
-        lambda x, index, dim: torch.index_select(x, dim, index),
-        lambda x, index, dim: _with_shape(x, _replaced(x.shape, dim, index.shape[0])),
-        extern=lambda x, index, dim: (aten.index_select.default, (x, dim, index)),
-        doc="index_select(x, index, dim): 1-d int32 or int64 index, 0 <= index < size",
-    )
-    define(
-        "embedding",
-        "index",
-        lambda weight, index: aten.embedding.default(weight, index),
-        lambda weight, index: _with_shape(weight, (*index.shape, weight.shape[1])),
-        extern=lambda weight, index: (aten.embedding.default, (weight, index)),
-        doc="embedding(weight, index): rows of a matrix; int32 or int64 index of any rank, 0 <= index < rows",
-    )
-    define(
-        "index",
-        "index",
-        _index,
-        lambda x, indices, dim: _with_shape(x, _index_shape(x, indices, dim)),
-        extern=lambda x, indices, dim: (aten.index.Tensor, (x, [None] * dim + list(indices))),
-        doc="index(x, (i0, i1, ...), dim): int64 tensors of one shape take the place of dims dim, dim+1, ...; -size <= "
-            "index < size",
-    )
-
-
-def _fill_writing() -> None:
-    define(
-        "index_put",
-        "index",
-        _index_put,
-        _same_spec,
-        extern=_index_put_extern,
-        doc="index_put(x, values, (i0, ...), dim, accumulate): values broadcast to the shape that index gives, or a "
-            "scalar",
-    )
-    define(
-        "scatter",
-        "index",
-        _scatter,
-        _same_spec,
-        extern=_scatter_extern,
-        doc="scatter(x, index, src, dim): y[.., index[p], ..] = src[p]; src may be a scalar; 0 <= index < size",
-    )
-    define(
-        "scatter_reduce",
-        "index",
-        _scatter_reduce,
-        _same_spec,
-        extern=lambda x, index, src, dim, reduce: (
-            aten.scatter_reduce.two,
-            (x, dim, index, src, _REDUCE_NAMES[reduce]),
-        ),
-        doc="scatter_reduce(x, index, src, dim, reduce): reduce is add, mul, maximum or minimum; x takes part",
-    )
+define("gather", "index", lambda x, index, dim: torch.gather(x, dim, index),
+       lambda x, index, dim: _with_shape(x, index.shape),
+       extern=lambda x, index, dim: (aten.gather.default, (x, dim, index)),
+       doc="gather(x, index, dim): int64 index of x's rank, 0 <= index < size")
+define("index_select", "index", lambda x, index, dim: torch.index_select(x, dim, index),
+       lambda x, index, dim: _with_shape(x, _replaced(x.shape, dim, index.shape[0])),
+       extern=lambda x, index, dim: (aten.index_select.default, (x, dim, index)),
+       doc="index_select(x, index, dim): 1-d int32 or int64 index, 0 <= index < size")
+define("embedding", "index", lambda weight, index: aten.embedding.default(weight, index),
+       lambda weight, index: _with_shape(weight, (*index.shape, weight.shape[1])), extern=aten.embedding.default,
+       doc="embedding(weight, index): rows of a matrix; int32 or int64 index of any rank, 0 <= index < rows")
+define("index", "index", _index, lambda x, indices, dim: _with_shape(x, _index_shape(x, indices, dim)),
+       extern=lambda x, indices, dim: (aten.index.Tensor, (x, [None] * dim + list(indices))),
+       doc="index(x, (i0, i1, ...), dim): int64 tensors of one shape take the place of dims dim, dim+1, ...; -size "
+           "<= index < size")
+define("index_put", "index", _index_put, _same_spec, extern=_index_put_extern,
+       doc="index_put(x, values, (i0, ...), dim, accumulate): values broadcast to the shape that index gives, or a "
+           "scalar")
+define("scatter", "index", _scatter, _same_spec, extern=_scatter_extern,
+       doc="scatter(x, index, src, dim): y[.., index[p], ..] = src[p]; src may be a scalar; 0 <= index < size")
+define("scatter_reduce", "index", _scatter_reduce, _same_spec,
+       extern=lambda x, index, src, dim, reduce: (aten.scatter_reduce.two,
+                                                  (x, dim, index, src, _REDUCE_NAMES[reduce])),
+       doc="scatter_reduce(x, index, src, dim, reduce): reduce is add, mul, maximum or minimum; x takes part")
 
 
 # -- factories --------------------------------------------------------------------------------------------------------
@@ -352,29 +214,10 @@ def _iota(length: int, start: Any, step: Any, dtype: torch.dtype, device: torch.
     return (torch.arange(length, dtype=exact, device=device) * step + start).to(dtype)
 
 
-def _fill_factories() -> None:
-    define(
-        "iota",
-        "factory",
-        _iota,
-        lambda length, start, step, dtype, device: Spec((size_of(length),), dtype, device),
-        doc="iota(length, start, step, dtype, device): start + step * i, computed in double or int64, then converted",
-    )
-    define(
-        "full",
-        "factory",
-        lambda shape, value, dtype, device: torch.full(shape, value, dtype=dtype, device=device),
-        lambda shape, value, dtype, device: Spec(tuple(map(size_of, shape)), dtype, device),
-        extern=lambda shape, value, dtype, device: (aten.full.default, (shape, value, dtype, None, device)),
-        doc="full(shape, value, dtype, device)",
-    )
-
-
-_fill_views()
-_fill_more_views()
-_fill_windows()
-_fill_joins()
-_fill_draws()
-_fill_indexing()
-_fill_writing()
-_fill_factories()
+define("iota", "factory", _iota, lambda length, start, step, dtype, device: Spec((size_of(length),), dtype, device),
+       doc="iota(length, start, step, dtype, device): start + step * i, computed in double or int64, then "
+           "converted")
+define("full", "factory", lambda shape, value, dtype, device: torch.full(shape, value, dtype=dtype, device=device),
+       lambda shape, value, dtype, device: Spec(tuple(map(size_of, shape)), dtype, device),
+       extern=lambda shape, value, dtype, device: (aten.full.default, (shape, value, dtype, None, device)),
+       doc="full(shape, value, dtype, device)")

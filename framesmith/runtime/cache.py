@@ -135,7 +135,6 @@ class Cache:
             log.emit("cache", f"cannot store {path}: {error}")
             return False
 
-
     # ---------------------------------------------------------------------------------------------------------- choices
 
     def memory(self, name: str) -> MutableMapping[str, str]:

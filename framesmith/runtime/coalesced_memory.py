@@ -63,6 +63,3 @@ def _move(tensors: list[torch.Tensor], group: list[list[int]]) -> None:
                                                                              t.stride())
         del memory, whole, t
         start += size
-
-
-__all__ = ["gather"]

@@ -46,6 +46,3 @@ def private_folder() -> Path:
         _private.append(folder)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return _private[0]
-
-
-__all__ = ["private_folder", "trusted_folder"]

@@ -155,8 +155,8 @@ class Plan:
     kernels are given by value: one number each, in the CPU's memory. `late`: generated code asks for the arena (on a
     CUDA device); otherwise it is there from the start. `clean`: so many externs run before anything is written to an
     input; a kernel that finds an index out of range does, too, unless `spoilt`. `rewinds`: a call may fail after it has
-    drawn random numbers; the generators are then set back. `places`: by extern, the operator and the user's line (or
-    ""), for messages; the call path does not have them.
+    drawn random numbers; the generators are then set back. `places`: by extern, the operator and the number of its
+    node in the graph that was compiled (or -1), for messages; the call path does not have them.
     """
 
     inputs: int
@@ -179,7 +179,7 @@ class Plan:
     clean: int = 0
     spoilt: bool = False
     rewinds: bool = False
-    places: tuple[tuple[str, str], ...] = ()
+    places: tuple[tuple[str, int], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
         """The nested tuples for `_C.CompiledGraph`."""

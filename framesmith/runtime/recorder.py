@@ -215,16 +215,15 @@ def cuda_graph_memory(device: int | torch.device | None = None, idle: bool = Fal
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 
 
-def record(call: CompiledGraph, plan: Plan, targets: Iterable[Any], limit: int, warn: bool = True) -> None:
-    """From its second call on, record calls of a graph on a CUDA device and replay them; `targets`: its operators."""
+def record(call: CompiledGraph, plan: Plan, targets: Iterable[Any], places: Sequence[tuple[str, str]], limit: int,
+           warn: bool = True) -> None:
+    """From its second call on, record calls of a graph on a CUDA device and replay them. `targets`: its operators;
+    `places`: by extern, the operator and the user's line."""
     if not plan.externs and not plan.images:
         return
-    recorder = Recorder(plan.places, warn)
+    recorder = Recorder(places, warn)
     for target in targets:
         if _UNSAFE is not None and _UNSAFE in getattr(target, "tags", ()):
-            recorder.tell(f"{target} is tagged as one that cannot be recorded", dict(plan.places).get(str(target), ""))
+            recorder.tell(f"{target} is tagged as one that cannot be recorded", dict(places).get(str(target), ""))
             return
     call.record(recorder, limit)
-
-
-__all__ = ["Recorder", "cuda_graph_memory", "record"]

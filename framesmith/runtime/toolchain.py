@@ -116,12 +116,3 @@ def cpu_identity() -> str:
     lines = text.split("\n\n", 1)[0].splitlines()
     return "\n".join(line for line in lines
                      if line.startswith(("model name", "cpu family", "model\t", "flags", "Features", "CPU part")))
-
-
-@functools.cache
-def cpu_flags() -> frozenset[str]:
-    """Instruction sets by the kernel's names (`avx2`, `avx512f`, ...); empty where unknown."""
-    for line in cpu_identity().splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.split(":", 1)[1].split())
-    return frozenset()

@@ -185,6 +185,3 @@ def fits(memory: Sequence[Memory]) -> bool:
     """Return whether there is room for so much."""
     free, _ = torch.cuda.mem_get_info()
     return PART * (sum(m.nbytes for m in memory) + FLUSHED) + CONTEXT <= free
-
-
-__all__ = ["Contender", "Memory", "Trials", "fits", "milliseconds"]

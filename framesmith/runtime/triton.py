@@ -291,5 +291,3 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
-
-__all__ = ["Binary", "Pending", "TritonSource", "prepare", "start", "version"]

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.build import REPLAY, Builder, Replay, compute_type
+from framesmith.loops.build import REPLAY, Builder, Replay
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scan, Store
 from framesmith.schedule.fused_nests import Member, Substitutes
 from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr
+from framesmith.util.precision import compute_dtype
 
 
 class Placer(Builder):
@@ -128,7 +129,7 @@ class Placer(Builder):
     def reduce(self, kind: str, args: tuple[Op, ...], dtype: torch.dtype) -> Op:
         """Share a reduction of an earlier stage only where it ran over as many elements: an operand that does not vary
         along the reduction axes says nothing of their extents."""
-        return self._emit(("reduce", kind, args, self._extents), Reduce, kind, args, compute_type(dtype))
+        return self._emit(("reduce", kind, args, self._extents), Reduce, kind, args, compute_dtype(dtype))
 
     def store(self, buffer: str, index: Expr | int, value: Op, mode: str | None = None, mask: Op | None = None) -> None:
         if mode is None and buffer in self.rounded:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-import torch
-
-from framesmith.loops.build import HALF
 from framesmith.loops.contract import Contract
 from framesmith.loops.ir import (
     Axis,
-    Index,
     Indirect,
     Kernel,
     Launch,
@@ -37,7 +32,8 @@ from framesmith.schedule.blocks import Placer, Replayed
 from framesmith.schedule.fused_nests import FusedNests, Substitutes, axis_symbol, shared_part, trips
 from framesmith.schedule.stages import Stage, stages
 from framesmith.schedule.tiles import Recompute
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
+from framesmith.util.precision import HALF, compute_dtype
 
 LOCAL_BYTES = 1 << 16  # of all local arrays of a kernel
 _MEMORY = (Load, Store)
@@ -257,7 +253,7 @@ class Emission:
                 continue
             base, size = shift
             dtype = self.storages[name].dtype
-            kind = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+            kind = compute_dtype(dtype)
             if size * kind.itemsize > free:
                 continue
             free -= size * kind.itemsize
@@ -321,7 +317,7 @@ class Emission:
         for op in walk(body):
             if type(op) in _MEMORY:
                 op.buffer = rename.get(op.buffer, op.buffer)  # type: ignore[union-attr]
-            for e in _expressions(op):
+            for e in op.expressions:
                 symbols.update((s, None) for s in sorted(e.free, key=str) if s.name[0] not in "ij")
         for axis in outer:
             symbols.update((s, None) for s in axis.extent.free)
@@ -336,23 +332,6 @@ class Emission:
         return kernel, tuple(modes), tuple(origins)
 
 
-def _expressions(op: Any) -> tuple[Expr, ...]:
-    kind = type(op)
-    if kind in (Load, Store):
-        return (op.index,)
-    if kind is Index:
-        return (op.expr,)
-    if kind is Pred:
-        return (op.lhs, op.rhs)
-    if kind is Indirect:
-        return (op.size,)
-    if kind is MatrixProduct:
-        return (op.m.extent, op.n.extent, op.k.extent)
-    if kind is Contract:
-        return (op.m.extent, op.n.extent, op.a_index, op.b_index)
-    return (op.axis.extent,) if kind is Loop else ()
-
-
 def _live(body: tuple[Node, ...], dead_buffers: set[str]) -> tuple[Node, ...]:
     """`body` without stores into `dead_buffers` and without what no store needs."""
     every = [n for n in walk(body) if isinstance(n, Op)]
@@ -362,7 +341,7 @@ def _live(body: tuple[Node, ...], dead_buffers: set[str]) -> tuple[Node, ...]:
     while todo:
         op = todo.pop()
         needed = list(op.args)
-        for e in _expressions(op):
+        for e in op.expressions:
             needed += [defined[s] for s in e.free if s in defined]
         for arg in needed:
             if arg not in live:
@@ -374,12 +353,10 @@ def _live(body: tuple[Node, ...], dead_buffers: set[str]) -> tuple[Node, ...]:
 def _pruned(body: tuple[Node, ...], live: set[Op]) -> tuple[Node, ...]:
     out: list[Node] = []
     for node in body:
-        if type(node) is Loop:
+        if not isinstance(node, Op):
             inner = _pruned(node.body, live)
-            if inner:
-                out.append(Loop(node.axis, inner, node.reduce, node.vector))
-        elif not isinstance(node, Op):
-            out.append(replace(node, body=_pruned(node.body, live)))
+            if inner or type(node) is not Loop:
+                out.append(replace(node, body=inner))
         elif node in live:
             out.append(node)
     return tuple(out)
@@ -392,25 +369,21 @@ def _cost(op: Node) -> int:
 
 
 def _work(outer: list[Axis], body: tuple[Node, ...]) -> Expr:
-    total = _block_work(body)
-    for axis in outer:
-        total = total * axis.extent
-    return total
+    return prod(a.extent for a in outer) * _block_work(body)
 
 
 def _block_work(body: tuple[Node, ...]) -> Expr:
     total = as_expr(0)
     for node in body:
-        if type(node) is Loop:
-            total = total + _block_work(node.body) * node.axis.extent
-        elif type(node) is MatrixProduct:
-            steps_ = (_block_work(node.left + node.right) + 1) * node.k.extent
-            total = total + (_block_work(node.body) + steps_) * node.m.extent * node.n.extent
-        elif type(node) is Contract:
-            steps_ = node.depth * node.runs[0] * node.runs[1]
-            total = total + (_block_work(node.body) + steps_) * node.m.extent * node.n.extent
-        else:
+        if isinstance(node, Op):
             total = total + _cost(node)
+            continue
+        inner = _block_work(node.body)
+        if type(node) is MatrixProduct:
+            inner = inner + (_block_work(node.left + node.right) + 1) * node.k.extent
+        elif type(node) is Contract:
+            inner = inner + node.depth * node.runs[0] * node.runs[1]
+        total = total + prod(a.extent for a in node.axes) * inner
     return total
 
 

@@ -13,13 +13,13 @@ is stored was computed from what each of the loads gave, so that it is there aft
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from framesmith.loops.ir import Axis, Batch, Extern, Kernel, Launch, Load, Loop, Node, Op, Ref, Step, Store
+from framesmith.loops.ir import Axis, Batch, Extern, Kernel, Launch, Load, Node, Op, Ref, Step, Store
 from framesmith.loops.nest import LoopGraph, Storage
-from framesmith.loops.product import MatrixProduct
 from framesmith.schedule.memory import element_span, named, names_in, touched
 from framesmith.symbolic.expr import Expr, Symbol
 
@@ -124,11 +124,11 @@ def _accesses(body: Sequence[Node], axes: tuple[Axis, ...]) -> Iterator[_Access]
         if isinstance(node, Load | Store):
             by_depth = tuple(Symbol(f"depth{k}", 0, a.extent.const - 1) for k, a in enumerate(axes))
             yield _Access(node, by_depth, node.index.subs({a.symbol: s for a, s in zip(axes, by_depth, strict=True)}))
-        elif isinstance(node, Loop):
-            yield from _accesses(node.body, (*axes, node.axis))
-        elif isinstance(node, MatrixProduct):
-            yield from [_Access(op, (), op.index) for op in (*node.left, *node.right) if isinstance(op, Load)]
-            yield from _accesses(node.body, (*axes, node.m, node.n))
+        elif not isinstance(node, Op):
+            for op in itertools.chain(*node.blocks[:-1]):  # a product's operands
+                if isinstance(op, Load):
+                    yield _Access(op, (), op.index)
+            yield from _accesses(node.body, (*axes, *node.axes))
 
 
 def _is_plain(a: _Access) -> bool:
@@ -151,6 +151,3 @@ def _ancestors(op: Op) -> frozenset[Op]:
             found.add(at)
             left += at.args
     return frozenset(found)
-
-
-__all__ = ["in_place"]

@@ -29,6 +29,21 @@ def contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
     return strides_in_order(sizes, range(len(sizes)))
 
 
+def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Return whether the elements fill one block of memory, each at a place of its own, in some order of the
+    dimensions. Sizes and strides are ints, `Expr` or `torch.SymInt`; an empty tensor is dense."""
+    left = [(n, s) for n, s in zip(sizes, strides, strict=True) if n != 1]
+    if any(type(n) is int and n == 0 for n, _ in left):
+        return True
+    step: Any = 1
+    while left:
+        at = next((i for i in reversed(range(len(left))) if left[i][1] == step), None)
+        if at is None:
+            return False
+        step = step * left.pop(at)[0]
+    return True
+
+
 def _dense_in(order: Sequence[int], sizes: Sequence[Expr], strides: Sequence[Expr]) -> Rel:
     """Return whether strides are those of a dense tensor whose dimensions, from the outermost, are `order`."""
     empty = or_(*(eq(size, 0) for size in sizes))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from framesmith.symbolic import ranges
+from framesmith.util.tables import entry
 
 Bound = int | None
 _uids = itertools.count()
@@ -32,12 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def rule(name: str) -> Callable[[F], F]:
     """Register the decorated function as the meaning of the binary operator `name`."""
-
-    def register(function: F) -> F:
-        RULES[name] = function
-        return function
-
-    return register
+    return entry(RULES, name)
 
 
 class Expr:

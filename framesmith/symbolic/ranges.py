@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from framesmith.symbolic.nodes import Expr
+from typing import Protocol
 
 Bound = int | None
 Range = tuple[Bound, Bound]
 _INF = float("inf")
 
 
-def of_sum(items: Sequence[tuple[Expr, int]], offset: int) -> Range:
+class Ranged(Protocol):
+    """An expression, of which only its range counts here."""
+
+    @property
+    def lo(self) -> Bound: ...
+    @property
+    def hi(self) -> Bound: ...
+
+
+def of_sum(items: Sequence[tuple[Ranged, int]], offset: int) -> Range:
     """The range of `offset + Σ k·atom`."""
     lo: Bound = offset
     hi: Bound = offset
@@ -37,7 +43,7 @@ def _bounds(values: Sequence[float]) -> Range:
     return (None if lo == -_INF else lo), (None if hi == _INF else hi)  # type: ignore[return-value]
 
 
-def of_product(args: Sequence[Expr]) -> Range:
+def of_product(args: Sequence[Ranged]) -> Range:
     """The range of a product. Even powers are not negative."""
     if all(a.lo is not None and a.lo >= 0 for a in args):
         lo, hi = 1, 1  # the common case, without infinities
@@ -55,7 +61,7 @@ def of_product(args: Sequence[Expr]) -> Range:
     return _bounds((low, high))
 
 
-def of_floordiv(args: Sequence[Expr]) -> Range:
+def of_floordiv(args: Sequence[Ranged]) -> Range:
     """The range of `a // b`; nothing is known when b may change sign."""
     a, b = args
     if a.lo is not None and a.hi is not None and b.lo is not None and b.hi is not None and (b.lo > 0 or b.hi < 0):
@@ -73,7 +79,7 @@ def of_floordiv(args: Sequence[Expr]) -> Range:
     return lo, hi
 
 
-def of_mod(args: Sequence[Expr]) -> Range:
+def of_mod(args: Sequence[Ranged]) -> Range:
     """The range of `a % b`, whose sign is b's."""
     a, b = args
     if b.lo is not None and b.lo > 0:
@@ -86,21 +92,21 @@ def of_mod(args: Sequence[Expr]) -> Range:
     return None, None
 
 
-def of_min(args: Sequence[Expr]) -> Range:
+def of_min(args: Sequence[Ranged]) -> Range:
     """The range of a minimum."""
     los = [a.lo for a in args]
     his = [a.hi for a in args if a.hi is not None]
     return (None if None in los else min(los)), (min(his) if his else None)  # type: ignore[type-var]
 
 
-def of_max(args: Sequence[Expr]) -> Range:
+def of_max(args: Sequence[Ranged]) -> Range:
     """The range of a maximum."""
     los = [a.lo for a in args if a.lo is not None]
     his = [a.hi for a in args]
     return (max(los) if los else None), (None if None in his else max(his))  # type: ignore[type-var]
 
 
-RULES: dict[str, Callable[[Sequence[Expr]], Range]] = {
+RULES: dict[str, Callable[[Sequence[Ranged]], Range]] = {
     "mul": of_product,
     "floordiv": of_floordiv,
     "mod": of_mod,

@@ -118,17 +118,10 @@ def _counted(names: Counter[str]) -> str:
     return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in names.items())
 
 
-def _seconds(clock: dict[str, float]) -> dict[str, float]:
-    """The accounts in the order of the pipeline; `capture` is what the back end's stages leave of the total."""
-    stages = dict(clock)
-    total, back_end, guards = (stages.pop(name, 0.0) for name in ("total", "back end", "guards"))
-    return {"capture": total - back_end - guards, "guards": guards, **stages, "total": total}
-
-
 def explain_call(root: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Run `root(*args, **kwargs)` under a compiler of its own and report."""
     ledger = Ledger()
     compiler = FrameCompiler(Config.from_env(), ledger)
     timing.reset()
     output = _C.CompiledFunction(root, compiler)(*args, **kwargs)
-    return Explanation(ledger.records, ledger.refusals, _seconds(timing.stages()), output)
+    return Explanation(ledger.records, ledger.refusals, timing.by_stage(timing.stages()), output)

@@ -285,6 +285,3 @@ def _difference(new: Iterable[Use], old: Iterable[Use]) -> Counter[Step]:
     steps = Counter(use.step for use in new)
     steps.subtract(use.step for use in old)
     return Counter({step: n for step, n in steps.items() if n})
-
-
-__all__ = ["own_contractions"]

@@ -85,6 +85,3 @@ def microseconds(call: Callable[[], torch.Tensor]) -> tuple[float, int]:
         last.synchronize()
         found.append(1e3 * first.elapsed_time(last))
     return min(found), results
-
-
-__all__ = ["Rectified", "is_suspicious"]

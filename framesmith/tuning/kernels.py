@@ -248,6 +248,3 @@ def footprint(program: Program, sizes: Sizes) -> int:
 def launches(program: Program) -> Iterable[Launch]:
     """The launches of a program."""
     return [step for step in program.steps if type(step) is Launch]
-
-
-__all__ = ["Best", "Case", "Sizes", "Tuner", "case_of", "configured", "footprint", "launches", "source_of"]

@@ -63,6 +63,3 @@ def _operations(p: MatrixProduct | None, extents: Mapping[Symbol, int]) -> float
     if p is None:
         return 0.0
     return 2.0 * prod(extents.values()) * (1 if p.dtype.itemsize == 2 else TF32 if p.tf32 else PLAIN)
-
-
-__all__ = ["Rates", "least", "measured"]

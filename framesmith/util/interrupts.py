@@ -77,6 +77,3 @@ def _hearing(handler: Callable[[int, FrameType | None], Any],
 
     heard.raised, heard.own = raised, handler  # type: ignore[attr-defined]
     return heard
-
-
-__all__ = ["handlers_heard", "raised_by_handler"]

@@ -9,7 +9,7 @@ import torch
 
 PRODUCTS, CONVOLUTIONS = "matmul", "conv"
 """What `torch.backends` has a setting for."""
-_HALF = (torch.bfloat16, torch.float16)
+HALF = (torch.bfloat16, torch.float16)
 
 
 def in_tf32(what: str) -> bool:
@@ -20,10 +20,15 @@ def in_tf32(what: str) -> bool:
 def on_matrix_units(dtype: torch.dtype, *channels: int) -> bool:
     """Return whether convolutions of this type run there, channels innermost: of halves, and of float32 where it may be
     rounded. Those of 5 to 15 channels cuDNN computes exactly, in eager's layout alone."""
-    return dtype in _HALF or dtype is torch.float32 and not any(4 < n < 16 for n in channels) and in_tf32(CONVOLUTIONS)
+    return dtype in HALF or dtype is torch.float32 and not any(4 < n < 16 for n in channels) and in_tf32(CONVOLUTIONS)
 
 
 def channels_of(image: Any, weight: Any) -> tuple[int, ...]:
     """Those of a convolution's image and of its result, as far as they are known; none where each channel has a kernel
     of its own, which is computed exactly."""
     return tuple([n for n in (image.shape[1], weight.shape[0]) if type(n) is int]) if weight.shape[1] != 1 else ()
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which values of `dtype` are computed, as in eager's kernels: float32 for 16-bit floats."""
+    return torch.float32 if dtype in HALF else dtype

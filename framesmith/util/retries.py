@@ -21,6 +21,3 @@ class Raising:
         """Return whether this call is one of those that run plain."""
         self.waiting -= self.waiting > 0
         return self.waiting > 0
-
-
-__all__ = ["Raising"]

@@ -1,4 +1,4 @@
-"""Seconds spent in each stage of compilation, per thread, for `explain` and for the benchmark."""
+"""Seconds spent in each stage of compilation, per thread, for `explain`, the log and the benchmark."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from framesmith.util import log
+
 
 class _Clock(threading.local):
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.running: list[str] = []
 
 
 _clock = _Clock()
@@ -18,21 +21,33 @@ _clock = _Clock()
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Add the time of the `with` body to `name`'s account (nested stages count in both)."""
+    """Add the time of the `with` body to `name`'s account. It counts for the stages around it, too, but once where they
+    have its name. What the outermost stage and those in it took is logged when it ends."""
+    running = _clock.running
+    before = stages() if not running and log.enabled("timing") else None
     start = time.perf_counter()
+    running.append(name)
     try:
         yield
     finally:
-        add(name, time.perf_counter() - start)
+        running.pop()
+        if name not in running:
+            _clock.seconds[name] = _clock.seconds.get(name, 0.0) + time.perf_counter() - start
+        if before is not None:
+            spent = {k: s - before.get(k, 0.0) for k, s in stages().items()}
+            log.emit("timing", ", ".join(f"{k} {s:.4f} s" for k, s in by_stage(spent).items() if s > 0))
 
 
-def add(name: str, seconds: float) -> None:
-    """Add `seconds` to `name`'s account."""
-    _clock.seconds[name] = _clock.seconds.get(name, 0.0) + seconds
+def by_stage(accounts: dict[str, float]) -> dict[str, float]:
+    """Return the accounts in the order of the pipeline. `capture` is what the back end's stages leave of the time of a
+    whole frame."""
+    rest = dict(accounts)
+    total, back_end, guards = (rest.pop(name, 0.0) for name in ("total", "back end", "guards"))
+    return {"capture": total and total - back_end, "guards": guards, **rest, "total": (total or back_end) + guards}
 
 
 def stages() -> dict[str, float]:
-    """A copy of this thread's accounts, in order of first use."""
+    """Return a copy of this thread's accounts, in order of first use."""
     return dict(_clock.seconds)
 
 

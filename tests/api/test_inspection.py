@@ -62,7 +62,8 @@ def test_explain(tmp_path, monkeypatch):
 @pytest.mark.parametrize("channel, expected", [
     ("graph", "softmax"), ("loops", "exp"), ("schedule", "exp"), ("code", 'extern "C" void k0('),
     ("guards", "L['x'] is a Tensor"),
-    ("breaks", "truth of a tensor's data"), ("recompiles", "size of dimension 0: expected 6, got 2"),
+    ("timing", "lower 0."), ("timing", "guards 0."), ("breaks", "truth of a tensor's data"),
+    ("recompiles", "size of dimension 0: expected 6, got 2"),
 ])
 def test_each_channel_prints(channel, expected, capfd, tmp_path, monkeypatch):
     monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
@@ -75,6 +76,33 @@ def test_each_channel_prints(channel, expected, capfd, tmp_path, monkeypatch):
     lines = capfd.readouterr().err.splitlines()
     assert lines and all(line.startswith(f"[{channel}] ") for line in lines)
     assert any(expected in line for line in lines)
+
+
+def one_line(x):
+    return x.sin().exp().cos()
+
+
+def two_lines(x):
+    y = x.sin().exp()
+    return y.cos()
+
+
+def test_lines_are_the_present_programs_where_an_equal_graph_was_compiled_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    for fn, lines in ((one_line, [("sin", "exp", "cos")]), (two_lines, [("sin", "exp"), ("cos",)])):
+        (record,) = framesmith.explain(fn)(X).records
+        first = fn.__code__.co_firstlineno + 1
+        assert record.report.work == (tuple(
+            (f"{__file__}:{first + k} in {fn.__name__}", ", ".join(f"aten.{name}.default" for name in names))
+            for k, names in enumerate(lines)),)
+    assert len(list(tmp_path.rglob("*.plan"))) == 1
+
+
+def test_the_time_of_capture_is_what_the_back_end_leaves_of_the_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    weight = X.clone().requires_grad_()
+    seconds = framesmith.explain(lambda: (weight * 2).sum())().seconds
+    assert min(seconds.values()) >= 0 and sum(s for name, s in seconds.items() if name != "total") <= seconds["total"]
 
 
 def test_refusals_are_explained(monkeypatch):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -18,20 +17,6 @@ from framesmith.config import Config
 from framesmith.wrapping import Request, wrap_function, wrap_module
 
 Scenario = Callable[[Any], Any]
-
-
-class Scenarios(list[tuple[Scenario, dict[str, Any]]]):
-    """The scenarios of a test file; an instance decorates them. `breaks`: see `agree`."""
-
-    def __call__(self, fn: Scenario | None = None, **how: Any) -> Any:
-        if fn is None:
-            return lambda f: self(f, **how)
-        self.append((fn, how))
-        return fn
-
-    def each(self) -> Any:
-        """The decorator of the test that takes each scenario."""
-        return pytest.mark.parametrize(("scenario", "how"), self, ids=lambda p: getattr(p, "__name__", ""))
 
 
 def agree(scenario: Scenario, breaks: bool | None = False, backend: str = "eager", rtol: float = 1e-5) -> Ledger:
@@ -91,6 +76,3 @@ def differences(want: Any, got: Any, path: str, rtol: float) -> Any:
             yield from differences(a, b, f"{path}.{i}", rtol)
     elif type(want) is not type(got) or want != got:
         yield f"{path}: {want!r} != {got!r}"
-
-
-__all__ = ["Scenarios", "agree", "error_of"]

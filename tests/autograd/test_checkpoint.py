@@ -16,9 +16,10 @@ from torch.utils.checkpoint import (
 )
 
 import framesmith
-from tests.autograd.driver import Scenarios, agree, error_of
+from tests.autograd.driver import agree, error_of
+from tests.programs import Programs
 
-scenario = Scenarios()
+scenario = Programs(agree)
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
@@ -214,9 +215,7 @@ def a_hook_on_what_is_saved_raises(c):
         return error_of(lambda: f(X)), len(packed)
 
 
-@scenario.each()
-def test_checkpoint(scenario, how):
-    agree(scenario, **how)
+test_checkpoint = scenario.test()
 
 
 def bytes_kept(fn, *args):

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 import framesmith
-from tests.autograd.driver import Scenarios, agree, error_of
+from tests.autograd.driver import agree, error_of
+from tests.programs import Programs
 
-scenario = Scenarios()
+scenario = Programs(agree)
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
@@ -508,9 +509,7 @@ def sparse_gradients(c):
     return found
 
 
-@scenario.each()
-def test_engine(scenario, how):
-    agree(scenario, **how)
+test_engine = scenario.test()
 
 
 def test_a_pickle_after_a_backward():

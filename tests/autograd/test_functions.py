@@ -10,14 +10,14 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from .driver import Scenarios, agree, error_of
+from tests.programs import Programs
 
-scenario = Scenarios()
+from .driver import agree, error_of
+
+scenario = Programs(agree)
 
 
-@scenario.each()
-def test_same_as_eager(scenario, how):
-    agree(scenario, **how)
+test_same_as_eager = scenario.test()
 
 
 def leaf(*shape):

@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.autograd import grad
 
-from tests.autograd.driver import Scenarios, agree, error_of
+from tests.autograd.driver import agree, error_of
+from tests.programs import Programs
 
-scenario = Scenarios()
+scenario = Programs(agree)
 
 
 def leaf(*shape, dtype=torch.float64):
@@ -270,6 +271,4 @@ def transforms_over_what_requires_grad(c):
     return x, w
 
 
-@scenario.each()
-def test_higher(scenario, how):
-    agree(scenario, **how)
+test_higher = scenario.test()

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.autograd.driver import Scenarios, agree, error_of
+from tests.autograd.driver import agree, error_of
+from tests.programs import Programs
 
-scenario = Scenarios()
+scenario = Programs(agree)
 
 
 def leaf(*shape):
@@ -649,9 +650,7 @@ def modules_that_write_in_place(c):
     return m
 
 
-@scenario.each()
-def test_memory(scenario, how):
-    agree(scenario, **how)
+test_memory = scenario.test()
 
 
 @pytest.mark.filterwarnings("error:.*runs in eager's kernel")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tests.autograd.driver import Scenarios, agree, error_of
+from tests.autograd.driver import agree, error_of
+from tests.programs import Programs
 
-scenario = Scenarios()
+scenario = Programs(agree)
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
@@ -377,6 +378,4 @@ def an_embedding_that_is_renormed(c):
     return table, linear
 
 
-@scenario.each()
-def test_modes(scenario, how):
-    agree(scenario, **how)
+test_modes = scenario.test()

@@ -9,9 +9,10 @@ from torch.autograd import forward_ad, grad
 from torch.autograd.functional import hessian, jacobian
 from torch.func import functional_call, jacfwd, jacrev, jvp, vjp, vmap
 
-from tests.autograd.driver import Scenarios, agree
+from tests.autograd.driver import agree
+from tests.programs import Programs
 
-scenario = Scenarios()
+scenario = Programs(agree)
 X, V = torch.linspace(-1, 1, 6).reshape(2, 3), torch.linspace(0, 1, 6).reshape(2, 3)
 BATCH = torch.stack([V, V * 2, V - 1])
 
@@ -164,5 +165,5 @@ def functional_calls(c):
 
 @scenario.each()
 @pytest.mark.parametrize("backend", ["eager", "native"])
-def test_same_as_eager(scenario, how, backend):
-    agree(scenario, breaks=None, backend=backend, **how)
+def test_same_as_eager(run, backend):
+    run(breaks=None, backend=backend)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import torch
 
-from tests.autograd.driver import Scenarios, agree, error_of
+from tests.autograd.driver import agree, error_of
+from tests.programs import Programs
 
-scenario = Scenarios()
+scenario = Programs(agree)
 
 
 def leaf(*shape):
@@ -463,6 +464,4 @@ def a_draw_by_the_shape_of_a_tensor_that_requires_grad(c):
     return y, error_of(lambda: y.sum().backward())
 
 
-@scenario.each()
-def test_written(scenario, how):
-    agree(scenario, **how)
+test_written = scenario.test()

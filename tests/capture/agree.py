@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
 
 import framesmith
@@ -24,49 +23,23 @@ Fn = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Program:
-    """A function, the arguments of its calls, and how it is to be taken."""
-
-    fn: Fn
-    args: tuple[Any, ...]
-    breaks: bool | None = False
-    """True: it breaks, or runs in eager; False: it is captured whole; None: either, by the version of torch."""
-    raises: type[Exception] | None = None
-    grad: bool = False
-    calls: int = 2
-
-    def check(self) -> Ledger:
-        ledger = agree(self.fn, *self.args, fullgraph=self.breaks is False, raises=self.raises, calls=self.calls,
-                       grad=self.grad)
-        assert not self.breaks or reasons(ledger), "captured whole; a break was expected"
-        return ledger
-
-
-@dataclass(frozen=True)
 class Fresh:
     """An argument that cannot be copied: made for each call."""
 
     make: Callable[[], Any]
 
 
-class Programs(list[Program]):
-    """The programs of a test file; an instance decorates them."""
-
-    def __call__(self, *args: Any, **how: Any) -> Callable[[Fn], Fn]:
-        def add(fn: Fn) -> Fn:
-            self.append(Program(fn, args, **how))
-            return fn
-
-        return add
-
-    def each(self) -> Any:
-        """The decorator of the test that takes each program."""
-        return pytest.mark.parametrize("program", self, ids=lambda p: p.fn.__name__)
-
-
 def reasons(ledger: Ledger) -> list[str]:
     """Why graphs ended, and why frames run in eager."""
     return [b.reason for r in ledger.records for b in r.breaks] + [r.reason for r in ledger.refusals]
+
+
+def check(fn: Fn, *args: Any, breaks: bool | None = False, **how: Any) -> Ledger:
+    """See `agree`. `breaks`: True: it breaks, or runs in eager; False: it is captured whole; None: either, by the
+    version of torch."""
+    ledger = agree(fn, *args, fullgraph=breaks is False, **how)
+    assert not breaks or reasons(ledger), "captured whole; a break was expected"
+    return ledger
 
 
 def agree(fn: Fn, *args: Any, fullgraph: bool = True, raises: type[Exception] | None = None, calls: int = 2,

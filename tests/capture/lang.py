@@ -7,7 +7,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 from framesmith.config import Config
@@ -15,29 +14,6 @@ from tests.capture.driver import Compiled
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented), range, slice)
-
-
-class Programs:
-    """A list of programs; `@program` adds one that takes a tensor, `@program.on(make)` one that takes it and
-    `make()`."""
-
-    def __init__(self) -> None:
-        self.cases: list[tuple[Callable[..., Any], Callable[[], Any] | None]] = []
-
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        self.cases.append((fn, None))
-        return fn
-
-    def on(self, make: Callable[[], Any]) -> Callable[..., Any]:
-        def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.cases.append((fn, make))
-            return fn
-
-        return register
-
-    def each(self) -> Any:
-        """The decorator of the test that runs them all."""
-        return pytest.mark.parametrize(("fn", "make"), self.cases, ids=[fn.__name__ for fn, _ in self.cases])
 
 
 def check(fn: Callable[..., Any], make: Callable[[], Any] | None = None, x: torch.Tensor = X) -> None:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 import framesmith
@@ -44,19 +43,3 @@ def check(run: Scenario, *, whole: bool = True, graphs: int | None = None) -> No
     want = outcome(run, lambda m: m)
     assert same(got, want), f"compiled: {got}\nplain: {want}"
     assert counter.frame_count == graphs if graphs is not None else counter.frame_count > 0
-
-
-class Suite(list):
-    """The scenarios of a test file: `@suite.whole`, `@suite.whole(graphs=2)` or `@suite.broken` adds one."""
-
-    def whole(self, run: Any = None, *, graphs: int | None = None) -> Any:
-        return self._add(run, whole=True, graphs=graphs)
-
-    def broken(self, run: Any = None, *, graphs: int | None = None) -> Any:
-        return self._add(run, whole=False, graphs=graphs)
-
-    def _add(self, run: Any, **how: Any) -> Any:
-        if run is None:
-            return lambda fn: self._add(fn, **how)
-        self.append(pytest.param(run, how, id=run.__name__))
-        return run

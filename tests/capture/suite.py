@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 import framesmith
 
 
@@ -34,23 +32,8 @@ def said(*calls: Callable[[], Any], of: Callable[[Any], Any] = lambda value: val
     return out
 
 
-class Programs:
-    """The programs of a file, without arguments; a decorator adds one."""
-
-    def __init__(self) -> None:
-        self.list: list[Any] = []
-
-    def __call__(self, fn: Any) -> Any:
-        self.list.append(fn)
-        return fn
-
-    def test(self, shown: Callable[[Any], Any] = lambda value: value) -> Callable[..., None]:
-        """The test that runs them all twice and compares the results, as `shown`."""
-
-        @pytest.mark.parametrize("fn", self.list, ids=lambda fn: fn.__name__)
-        def test_program(fn: Any) -> None:
-            fast = kept(fn)
-            for _ in range(2):
-                assert shown(fast()) == shown(fn())
-
-        return test_program
+def twice(fn: Any, shown: Callable[[Any], Any] = lambda value: value) -> None:
+    """A program without arguments gives what it gives plainly, as `shown`, in two calls."""
+    fast = kept(fn)
+    for _ in range(2):
+        assert shown(fast()) == shown(fn())

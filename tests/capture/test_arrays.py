@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import framesmith
-from tests.capture.agree import Program, Programs, agree
+from tests.capture.agree import agree, check
+from tests.programs import Programs
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 A = np.linspace(-2, 3, 12, dtype=np.float32).reshape(3, 4)
 ARRAYS = [A, A.astype(np.float64), np.arange(12).reshape(3, 4) - 5, (np.arange(12) % 7).astype(np.int8).reshape(3, 4)]
-program = Programs()
+program = Programs(check)
 SHARED = []
 
 
@@ -27,9 +28,7 @@ def test_same_as_numpy(fn, array):
     agree(fn, X, array)
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()
 
 
 @of_arrays

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from framesmith.capture.bytecode import decode, roundtrip
+from framesmith.capture.bytecode import assemble, decode
 from framesmith.capture.bytecode.liveness import liveness
 
 
@@ -28,7 +28,9 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 def test_roundtrip_is_exact(module: types.ModuleType) -> None:
     path = Path(str(module.__file__))
     for code in codes(compile(path.read_text(), str(path), "exec")):
-        again = roundtrip(code, decode(code))
+        dec = decode(code)
+        again = assemble(code, dec.instrs, dec.handlers, code.co_varnames, argcount=code.co_argcount,
+                         cellvars=code.co_cellvars, freevars=code.co_freevars, old=dec, stacksize=code.co_stacksize)
         assert again.co_code == code.co_code
         assert again.co_exceptiontable == code.co_exceptiontable
 

@@ -5,7 +5,8 @@ import torch
 from torch import distributions as D
 
 import framesmith
-from tests.capture.agree import Program, Programs, agree, one_graph
+from tests.capture.agree import agree, check, one_graph
+from tests.programs import Programs
 
 
 @pytest.fixture(autouse=True)
@@ -66,12 +67,10 @@ def test_of_the_parameters(fn):
     one_graph(fn, A.clone().requires_grad_(), B.clone().requires_grad_())
 
 
-program = Programs()
+program = Programs(check)
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()
 
 
 @program(A, B)

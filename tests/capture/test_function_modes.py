@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.overrides import TorchFunctionMode
 
-from tests.capture.agree import Program, Programs
+from tests.capture.agree import check
+from tests.programs import Programs
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 TABLE = torch.arange(20).reshape(4, 5) % 3 == 0
-program = Programs()
+program = Programs(check)
 
 
 class Doubling(TorchFunctionMode):
@@ -20,9 +21,7 @@ class Doubling(TorchFunctionMode):
         return out * 2 if func is torch.sin else out
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()
 
 
 def masked(b, h, q, k):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 
-from tests.capture.scenarios import Suite, check
+from tests.capture.scenarios import check
+from tests.programs import Programs
 
-suite = Suite()
+suite = Programs(check)
 X = torch.ones(3)
 
 
@@ -18,13 +16,13 @@ class Box:
         self.n = n
 
 
-@suite.whole(graphs=2)
+@suite(graphs=2)
 def tensors_apart_become_one(c):
     run = c(lambda a, b: (a + b, a is b))
     return run(X, X * 2), run(X, X), run(X * 3, X)
 
 
-@suite.whole
+@suite
 def a_changed_list_is_met_again(c):
     def grow(a, b, x):
         a.append(1)
@@ -35,7 +33,7 @@ def a_changed_list_is_met_again(c):
     return run(one, two, X), run(one, one, X), run(two, one, X), one, two
 
 
-@suite.whole
+@suite
 def a_changed_object_is_met_again(c):
     def count(a, b, x):
         a.n += 1
@@ -46,7 +44,7 @@ def a_changed_object_is_met_again(c):
     return run(one, two, X), run(one, one, X), one.n, two.n
 
 
-@suite.whole
+@suite
 def a_changed_dict_is_met_again(c):
     def store(a, b, x):
         a["k"] = 1
@@ -57,13 +55,13 @@ def a_changed_dict_is_met_again(c):
     return run(one, two, X), run(two, two, X), one, two
 
 
-@suite.whole
+@suite
 def members_of_a_set_by_identity(c):
     run = c(lambda a, b: (a + b, len({a, b})))
     return run(X, X * 2), run(X, X)
 
 
-@suite.whole
+@suite
 def objects_as_keys(c):
     names = {}
 
@@ -76,35 +74,35 @@ def objects_as_keys(c):
     return run(one, X), run(two, X), run(one, X)
 
 
-@suite.whole
+@suite
 def equality_without_eq_is_identity(c):
     run = c(lambda a, b, x: (x + 1, a == b, a in [b], a != b))
     one, two = Box(), Box()
     return run(one, two, X), run(one, one, X)
 
 
-@suite.whole
+@suite
 def tuples_by_identity(c):
     run = c(lambda a, b, x: (x + 1, a is b))
     one, two = (X, X), (X, X)
     return run(one, one, X), run(one, two, X)
 
 
-@suite.whole(graphs=2)
+@suite(graphs=2)
 def elements_apart_become_one(c):
     run = c(lambda a, b, x: x + len({a, b}))
     one, two, three = Box(), Box(), Box()
     return run(one, two, X), run(two, one, X), run(three, one, X), run(one, one, X), run(two, two, X)
 
 
-@suite.whole
+@suite
 def elements_of_a_set_from_outside(c):
     run = c(lambda s, a, x: (x + (a in s), x + len(s | {a}), x + len({a} - s)))
     one, two = Box(), Box()
     return run({one}, one, X), run({two}, two, X), run({one}, two, X), run({one, two}, two, X), run(set(), two, X)
 
 
-@suite.whole
+@suite
 def keys_that_are_elements(c):
     run = c(lambda d, a, b, x: (
         x + len({a} & d.keys()), x + len({*d, a}), x + sum(d[k] for k in {b}),
@@ -114,7 +112,7 @@ def keys_that_are_elements(c):
     return [run(d, a, b, X) for d in ({one: 1, two: 2}, {two: 1, one: 3}) for a in (one, two) for b in (one, two)]
 
 
-@suite.whole
+@suite
 def a_set_of_elements_is_returned(c):
     run = c(lambda a, b, x: (x + 1, {a}, {a: 1}, {a, b} == {b, a}, {a} == {b}))
     one, two = Box(), Box()
@@ -122,7 +120,7 @@ def a_set_of_elements_is_returned(c):
     return [(r[0], r[1] == {b}, r[2] == {b: 1}, r[3:]) for r, b in ((three, one), (four, two))]
 
 
-@suite.whole
+@suite
 def a_set_from_outside_takes_an_element(c):
     def add(s, a, x):
         s.add(a)
@@ -133,6 +131,4 @@ def a_set_from_outside_takes_an_element(c):
     return run(seen, one, X), run(seen, two, X), run(seen, one, X), seen == {one, two}
 
 
-@pytest.mark.parametrize(("run", "how"), suite)
-def test_identity(run: Any, how: dict[str, Any]) -> None:
-    check(run, **how)
+test_identity = suite.test()

@@ -8,9 +8,10 @@ import enum
 import functools
 import typing
 
-from tests.capture.lang import Programs, check
+from tests.capture.lang import check
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(check)
 
 
 T = typing.TypeVar("T")
@@ -411,6 +412,4 @@ def slots(x):
     return out, s.b, hasattr(s, "a"), hasattr(s, "__dict__")
 
 
-@program.each()
-def test_programs(fn, make):
-    check(fn, make)
+test_programs = program.test()

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from tests.capture.lang import Programs, check
+from tests.capture.lang import check
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(check)
 
 
 class Failure(Exception):
@@ -330,7 +331,7 @@ class Broken(Manager):
         raise KeyError("from exit")
 
 
-@program.on(list)
+@program(make=list)
 def with_blocks(x, log):
     with Manager(log, "a") as a, Manager(log, "b", True) as b:
         log.append((a.name, b.name))
@@ -375,7 +376,7 @@ def scope(log, swallow):
         log.append("out")
 
 
-@program.on(list)
+@program(make=list)
 def context_functions(x, log):
     with scope(log, ValueError) as v:
         log.append(v)
@@ -675,9 +676,7 @@ def statements(x):
     return out, later, x
 
 
-@program.each()
-def test_programs(fn, make):
-    check(fn, make)
+test_programs = program.test()
 
 
 __all__ = ["pytest"]

@@ -18,9 +18,10 @@ import framesmith
 from framesmith.config import Config
 from framesmith.util.errors import Unsupported
 from tests.capture.driver import Compiled
-from tests.capture.lang import Programs, X, check
+from tests.capture.lang import X, check
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(check)
 level = 1
 removed = 2
 
@@ -381,13 +382,29 @@ def locals_of_inlined(x):
     return f(), x
 
 
-@program.each()
-def test_programs(fn, make):
-    check(fn, make)
+test_programs = program.test()
 
 
 # --- what must break --------------------------------------------------------------------------------------------------
-BREAKS = Programs()
+def refused_whole(fn):
+    """Refused in one piece; by compile, with breaks, as plain Python has it."""
+    if fn.__name__ == "new_import":
+        module = type(sys)("this_module_is_made_for_one_test")
+        with pytest.raises(Unsupported):
+            Compiled(fn, Config(fullgraph=True))(X)
+        sys.modules[module.__name__] = module
+        try:
+            Compiled(fn, Config(fullgraph=True))(X)
+        finally:
+            del sys.modules[module.__name__]
+        return
+    with pytest.raises(Unsupported):
+        Compiled(fn, Config(fullgraph=True))(X)
+    want, got = fn(X), framesmith.compile(fn, backend="eager")(X)
+    assert repr(want) == repr(got)
+
+
+BREAKS = Programs(refused_whole)
 
 
 @BREAKS
@@ -456,23 +473,7 @@ def coroutine_gathered(x):
     return asyncio.run(f()), x
 
 
-@BREAKS.each()
-def test_breaks(fn, make):
-    """Refused in one piece; by compile, with breaks, as plain Python has it."""
-    if fn.__name__ == "new_import":
-        module = type(sys)("this_module_is_made_for_one_test")
-        with pytest.raises(Unsupported):
-            Compiled(fn, Config(fullgraph=True))(X)
-        sys.modules[module.__name__] = module
-        try:
-            Compiled(fn, Config(fullgraph=True))(X)
-        finally:
-            del sys.modules[module.__name__]
-        return
-    with pytest.raises(Unsupported):
-        Compiled(fn, Config(fullgraph=True))(X)
-    want, got = fn(X), framesmith.compile(fn, backend="eager")(X)
-    assert repr(want) == repr(got)
+test_breaks = BREAKS.test()
 
 
 async def asynchronous(x):
@@ -501,6 +502,3 @@ def test_generator_functions_pass_through():
         yield got
     g = framesmith.compile(gen, backend="eager")(X)
     assert torch.equal(next(g), X + 1) and g.send(3) == 3
-
-
-__all__ = ["math"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import sys
 
-from tests.capture.lang import Programs, check
+from tests.capture.lang import check
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(check)
 
 
 class Numbers:
@@ -47,7 +48,7 @@ class Iterator:
         self.sent.append("closed")
 
 
-@program.on(list)
+@program(make=list)
 def lazily(x, log):
     def gen():
         log.append("start")
@@ -97,7 +98,7 @@ def sending(x):
     return first, second, third, out, again, early
 
 
-@program.on(list)
+@program(make=list)
 def throwing(x, log):
     def gen():
         while True:
@@ -131,7 +132,7 @@ def throwing(x, log):
     return a, b, c, d, f
 
 
-@program.on(list)
+@program(make=list)
 def closing(x, log):
     def gen():
         try:
@@ -173,7 +174,7 @@ def closing(x, log):
     return out, r.close(), x
 
 
-@program.on(list)
+@program(make=list)
 def delegating(x, log):
     def inner(n):
         try:
@@ -342,7 +343,7 @@ def in_containers(x):
         gen(3), reverse=True), 2 in gen(3)
 
 
-@program.on(lambda: (Numbers(3), Iterator(2)))
+@program(make=lambda: (Numbers(3), Iterator(2)))
 def from_outside(x, given):
     numbers, iterator = given
     return list(numbers), x * next(iterator), list(iterator)
@@ -371,6 +372,4 @@ def pipeline(x):
     return [sum(b) for b in batch(double(source()), 2)]
 
 
-@program.each()
-def test_programs(fn, make):
-    check(fn, make)
+test_programs = program.test()

@@ -8,9 +8,10 @@ import collections
 import torch
 
 import framesmith
-from tests.capture.lang import Programs, X, check
+from tests.capture.lang import X, check
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(check)
 
 
 class Asked:
@@ -67,7 +68,7 @@ class Keyed:
         return self.n == other.n
 
 
-@program.on(Asked)
+@program(make=Asked)
 def length_is_asked_for_lists_and_tuples(x, a):
     out = []
     out.extend(a)
@@ -76,7 +77,7 @@ def length_is_asked_for_lists_and_tuples(x, a):
     return [list(a), tuple(a), [*a, 1], (1, *a), sorted(a), out, max(*a), sum(a), set(a), collections.deque(a)]
 
 
-@program.on(lambda: [Asked(length) for length in (-1, "x", 3)])
+@program(make=lambda: [Asked(length) for length in (-1, "x", 3)])
 def lengths_that_are_none(x, many):
     out = []
     for a in many:
@@ -87,7 +88,7 @@ def lengths_that_are_none(x, many):
     return out
 
 
-@program.on(lambda: [Hinted(hint) for hint in (7, NotImplemented, "x", -1)])
+@program(make=lambda: [Hinted(hint) for hint in (7, NotImplemented, "x", -1)])
 def hints(x, many):
     out = []
     for a in many:
@@ -98,7 +99,7 @@ def hints(x, many):
     return out
 
 
-@program.on(lambda: [1, 2, 3])
+@program(make=lambda: [1, 2, 3])
 def a_list_grows_while_it_is_read(x, xs):
     xs.extend(sum(xs) for _ in xs[:3])
     xs += (len(xs) for _ in range(2))
@@ -106,7 +107,7 @@ def a_list_grows_while_it_is_read(x, xs):
     return xs
 
 
-@program.on(lambda: [1, 2, 3])
+@program(make=lambda: [1, 2, 3])
 def what_came_before_an_error_stays(x, xs):
     def some():
         yield 1
@@ -118,7 +119,7 @@ def what_came_before_an_error_stays(x, xs):
         return e.args
 
 
-@program.on(lambda: [1, 2, 3])
+@program(make=lambda: [1, 2, 3])
 def a_slice_is_settled_before_its_values_are_made(x, xs):
     def grow(n):
         xs.append(n)
@@ -129,7 +130,7 @@ def a_slice_is_settled_before_its_values_are_made(x, xs):
     return xs
 
 
-@program.on(lambda: [{}, collections.deque(maxlen=3), set()])
+@program(make=lambda: [{}, collections.deque(maxlen=3), set()])
 def other_containers_grow(x, many):
     d, q, s = many
     d.update((i, len(d)) for i in range(3))
@@ -139,7 +140,7 @@ def other_containers_grow(x, many):
     return dict(zip("ab", (len(d) for _ in range(3))))
 
 
-@program.on(dict)
+@program(make=dict)
 def pairs_before_a_wrong_one_are_kept(x, d):
     out = []
     for pairs in ([(1, 2), (3,)], [(4, 5), 6], [(7, 8), "abc"]):
@@ -161,9 +162,7 @@ def each_value_is_used_before_the_next_is_made(x, notes):
     return sizes, least.n, max((notes.append(i) or i for i in range(2)), key=lambda v: notes.append(("key", v)) or v)
 
 
-@program.each()
-def test_programs(fn, make):
-    check(fn, make)
+test_programs = program.test()
 
 
 def test_a_hash_that_is_seen_is_asked_by_plain_python():

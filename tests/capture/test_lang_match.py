@@ -8,9 +8,10 @@ import enum
 
 import torch
 
-from tests.capture.lang import Programs, check
+from tests.capture.lang import check
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(check)
 
 
 @dataclasses.dataclass
@@ -196,6 +197,4 @@ def tensor_shapes(x):
     return None
 
 
-@program.each()
-def test_programs(fn, make):
-    check(fn, make)
+test_programs = program.test()

@@ -11,9 +11,10 @@ import typing
 
 import torch
 
-from tests.capture.lang import Programs, check
+from tests.capture.lang import check
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(check)
 
 
 class Data:
@@ -73,7 +74,7 @@ def none_beside_others(x):
     return x + 1, [none == other for other in ((), [], {}, 0, "", x.shape, Data, None)], () != none, none in [(), None]
 
 
-@program.on(lambda: Described(2))
+@program(make=lambda: Described(2))
 def descriptors(x, outer):
     out = []
     for o in (Described(x), outer):
@@ -137,7 +138,7 @@ class Everything:
         return "fallback " + name
 
 
-@program.on(lambda: (Hooks([]), Everything(3)))
+@program(make=lambda: (Hooks([]), Everything(3)))
 def attribute_hooks(x, given):
     h, e = given
     h.a = x
@@ -169,7 +170,7 @@ class SlottedWithDict(Slotted):
     pass
 
 
-@program.on(lambda: (Slotted(1), SlottedChild(2), SlottedWithDict(3)))
+@program(make=lambda: (Slotted(1), SlottedChild(2), SlottedWithDict(3)))
 def slots(x, given):
     out = []
     for o in (*given, Slotted(x), SlottedChild(x), SlottedWithDict(x)):
@@ -397,7 +398,7 @@ class Indexed:
         return i * 10
 
 
-@program.on(lambda: Num(5))
+@program(make=lambda: Num(5))
 def operators(x, outer):
     a, b, s = Num(1), Num(2), SubNum(3)
     before = outer
@@ -487,7 +488,7 @@ class Container:
         return args, kw
 
 
-@program.on(lambda: Container({"a": 1}))
+@program(make=lambda: Container({"a": 1}))
 def containers(x, c):
     c["t"] = x
     c["n"] = 4
@@ -670,7 +671,7 @@ class DictSub(dict):
         super().__setitem__(k, (v,))
 
 
-@program.on(lambda: (ListSub([1, 2]), DictSub(a=1), IntSub(4), StrSub("q"), TupleSub(1, 2)))
+@program(make=lambda: (ListSub([1, 2]), DictSub(a=1), IntSub(4), StrSub("q"), TupleSub(1, 2)))
 def builtin_subclasses(x, given):
     l, d, i, s, t = given
     out = []
@@ -727,7 +728,7 @@ def copies(x):
             copy.copy([1, x])[1], copy.copy({1: 2}))
 
 
-@program.on(lambda: Plain(1))
+@program(make=lambda: Plain(1))
 def identity(x, p):
     a, b = Plain(x), Plain(x)
     l = [a, a, b]
@@ -853,7 +854,7 @@ def class_state(x):
     return out, hasattr(Counter, "extra"), Counter.total
 
 
-@program.on(lambda: (Plain([1]), {"k": [2]}, [3], Plain(None)))
+@program(make=lambda: (Plain([1]), {"k": [2]}, [3], Plain(None)))
 def effects_in_order(x, given):
     p, d, l, q = given
     p.v.append(x)
@@ -869,6 +870,4 @@ def effects_in_order(x, given):
     return p.late, len(l), q.v is l
 
 
-@program.each()
-def test_programs(fn, make):
-    check(fn, make)
+test_programs = program.test()

@@ -10,14 +10,14 @@ import warnings
 from types import MethodType
 from typing import Any, ClassVar, Generic, TypeVar
 
-import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from tests.capture.scenarios import Suite, check
+from tests.capture.scenarios import check
+from tests.programs import Programs
 
-suite = Suite()
+suite = Programs(check)
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
@@ -30,7 +30,7 @@ class Doubled(nn.Module):
         return self.inner(x) * 2
 
 
-@suite.whole
+@suite
 def getattr_that_forwards_to_the_inner_module(c):
     class Wrapper(nn.Module):
         def __init__(self, inner):
@@ -53,7 +53,7 @@ def getattr_that_forwards_to_the_inner_module(c):
     return out, run(X), run.out_features
 
 
-@suite.whole
+@suite
 def getattr_and_getattribute_that_compute(c):
     class Odd(nn.Module):
         def __getattr__(self, name):
@@ -110,26 +110,26 @@ def each_slot_twice(c, f, given):
     return *out, run(X), run(X), Slotted.reads.__get__(given)
 
 
-@suite.whole
+@suite
 def a_slot_under_a_property(c):
     given = Covered()
     return each_slot_twice(c, lambda x: x * given.scale, given)
 
 
-@suite.whole
+@suite
 def a_slot_under_another_of_its_name(c):
     given = Hidden()
     given.scale = 5.0
     return each_slot_twice(c, lambda x: x * given.doubled(), given)
 
 
-@suite.whole
+@suite
 def a_slot_behind_a_getattribute(c):
     given = Counting()
     return each_slot_twice(c, lambda x: x * given.scale, given)
 
 
-@suite.whole
+@suite
 def setattr_and_delattr_overrides(c):
     class Logged(nn.Module):
         def __init__(self):
@@ -157,7 +157,7 @@ def setattr_and_delattr_overrides(c):
     return run(X), m.log[:], run(X), m.log, m.n
 
 
-@suite.whole
+@suite
 def call_overrides(c):
     class Calls(nn.Module):
         def __init__(self):
@@ -183,7 +183,7 @@ def call_overrides(c):
     return c(m)(X), m.part.calls, c(inner)(X), inner.calls
 
 
-@suite.whole
+@suite
 def forward_replaced_on_the_instance(c):
     m = nn.Sequential(nn.Linear(4, 4), Doubled())
     run = c(m)
@@ -202,7 +202,7 @@ def forward_replaced_on_the_instance(c):
     return out
 
 
-@suite.whole
+@suite
 def forward_replaced_on_the_class(c):
     class Part(nn.Module):
         def forward(self, x):
@@ -215,7 +215,7 @@ def forward_replaced_on_the_class(c):
     return out
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def forward_wrapped_by_a_decorator(c):
     def twice(fn):
         @functools.wraps(fn)
@@ -233,7 +233,7 @@ def forward_wrapped_by_a_decorator(c):
     return c(Part())(X)
 
 
-@suite.whole
+@suite
 def class_of_an_instance_is_changed(c):
     class Other(nn.ReLU):
         def forward(self, x):
@@ -246,7 +246,7 @@ def class_of_an_instance_is_changed(c):
     return out, run(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def a_module_that_contains_itself_through_a_wrapper(c):
     class Link:
         def __init__(self, to):
@@ -270,7 +270,7 @@ def a_module_that_contains_itself_through_a_wrapper(c):
     return c(Tree(3))(X)
 
 
-@suite.whole
+@suite
 def partials_of_modules_and_of_their_classes(c):
     class Block(nn.Module):
         def __init__(self, norm=nn.LayerNorm, act=nn.GELU):
@@ -289,7 +289,7 @@ def partials_of_modules_and_of_their_classes(c):
     return c(m)(X), call()
 
 
-@suite.whole
+@suite
 def spectral_and_weight_norm_in_eval(c):
     m = nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 4)),
                       parametrizations.spectral_norm(nn.Linear(4, 4))).eval()
@@ -299,7 +299,7 @@ def spectral_and_weight_norm_in_eval(c):
     return out, run(X)
 
 
-@suite.whole
+@suite
 def old_weight_norm(c):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -312,7 +312,7 @@ def old_weight_norm(c):
     return out, run(X)
 
 
-@suite.whole
+@suite
 def parametrised_weights(c):
     class Symmetric(nn.Module):
         def forward(self, w):
@@ -339,7 +339,7 @@ def parametrised_weights(c):
     return out, run(X), type(m[0]).__name__
 
 
-@suite.whole
+@suite
 def parametrisation_cached(c):
     class Symmetric(nn.Module):
         def forward(self, w):
@@ -355,7 +355,7 @@ def parametrisation_cached(c):
     return c(both)(X)
 
 
-@suite.whole
+@suite
 def deep_wrappers(c):
     class Delegates(nn.Module):
         def __init__(self, module):
@@ -370,7 +370,7 @@ def deep_wrappers(c):
     return run(X), run(x=X), list(run.state_dict())
 
 
-@suite.whole
+@suite
 def compiled_submodules_in_a_plain_model(c):
     m = nn.Sequential(nn.Linear(4, 4), Doubled(), nn.ReLU())
     m[1] = c(m[1])
@@ -382,7 +382,7 @@ def compiled_submodules_in_a_plain_model(c):
     return out, m[1].training, m(X)
 
 
-@suite.whole
+@suite
 def compiled_submodule_in_a_compiled_model(c):
     inner = Doubled()
     m = nn.Sequential(c(inner), nn.Linear(4, 4), c(nn.Sequential(c(nn.ReLU()))))
@@ -394,7 +394,7 @@ def compiled_submodule_in_a_compiled_model(c):
     return out, run(X), c(run)(X)
 
 
-@suite.whole
+@suite
 def compiled_forward_and_compile_in_place(c):
     a, b = Doubled(), Doubled()
     a.forward = c(a.forward)
@@ -403,7 +403,7 @@ def compiled_forward_and_compile_in_place(c):
     return m(X), c(m)(X), m(X)
 
 
-@suite.whole
+@suite
 def copies_with_hooks_and_swapped_parts(c):
     m = nn.Sequential(Doubled(), nn.ReLU())
     m[0].register_forward_hook(lambda mod, args, out: out + mod.inner.bias)
@@ -416,7 +416,7 @@ def copies_with_hooks_and_swapped_parts(c):
     return out, run(X), other(X)
 
 
-@suite.whole
+@suite
 def properties_and_descriptors(c):
     class Lazy:
         def __set_name__(self, owner, name):
@@ -473,7 +473,7 @@ def properties_and_descriptors(c):
     return out, run(X), m.k, m.slow, sorted(vars(m).keys() - vars(nn.Module()).keys())
 
 
-@suite.whole
+@suite
 def slots_generics_and_multiple_inheritance(c):
     class Mixin:
         def extra(self, x):
@@ -503,7 +503,7 @@ def slots_generics_and_multiple_inheritance(c):
     return out, run(X)
 
 
-@suite.whole
+@suite
 def apply_and_modes_inside_forward(c):
     class Inits(nn.Module):
         def __init__(self):
@@ -520,7 +520,7 @@ def apply_and_modes_inside_forward(c):
     return run(X), run(X), m.part[1].training
 
 
-@suite.whole
+@suite
 def modules_as_arguments_and_results(c):
     def step(m, x, others=()):
         for o in others:
@@ -534,13 +534,13 @@ def modules_as_arguments_and_results(c):
     return y, same is a, names, z, other is b, more
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def one_variant_serves_modules_alike(c):
     run = c(lambda m, x: m(x))
     return [run(nn.Linear(4, 4), X) for _ in range(3)]
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def what_was_not_read_is_not_guarded(c):
     m = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     run = c(m)
@@ -563,7 +563,7 @@ class Shared(nn.Module):
         return self.act(x) * self.scale
 
 
-@suite.whole
+@suite
 def parts_of_the_class(c):
     Shared.calls.clear()
     Shared.act, Shared.scale = nn.Tanh(), torch.tensor(3.0)
@@ -590,7 +590,7 @@ class Declared(nn.Module):
         return self.lin(x)
 
 
-@suite.whole
+@suite
 def declared_as_a_dataclass(c):
     m = Declared(bias=False)
     run = c(m)
@@ -600,7 +600,7 @@ def declared_as_a_dataclass(c):
 MODEL: Any = None
 
 
-@suite.whole
+@suite
 def in_globals_and_closures(c):
     global MODEL
     MODEL = nn.Linear(4, 4)
@@ -617,7 +617,7 @@ def in_globals_and_closures(c):
     return out, run(X)
 
 
-@suite.whole
+@suite
 def not_initialised(c):
     class Early(nn.Module):
         def forward(self, x):
@@ -640,7 +640,7 @@ def not_initialised(c):
     return c(make)(X)
 
 
-@suite.whole
+@suite
 def abstract_and_generic(c):
     T = TypeVar("T")
 
@@ -662,7 +662,7 @@ def abstract_and_generic(c):
     return c(m)(X), m.slot
 
 
-@suite.whole
+@suite
 def forward_that_yields(c):
     class Yields(nn.Module):
         def forward(self, x):
@@ -675,7 +675,7 @@ def forward_that_yields(c):
     return c(total)(Yields(), X)
 
 
-@suite.whole
+@suite
 def empty_containers_are_false(c):
     class Maybe(nn.Module):
         def __init__(self):
@@ -697,7 +697,7 @@ def empty_containers_are_false(c):
     return out, run(X)
 
 
-@suite.whole
+@suite
 def after_an_optimiser_step(c):
     m = nn.Linear(4, 4)
     run = c(m)
@@ -712,6 +712,4 @@ def after_an_optimiser_step(c):
     return out, run(X)
 
 
-@pytest.mark.parametrize(("run", "how"), suite)
-def test_classes(run: Any, how: dict[str, Any]) -> None:
-    check(run, **how)
+test_classes = suite.test()

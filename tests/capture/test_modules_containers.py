@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
-from tests.capture.scenarios import Suite, check
+from tests.capture.scenarios import check
+from tests.programs import Programs
 
-suite = Suite()
+suite = Programs(check)
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
@@ -32,7 +32,7 @@ def layers(n: int = 3) -> list[nn.Module]:
     return [nn.Linear(4, 4) for _ in range(n)]
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def list_is_indexed_sliced_and_walked(c):
     def body(self, x):
         for layer in self.parts:
@@ -49,7 +49,7 @@ def list_is_indexed_sliced_and_walked(c):
     return c(Net(body, parts=nn.ModuleList(layers())))(X)
 
 
-@suite.whole
+@suite
 def list_slice_shares_its_modules(c):
     def body(self, x):
         part = self.parts[1:]
@@ -59,7 +59,7 @@ def list_slice_shares_its_modules(c):
     return c(Net(body, parts=nn.ModuleList(layers())))(X)
 
 
-@suite.whole
+@suite
 def list_index_errors(c):
     def body(self, x):
         try:
@@ -70,7 +70,7 @@ def list_index_errors(c):
     return c(Net(body, parts=nn.ModuleList(layers())))(X)
 
 
-@suite.whole
+@suite
 def list_of_lists_and_zip(c):
     def body(self, x):
         for row in self.rows:
@@ -82,7 +82,7 @@ def list_of_lists_and_zip(c):
     return c(Net(body, rows=rows, norms=nn.ModuleList([nn.LayerNorm(4), nn.ReLU()])))(X)
 
 
-@suite.whole
+@suite
 def list_grows_after_compilation(c):
     def body(self, x):
         for layer in self.parts:
@@ -107,7 +107,7 @@ def list_grows_after_compilation(c):
     return out
 
 
-@suite.whole
+@suite
 def list_is_appended_to_in_forward(c):
     def body(self, x):
         if len(self.parts) < 3:
@@ -123,7 +123,7 @@ def list_is_appended_to_in_forward(c):
                                             n for n, _ in net.named_modules()]
 
 
-@suite.whole
+@suite
 def list_made_and_added_in_forward(c):
     def body(self, x):
         both = nn.ModuleList([*self.a, *self.b])
@@ -137,7 +137,7 @@ def list_made_and_added_in_forward(c):
     return c(Net(body, a=nn.ModuleList(layers(1)), b=nn.ModuleList(layers(2))))(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def dict_is_read_in_all_ways(c):
     def body(self, x):
         for name, layer in self.parts.items():
@@ -153,7 +153,7 @@ def dict_is_read_in_all_ways(c):
                                             "relu.6".replace(".", "_"): nn.ReLU6()})))(X)
 
 
-@suite.whole
+@suite
 def dict_missing_key(c):
     def body(self, x):
         try:
@@ -164,7 +164,7 @@ def dict_missing_key(c):
     return c(Net(body, parts=nn.ModuleDict({"a": nn.ReLU()})))(X)
 
 
-@suite.whole
+@suite
 def dict_is_chosen_by_an_argument_and_changed(c):
     class Pick(nn.Module):
         def __init__(self):
@@ -190,7 +190,7 @@ def dict_is_chosen_by_an_argument_and_changed(c):
     return out, len(net.acts)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def sequential_is_called_indexed_and_sliced(c):
     def body(self, x):
         x = self.seq(x)
@@ -206,7 +206,7 @@ def sequential_is_called_indexed_and_sliced(c):
     return c(Net(body, seq=seq))(X)
 
 
-@suite.whole
+@suite
 def sequential_changes_after_compilation(c):
     seq = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     run = c(seq)
@@ -222,7 +222,7 @@ def sequential_changes_after_compilation(c):
     return out
 
 
-@suite.whole
+@suite
 def sequential_subclasses(c):
     class Skip(nn.Sequential):
         def forward(self, x):
@@ -241,7 +241,7 @@ def sequential_subclasses(c):
     return run(X), other(X), other(X, stop="0")
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def sequential_concatenated_in_forward(c):
     def body(self, x):
         return (self.a + self.b)(x), (self.a * 2)(x)
@@ -249,7 +249,7 @@ def sequential_concatenated_in_forward(c):
     return c(Net(body, a=nn.Sequential(*layers(1)), b=nn.Sequential(nn.ReLU(), nn.Tanh())))(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def parameter_list(c):
     def body(self, x):
         for i, w in enumerate(self.ws):
@@ -262,7 +262,7 @@ def parameter_list(c):
     return c(Net(body, ws=nn.ParameterList([torch.eye(4) * k for k in (1, 2, 3)])))(X)
 
 
-@suite.whole
+@suite
 def parameter_list_changes(c):
     def body(self, x):
         for w in self.ws:
@@ -281,7 +281,7 @@ def parameter_list_changes(c):
     return out
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def parameter_dict(c):
     def body(self, x):
         for name, w in self.ws.items():
@@ -296,7 +296,7 @@ def parameter_dict(c):
     return c(Net(body, ws=nn.ParameterDict({"scale": torch.tensor(2.0), "b": torch.ones(4)})))(X)
 
 
-@suite.whole
+@suite
 def parameter_dict_holds_other_things(c):
     def body(self, x):
         return x * self.ws["n"] + self.ws["w"]
@@ -309,7 +309,7 @@ def parameter_dict_holds_other_things(c):
     return out
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def plain_containers_of_modules(c):
     def body(self, x):
         for layer in self.plain:
@@ -320,7 +320,7 @@ def plain_containers_of_modules(c):
     return c(Net(body, plain=hidden[:2], table={"a": hidden[2]}, pair=(hidden[0], nn.ReLU())))(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def walks_over_submodules(c):
     def body(self, x):
         names = []
@@ -339,7 +339,7 @@ def walks_over_submodules(c):
     return c(net.eval())(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def submodules_by_path(c):
     def body(self, x):
         m = self.get_submodule("a.1")
@@ -350,7 +350,7 @@ def submodules_by_path(c):
     return c(Net(body, a=nn.Sequential(*layers(2)), bn=nn.BatchNorm1d(4)).eval())(X)
 
 
-@suite.whole
+@suite
 def tied_weights(c):
     class Tied(nn.Module):
         def __init__(self):
@@ -373,7 +373,7 @@ def tied_weights(c):
     return out
 
 
-@suite.whole
+@suite
 def shared_and_swapped_submodules(c):
     def body(self, x):
         return self.b(self.a(x)), self.a is self.b
@@ -391,6 +391,4 @@ def shared_and_swapped_submodules(c):
     return out
 
 
-@pytest.mark.parametrize(("run", "how"), suite)
-def test_containers(run: Any, how: dict[str, Any]) -> None:
-    check(run, **how)
+test_containers = suite.test()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
-from tests.capture.scenarios import Suite, check
+from tests.capture.scenarios import check
+from tests.programs import Programs
 
-suite = Suite()
+suite = Programs(check)
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
@@ -20,7 +19,7 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def forward_hook_changes_the_output(c):
     m = net()
     m[0].register_forward_hook(lambda mod, args, out: out * 2)
@@ -30,7 +29,7 @@ def forward_hook_changes_the_output(c):
     return run(X), run(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def pre_hook_changes_the_input(c):
     m = net()
     m[0].register_forward_pre_hook(lambda mod, args: args[0] + 1)
@@ -38,7 +37,7 @@ def pre_hook_changes_the_input(c):
     return c(m)(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def hooks_with_keywords(c):
     class Scaled(nn.Module):
         def forward(self, x, *, scale=1.0):
@@ -58,7 +57,7 @@ def hooks_with_keywords(c):
     return c(m)(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def order_and_prepend(c):
     m = nn.Linear(4, 4)
     seen = []
@@ -73,7 +72,7 @@ def order_and_prepend(c):
     return c(m)(X), seen
 
 
-@suite.whole
+@suite
 def hooks_come_and_go(c):
     m = net()
     run = c(m)
@@ -96,7 +95,7 @@ def hooks_come_and_go(c):
     return out
 
 
-@suite.whole
+@suite
 def hook_swapped_for_another_of_the_same_shape(c):
     m = nn.Linear(4, 4)
     run = c(m)
@@ -111,7 +110,7 @@ def hook_swapped_for_another_of_the_same_shape(c):
     return out
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def hook_collects_activations(c):
     m = net()
     kept = {}
@@ -128,7 +127,7 @@ def hook_collects_activations(c):
     return y, kept, kept[""] is y
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def bound_methods_and_objects_as_hooks(c):
     class Recorder:
         def __init__(self):
@@ -148,7 +147,7 @@ def bound_methods_and_objects_as_hooks(c):
     return c(m)(X), rec.calls
 
 
-@suite.whole
+@suite
 def hook_that_counts_for_ever(c):
     m = nn.Linear(4, 4)
     state = {"n": 0}
@@ -162,7 +161,7 @@ def hook_that_counts_for_ever(c):
     return [run(X) for _ in range(3)], state, m.calls
 
 
-@suite.whole
+@suite
 def hook_removes_itself(c):
     m = nn.Linear(4, 4)
     handles = []
@@ -176,7 +175,7 @@ def hook_removes_itself(c):
     return [run(X) for _ in range(3)], len(m._forward_hooks)
 
 
-@suite.whole
+@suite
 def always_called_when_forward_raises(c):
     class Bad(nn.Module):
         def forward(self, x):
@@ -196,14 +195,14 @@ def always_called_when_forward_raises(c):
     return run(X[:1]), seen
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def always_called_when_all_is_well(c):
     m = nn.Linear(4, 4)
     m.register_forward_hook(lambda mod, args, out: out + 1, always_call=True)
     return c(m)(X)
 
 
-@suite.whole
+@suite
 def global_hooks(c):
     m = net()
     run = c(m)
@@ -220,7 +219,7 @@ def global_hooks(c):
     return out, names
 
 
-@suite.broken
+@suite(whole=False)
 def backward_hooks_with_gradients(c):
     m = net()
     seen = []
@@ -234,7 +233,7 @@ def backward_hooks_with_gradients(c):
     return run(X), x.grad, m[0].weight.grad, seen
 
 
-@suite.whole
+@suite
 def backward_hooks_without_gradients(c):
     m = net()
     m[0].register_full_backward_hook(lambda mod, gi, go: None)
@@ -242,7 +241,7 @@ def backward_hooks_without_gradients(c):
     return run(X), run(X)
 
 
-@suite.broken
+@suite(whole=False)
 def tensor_hooks_on_outputs(c):
     m = nn.Linear(4, 4)
     grads = []
@@ -254,7 +253,7 @@ def tensor_hooks_on_outputs(c):
     return run(X), grads
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def state_dict_hooks_stay(c):
     m = nn.Linear(4, 4)
     m._register_state_dict_hook(lambda mod, sd, prefix, meta: sd.update(extra=torch.ones(1)))
@@ -264,7 +263,7 @@ def state_dict_hooks_stay(c):
     return y, list(run.state_dict()), list(m.state_dict())
 
 
-@suite.whole
+@suite
 def load_state_dict_is_seen(c):
     m, other = net(), net()
     run = c(m)
@@ -278,7 +277,7 @@ def load_state_dict_is_seen(c):
     return out, loaded
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def hook_calls_another_module(c):
     class Adapted(nn.Module):
         def __init__(self):
@@ -296,7 +295,7 @@ def hook_calls_another_module(c):
     return c(Adapted())(X)
 
 
-@suite.broken
+@suite(whole=False)
 def hook_registered_in_forward(c):
     class Registers(nn.Module):
         def __init__(self):
@@ -314,7 +313,7 @@ def hook_registered_in_forward(c):
     return run(X), run(X), len(m.part._forward_hooks)
 
 
-@suite.whole
+@suite
 def hooks_of_a_compiled_submodule(c):
     m = net()
     part = m[0]
@@ -328,6 +327,4 @@ def hooks_of_a_compiled_submodule(c):
     return out
 
 
-@pytest.mark.parametrize(("run", "how"), suite)
-def test_hooks(run: Any, how: dict[str, Any]) -> None:
-    check(run, **how)
+test_hooks = suite.test()

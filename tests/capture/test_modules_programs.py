@@ -8,13 +8,13 @@ import itertools
 import weakref
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
-from tests.capture.scenarios import Suite, check
+from tests.capture.scenarios import check
+from tests.programs import Programs
 
-suite = Suite()
+suite = Programs(check)
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
@@ -55,7 +55,7 @@ def program(body: Any = None, *, broken: bool = False, calls: int = 2) -> Any:
                                                    p in m.named_modules()], sorted(plain.items())
 
     run.__name__ = body.__name__
-    return suite._add(run, whole=not broken, graphs=None)
+    return suite(run, whole=not broken)
 
 
 @program
@@ -332,7 +332,7 @@ class Both(nn.Module):
         return self.a(x), self.b(x)
 
 
-@suite.whole
+@suite
 def parts_that_come_later(c):
     def body(self, x):
         self.spare = x
@@ -351,7 +351,7 @@ def parts_that_come_later(c):
     return out, m.spare, "spare" in m.__dict__
 
 
-@suite.whole
+@suite
 def modules_with_protocols(c):
     one, two = Shaped(1), Shaped(2)
     run = c(one)
@@ -360,7 +360,7 @@ def modules_with_protocols(c):
     return out, run(X), one.entered
 
 
-@suite.whole
+@suite
 def recurrent_modules(c):
     m = nn.ModuleDict({"lstm": nn.LSTM(4, 3, batch_first=True), "gru": nn.GRUCell(4, 3), "rnn": nn.RNN(4, 3)})
 
@@ -376,7 +376,7 @@ def recurrent_modules(c):
     return c(Runs().eval())(X)
 
 
-@suite.whole
+@suite
 def attention_and_transformer_layers(c):
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
     m = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -390,6 +390,4 @@ def attention_and_transformer_layers(c):
     return c(run)(x)
 
 
-@pytest.mark.parametrize(("run", "how"), suite)
-def test_programs(run: Any, how: dict[str, Any]) -> None:
-    check(run, **how)
+test_programs = suite.test()

@@ -6,13 +6,13 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
-from tests.capture.scenarios import Suite, check
+from tests.capture.scenarios import check
+from tests.programs import Programs
 
-suite = Suite()
+suite = Programs(check)
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
@@ -20,7 +20,7 @@ def state(m: nn.Module) -> dict[str, Any]:
     return {k: v.clone() for k, v in m.state_dict().items()}
 
 
-@suite.whole
+@suite
 def batch_norm_in_both_modes(c):
     m = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4, momentum=0.5), nn.Dropout(0.0))
     run = c(m)
@@ -34,7 +34,7 @@ def batch_norm_in_both_modes(c):
     return out
 
 
-@suite.broken
+@suite(whole=False)
 def batch_norm_with_cumulative_statistics(c):
     m = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None))
     run = c(m)
@@ -42,7 +42,7 @@ def batch_norm_with_cumulative_statistics(c):
     return out, run.eval()(X)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def batch_norm_twice_and_without_statistics(c):
     norm = nn.BatchNorm2d(3)
     m = nn.Sequential(norm, nn.Conv2d(3, 3, 1), norm, nn.BatchNorm2d(3, track_running_stats=False),
@@ -52,7 +52,7 @@ def batch_norm_twice_and_without_statistics(c):
     return run(x), run(x), state(m)
 
 
-@suite.whole(graphs=1)
+@suite(graphs=1)
 def buffers_written_in_place(c):
     class Counts(nn.Module):
         def __init__(self):
@@ -76,7 +76,7 @@ def buffers_written_in_place(c):
     return out, state(m), m.table, before is m.mean, m.n
 
 
-@suite.whole
+@suite
 def buffers_replaced(c):
     class Replaces(nn.Module):
         def __init__(self):
@@ -98,7 +98,7 @@ def buffers_replaced(c):
     return out, state(m), old, m.late, sorted(m._buffers), "n" in m.__dict__
 
 
-@suite.whole
+@suite
 def buffers_and_parameters_registered_in_forward(c):
     class Registers(nn.Module):
         def __init__(self):
@@ -115,7 +115,7 @@ def buffers_and_parameters_registered_in_forward(c):
     return run(X), run(X + 1), state(m), [n for n, _ in m.named_buffers()], m.cache
 
 
-@suite.whole
+@suite
 def parameters_made_in_forward(c):
     class Makes(nn.Module):
         def forward(self, x):
@@ -128,7 +128,7 @@ def parameters_made_in_forward(c):
     return run(X), run(X), [n for n, _ in m.named_parameters()], type(m.w) is nn.Parameter, m.w.requires_grad
 
 
-@suite.whole
+@suite
 def parameter_registered_in_forward(c):
     class Makes(nn.Module):
         def forward(self, x):
@@ -141,7 +141,7 @@ def parameter_registered_in_forward(c):
     return run(X), run(X + 1), [n for n, _ in m.named_parameters()]
 
 
-@suite.whole
+@suite
 def attributes_of_all_kinds(c):
     class Keeps(nn.Module):
         def __init__(self):
@@ -166,7 +166,7 @@ def attributes_of_all_kinds(c):
     return out, m.count, m.log, m.seen, m.pair, m.last
 
 
-@suite.whole
+@suite
 def attributes_deleted_and_flags(c):
     class Flags(nn.Module):
         def __init__(self):
@@ -189,7 +189,7 @@ def attributes_deleted_and_flags(c):
     return out, run(X), run(X), vars(m).keys() == {*vars(nn.Module()), "flag"}
 
 
-@suite.whole
+@suite
 def error_half_way_keeps_the_effects(c):
     class Half(nn.Module):
         def __init__(self):
@@ -213,7 +213,7 @@ def error_half_way_keeps_the_effects(c):
     return out, m.n
 
 
-@suite.whole
+@suite
 def modules_made_in_forward(c):
     class Makes(nn.Module):
         def forward(self, x):
@@ -225,7 +225,7 @@ def modules_made_in_forward(c):
     return c(Makes())(X)
 
 
-@suite.whole
+@suite
 def modules_with_parameters_made_in_forward(c):
     class Makes(nn.Module):
         def forward(self, x):
@@ -241,7 +241,7 @@ def modules_with_parameters_made_in_forward(c):
     return y, names, w, type(w), w.requires_grad, run(X)
 
 
-@suite.broken
+@suite(whole=False)
 def modules_made_with_random_weights(c):
     class Makes(nn.Module):
         def forward(self, x):
@@ -251,7 +251,7 @@ def modules_made_with_random_weights(c):
     return run(X), run(X)
 
 
-@suite.whole
+@suite
 def parameters_of_tensors_from_outside(c):
     class Holds(nn.Module):
         def forward(self, x):
@@ -266,7 +266,7 @@ def parameters_of_tensors_from_outside(c):
     return run(x), x, m.w, m.v, m.v.requires_grad, m.w.requires_grad, m.v.data_ptr() == x.data_ptr()
 
 
-@suite.broken
+@suite(whole=False)
 def parameters_made_in_grad_mode(c):
     def make(x):
         with torch.no_grad():
@@ -280,7 +280,7 @@ def parameters_made_in_grad_mode(c):
         return run(X), run(X)
 
 
-@suite.whole
+@suite
 def module_made_in_forward_and_kept(c):
     class Keeps(nn.Module):
         def __init__(self):
@@ -298,7 +298,7 @@ def module_made_in_forward_and_kept(c):
     return run(X), run(X), [n for n, _ in m.named_modules()], type(m.act), m.act.negative_slope, m.act.training
 
 
-@suite.broken
+@suite(whole=False)
 def lazy_modules(c):
     m = nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.LazyLinear(2), nn.LazyBatchNorm1d())
     run = c(m)
@@ -307,7 +307,7 @@ def lazy_modules(c):
     return out, [type(p).__name__ for p in m], state(m), m[0].in_features
 
 
-@suite.whole
+@suite
 def train_and_eval_flips(c):
     class Mode(nn.Module):
         def __init__(self):
@@ -338,7 +338,7 @@ def train_and_eval_flips(c):
     return out, m.training, run.training
 
 
-@suite.whole
+@suite
 def train_flip_inside_forward(c):
     class Flips(nn.Module):
         def __init__(self):
@@ -357,7 +357,7 @@ def train_flip_inside_forward(c):
     return run(X), run(X), m.drop.training
 
 
-@suite.broken
+@suite(whole=False)
 def requires_grad_flips(c):
     m = nn.Linear(4, 4)
     run = c(m)
@@ -375,7 +375,7 @@ def requires_grad_flips(c):
     return out
 
 
-@suite.whole
+@suite
 def weights_changed_between_calls(c):
     m = nn.Linear(4, 4)
     run = c(m)
@@ -398,7 +398,7 @@ def weights_changed_between_calls(c):
     return out
 
 
-@suite.whole
+@suite
 def module_changes_dtype_and_shape(c):
     m = nn.Conv1d(4, 4, 1)
     run = c(m)
@@ -432,7 +432,7 @@ class Cache:
         return sum(k.shape[0] for k in self.keys)
 
 
-@suite.whole
+@suite
 def caches_and_outputs_in_plain_objects(c):
     class Cached(nn.Module):
         def __init__(self):
@@ -453,7 +453,7 @@ def caches_and_outputs_in_plain_objects(c):
             for o in (first, second, third)], third.extra is first.extra, third.extra.length
 
 
-@suite.whole
+@suite
 def cache_in_the_module(c):
     class Rotary(nn.Module):
         def __init__(self):
@@ -475,7 +475,7 @@ def cache_in_the_module(c):
     return [run(x) for x in (X, X[:1], X, X[:1], torch.ones(3, 4), X)], m.longest, sorted(m.table), m.cos
 
 
-@suite.whole
+@suite
 def deep_copied_models(c):
     m = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     run = c(m)
@@ -489,7 +489,7 @@ def deep_copied_models(c):
     return out, state(m), state(twin), state(other)
 
 
-@suite.whole
+@suite
 def functional_calls(c):
     m = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
 
@@ -502,7 +502,7 @@ def functional_calls(c):
     return out, state(m), {k: v.clone() for k, v in ones.items()}
 
 
-@suite.whole
+@suite
 def functional_call_outside(c):
     m = nn.Linear(4, 4)
     run = c(m)
@@ -512,7 +512,7 @@ def functional_call_outside(c):
     return out
 
 
-@suite.whole
+@suite
 def swapped_parameters_in_a_with_block(c):
     class Swap:
         def __init__(self, m, w):
@@ -542,6 +542,4 @@ def swapped_parameters_in_a_with_block(c):
     return run(X), run(X), m.lin.weight is w
 
 
-@pytest.mark.parametrize(("run", "how"), suite)
-def test_state(run: Any, how: dict[str, Any]) -> None:
-    check(run, **how)
+test_state = suite.test()

@@ -8,7 +8,8 @@ import torch
 
 import framesmith
 from framesmith.testing import CompileCounter
-from tests.capture.agree import Program, Programs
+from tests.capture.agree import check
+from tests.programs import Programs
 
 X = torch.linspace(-2, 3, 12).reshape(3, 4)
 CASES = []
@@ -128,12 +129,10 @@ def test_native_code_takes_them():
         torch.testing.assert_close(compiled(X, s, n), ternary(X, s, n))
 
 
-ITEMS = Programs()
+ITEMS = Programs(check)
 
 
-@ITEMS.each()
-def test_items_are_numbers_of_the_graph(program: Program) -> None:
-    program.check()
+test_items_are_numbers_of_the_graph = ITEMS.test()
 
 
 @ITEMS(X)

@@ -7,9 +7,10 @@ import itertools
 import types
 
 import framesmith
-from tests.capture.suite import Programs, kept, said
+from tests.capture.suite import kept, said, twice
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(twice)
 
 
 class Named(dict):

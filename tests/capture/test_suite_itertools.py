@@ -5,9 +5,10 @@ import itertools
 import pickle
 
 import framesmith
-from tests.capture.suite import Programs, said
+from tests.capture.suite import said, twice
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(twice)
 
 
 def small(x):

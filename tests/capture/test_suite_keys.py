@@ -6,9 +6,10 @@ import functools
 import sys
 
 import framesmith
-from tests.capture.suite import Programs, kept, said
+from tests.capture.suite import kept, said, twice
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(functools.partial(twice, shown=repr))
 
 
 class Counting:
@@ -192,7 +193,7 @@ def partials_of_partials():
     return outer.func is inner, outer.args, functools.partial(other, 2).args
 
 
-test_keys = program.test(repr)
+test_keys = program.test()
 
 
 def test_many_keys_are_not_guarded():

@@ -6,9 +6,10 @@ import typing
 import pytest
 
 import framesmith
-from tests.capture.suite import Programs, kept
+from tests.capture.suite import kept, twice
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(twice)
 
 
 class Letters(tuple):

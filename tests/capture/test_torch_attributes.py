@@ -11,16 +11,15 @@ import pytest
 import torch
 
 import framesmith
-from tests.capture.agree import Program, Programs
+from tests.capture.agree import check
+from tests.programs import Programs
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 M = torch.arange(24.0).reshape(2, 3, 4)
-program = Programs()
+program = Programs(check)
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()
 
 
 @program(M)
@@ -660,9 +659,9 @@ def overlapping(x, y):
 
 def test_arguments_that_share_memory() -> None:
     base = torch.arange(8.0)
-    Program(overlapping, (base, base[2:6])).check()
-    Program(overlapping, (base, base)).check()
-    Program(overlapping, (base[:4], base[4:])).check()
+    check(overlapping, base, base[2:6])
+    check(overlapping, base, base)
+    check(overlapping, base[:4], base[4:])
 
 
 REPLACED = ["__mul__", "__rmul__", "__iadd__", "__getitem__", "__lt__", "add", "T", "mean"]

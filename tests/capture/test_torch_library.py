@@ -14,15 +14,14 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import framesmith
-from tests.capture.agree import Fresh, Program, Programs
+from tests.capture.agree import Fresh, check
+from tests.programs import Programs
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
-program = Programs()
+program = Programs(check)
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()
 
 
 # --- autograd ---------------------------------------------------------------------------------------------------------

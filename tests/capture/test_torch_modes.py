@@ -8,16 +8,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from tests.capture.agree import Program, Programs
+from tests.capture.agree import check
+from tests.programs import Programs
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 W = torch.linspace(-1, 1, 20).reshape(5, 4)
-program = Programs()
+program = Programs(check)
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()
 
 
 @program(X)

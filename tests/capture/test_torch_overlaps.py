@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import torch
 
-from tests.capture.agree import Program, Programs
+from tests.capture.agree import check
+from tests.programs import Programs
 
-program = Programs()
+program = Programs(check)
 
 
 def strided():
@@ -62,6 +63,4 @@ def indexed_by_itself(x):
     x.index_put_((x,), torch.tensor(5))
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()

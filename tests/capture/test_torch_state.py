@@ -6,16 +6,15 @@ import pytest
 import torch
 
 import framesmith
-from tests.capture.agree import Fresh, Program, Programs
+from tests.capture.agree import Fresh, check
+from tests.programs import Programs
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 GENERATOR = Fresh(lambda: torch.Generator().manual_seed(3))
-program = Programs()
+program = Programs(check)
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()
 
 
 # --- default dtype ----------------------------------------------------------------------------------------------------

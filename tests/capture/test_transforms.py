@@ -21,18 +21,17 @@ from torch.func import (
 )
 
 import framesmith
-from tests.capture.agree import Program, Programs
+from tests.capture.agree import check
+from tests.programs import Programs
 
 X, W = torch.linspace(-1, 1, 12).reshape(3, 4), torch.linspace(-2, 1, 16).reshape(4, 4)
 LINEAR = nn.Linear(4, 2).requires_grad_(False)
 TRAINED = nn.Linear(4, 2)
 DOUBLED = vmap(lambda a: a.cumsum(0) * 2)
-program = Programs()
+program = Programs(check)
 
 
-@program.each()
-def test_same_as_eager(program: Program) -> None:
-    program.check()
+test_same_as_eager = program.test()
 
 
 @program(X, W)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import torch
 
-from framesmith.codegen.cpp import FLAGS, header_text
+from framesmith.codegen.cpp import header_text
+from framesmith.runtime.toolchain import COMPILE_FLAGS
 
 _LIB = Path(torch.__file__).parent / "lib"
+_FLAGS = [flag for flag in COMPILE_FLAGS if flag.startswith(("-std", "-f")) and "visibility" not in flag]
 _DIR = Path(tempfile.mkdtemp(prefix="framesmith-test-"))
 
 
@@ -25,7 +27,7 @@ def compile_text(text: str, flags: tuple[str, ...] = ("-O2", "-march=native")) -
         source.write_text(header_text() + text)
         libraries = [str(_LIB / "libtorch_cpu.so"), str(_LIB / "libc10.so"), str(_LIB / "libgomp.so.1")]
         warnings = ("-Wall", "-Werror", "-Wno-unused-variable")
-        command = ["g++", *FLAGS, *flags, *warnings, "-shared", "-o", str(out), str(source), *libraries]
+        command = ["g++", *_FLAGS, *flags, *warnings, "-shared", "-o", str(out), str(source), *libraries]
         command.append(f"-Wl,-rpath,{_LIB}")
         subprocess.run(command, check=True)
     return ctypes.CDLL(str(out))

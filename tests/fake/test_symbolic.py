@@ -59,6 +59,7 @@ ROW = torch.randn(8)
 WEIGHT = torch.randn(6, 8)
 KERNEL = torch.randn(5, 3, 3, 3)
 
+
 def write_slice(x):
     y = torch.zeros_like(x)
     y[:, 2:4] += 1

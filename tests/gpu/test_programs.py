@@ -293,7 +293,6 @@ def test_model(make, precision, training):
     same_layout(got[:1], eager[:1])
 
 
-
 def windows():
     first = [nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 1),
              nn.Conv2d(64, 64, 5, padding=2, groups=64), nn.ReLU()]

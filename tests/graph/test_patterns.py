@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from framesmith.graph.interpreter import run
-from framesmith.graph.patterns import Operator, Through, arguments, match, optional, p, rewrite, tensors, values
+from framesmith.graph.patterns import Operator, Through, arguments, match, p, rewrite, tensors, values
 from tests.fake.harness import record
 
 aten = torch.ops.aten
-x, y, z, mask = tensors("x y z mask")
+x, y, z = tensors("x y z")
 scale, dtype, window = values("scale dtype window")
 X, Y = torch.randn(4, 4), torch.randn(4, 4)
 
@@ -92,16 +92,6 @@ def test_one_of_several_operators_or_patterns():
     assert found(halves, lambda a, b: torch.relu(a / 3))[0][scale] == 3
     assert found(halves, lambda a, b: torch.sigmoid(a * 3))[0][scale] == 3
     assert not found(halves, lambda a, b: torch.tanh(a * 3))[0]
-
-
-def test_optional_parts():
-    attention = p.softmax(x @ y.T * optional(scale) + optional(mask), -1)
-    for fn, factor, masked in ((lambda a, b: a @ b.t(), None, False), (lambda a, b: a @ b.mT + b, None, True),
-                               (lambda a, b: b + 0.5 * (a @ b.transpose(1, 0)), 0.5, True)):
-        m, (a, b, *_) = found(attention, lambda a, b, fn=fn: torch.softmax(fn(a, b), -1))
-        assert m[x, y, scale, mask] == (a, b, factor, b if masked else None)
-    assert not found(attention, lambda a, b: torch.softmax(a @ b, -1))[0]
-    assert not found(attention, lambda a, b: torch.softmax(a @ b.t() - b, -1))[0]
 
 
 def test_readers_outside_of_the_match():

@@ -7,13 +7,13 @@ import torch
 
 from framesmith.lower.geometry import (
     groups,
-    is_dense,
     memory_order,
     reshape_index,
     reshape_strides,
     split_flat,
     strides_in_order,
 )
+from framesmith.symbolic.layout import is_dense
 
 SHAPES = [(2, 3, 4), (24,), (6, 4), (2, 12), (1, 24, 1), (4, 3, 2), (8, 3), (2, 1, 3, 4)]
 

@@ -125,7 +125,6 @@ def test_views_lists_dtypes_and_defaults(cache):
     assert torch.equal(view, expected.t()) and torch.equal(sums, expected.sum(1, dtype=torch.float64))
 
 
-
 def test_copies_for_operators_without_out(cache):
     values = (*MATS, PlanValue(Kind.OUTPUT, 0, (4, 4), (1, 4), F32))
     call = Call("aten::mm", "", (TensorArg(0), TensorArg(1)), {}, results=(copied_to(2),))

@@ -1,6 +1,4 @@
 """Code objects to instructions and back, by one table per Python version."""
 
-from .assemble import assemble, instr, roundtrip
+from .assemble import assemble, instr
 from .decode import Decoded, Handler, Instr, decode, decoded, localsplus_names
-
-__all__ = ["Decoded", "Handler", "Instr", "assemble", "decode", "decoded", "instr", "localsplus_names", "roundtrip"]

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any
 
 from . import tables
-from .decode import Decoded, Handler, Instr, localsplus_names
+from .decode import Decoded, Handler, Instr
 
 _FAST = {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "MAKE_CELL",
          "LOAD_CLOSURE",
@@ -143,14 +143,3 @@ def assemble(code: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler
         co_consts=code.co_consts + consts,
         co_flags=code.co_flags & ~0x0C, co_linetable=line_table(lines, code.co_firstlineno),
         co_exceptiontable=exception_table(handlers, starts))
-
-
-def roundtrip(code: CodeType, dec: Decoded) -> CodeType:
-    """`code` laid out again, unchanged in meaning (a check of the assembler)."""
-    return assemble(code, dec.instrs, dec.handlers, code.co_varnames, argcount=code.co_argcount,
-                    cellvars=code.co_cellvars,
-                    freevars=code.co_freevars, old=dec, stacksize=code.co_stacksize).replace(
-        co_posonlyargcount=code.co_posonlyargcount, co_kwonlyargcount=code.co_kwonlyargcount, co_flags=code.co_flags)
-
-
-__all__ = ["assemble", "exception_table", "instr", "line_table", "localsplus_names", "roundtrip"]

@@ -8,6 +8,7 @@ from . import (
     checkpointing,
     class_statements,
     class_tests,
+    container_protocol,
     containers,
     conversions,
     defaults,
@@ -42,13 +43,3 @@ from . import (
     transforms,
     ufuncs,
 )
-
-__all__ = [
-    "arrays", "attention", "builtin", "callables", "checkpointing", "class_statements", "class_tests", "containers",
-    "conversions",
-    "defaults", "deques", "dicts", "differentiated", "drawing", "errors", "folded", "foreach", "frames", "iterating",
-    "kernels", "marks",
-    "messages", "modes", "numeric", "objects", "optimisers", "parameters", "patterns", "polyfilled", "scans", "serial",
-    "sets",
-    "signatures", "state", "subclasses", "text", "torch_making", "torch_rows", "transforms", "ufuncs",
-]

@@ -10,16 +10,15 @@ from typing import Any
 import torch
 
 from framesmith.util.errors import Unsupported
+from framesmith.util.tables import entry
 
 from .. import trackers as t
 from ..registry import BUILTIN_KINDS, METHODS, OUTSIDE, calls, method, named
 from ..sources import Applied, Source
+from ..trackers import Args, Kwargs
 from ..trackers.arrays import DTYPES
 from .numeric import dispatched_number, ufunc_of_numbers
 from .ufuncs import cast, dtype_of, of_tensor, run, ufunc
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 # --- in and out -------------------------------------------------------------------------------------------------------
@@ -306,15 +305,7 @@ _of_several("concatenate", torch.cat)
 _of_several("stack", torch.stack)
 
 
-def _function(name: str) -> Callable[[Callable[..., t.Tracker]], Callable[..., t.Tracker]]:
-    def register(fn: Callable[..., t.Tracker]) -> Callable[..., t.Tracker]:
-        FUNCTIONS[name] = fn
-        return fn
-
-    return register
-
-
-@_function("where")
+@entry(FUNCTIONS, "where")
 def _where(tracer: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
     numpy = sys.modules["numpy"]
     if not isinstance(condition, t.Array) or len(choices) != 2 or not any(isinstance(x, t.Array) for x in choices):
@@ -327,7 +318,7 @@ def _where(tracer: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
     return t.Array(run(tracer, torch.where, cast(tracer, condition.tensor, "bool"), *parts))
 
 
-@_function("expand_dims")
+@entry(FUNCTIONS, "expand_dims")
 def _expand_dims(tracer: Any, x: t.Tracker, axis: t.Tracker) -> t.Tracker:
     if not isinstance(x, t.Array) or type(axis.real(tracer)) is not int:
         raise Unsupported("numpy.expand_dims of these arguments")
@@ -405,5 +396,3 @@ for _name, _copies in (("asarray", False), ("ascontiguousarray", False), ("array
 BUILTIN_KINDS["ufunc"] = _ufunc
 BUILTIN_KINDS["_ArrayFunctionDispatcher"] = _dispatched
 OUTSIDE["numpy.ndarray"] = _outside
-
-__all__ = ["array_of", "made_of_array"]

@@ -23,10 +23,9 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..polyfills import attention as py
 from ..registry import by_name
+from ..trackers import Args, Kwargs
 from . import attention_tiles
 
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 aten = torch.ops.aten
 
 
@@ -130,5 +129,3 @@ _ALIKE = frozenset((aten.index.Tensor, aten._to_copy.default, aten.full.default,
                     aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.new_ones.default,
                     aten.new_zeros.default,
                     aten.detach.default, aten.alias.default, aten.clone.default, aten.zeros.default, aten.ones.default))
-
-__all__: list[str] = []

@@ -21,9 +21,9 @@ from framesmith.symbolic.layout import strides_in_order
 from .. import trackers as t
 from ..polyfills import attention as py
 from ..registry import named
+from ..trackers import Args
 from .differentiated import attach, like, tangent
 
-Args = list[t.Tracker]
 DEVICES = frozenset({"cuda"})
 """Devices whose kernels go over tiles."""
 _NO_BLOCKS = 1 << 30
@@ -185,6 +185,3 @@ def _strides(size: tuple[int, ...], query: FakeTensor) -> tuple[int, ...]:
     """The last dimension innermost and the others in the order that they have in the query."""
     order = [*sorted([2, 1, 0], key=lambda dim: query.stride(dim))[::-1], 3]
     return strides_in_order(size, order)
-
-
-__all__ = ["attention"]

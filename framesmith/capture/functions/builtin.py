@@ -15,10 +15,7 @@ from .. import trackers as t
 from ..identity import same_object
 from ..registry import calls
 from ..sources import MISSING, Pinned
-from ..values import CONSTANT_TYPES
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(len)
@@ -335,6 +332,3 @@ def _object(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(range)
 def _range(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.fold(range, tuple([tracer.index(a) for a in args]))
-
-
-__all__ = ["CONSTANT_TYPES"]

@@ -21,9 +21,7 @@ from ..contents import referent, target_of
 from ..identity import same_object
 from ..registry import BUILTIN_KINDS, CACHED, CODES, CONSTANT_METHODS, OPAQUE, calls, method
 from ..sources import Pinned
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 # --- operator ---------------------------------------------------------------------------------------------------------

@@ -36,6 +36,3 @@ def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]
             if node.op == "call_function":
                 node.meta["checkpoint"] = tracer.regions
     return out
-
-
-__all__: list[str] = []

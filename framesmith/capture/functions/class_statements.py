@@ -14,9 +14,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..registry import calls, method
 from ..standins import Placeholder
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(builtins.__build_class__)
@@ -204,7 +202,6 @@ def _field(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     tracer.fields[id(made)] = kwargs
     tracer.keep.append(made)
     return t.Const(made)
-
 
 
 # --- bound methods ----------------------------------------------------------------------------------------------------

@@ -17,10 +17,8 @@ from .. import trackers as t
 from ..class_making import ONLY_CAPTURED
 from ..registry import CONSTANT_METHODS, calls
 from ..sources import Pinned
+from ..trackers import Args, Kwargs
 from ..trackers.opaque import Opaque
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 class SameRegistrations:
@@ -202,5 +200,3 @@ def _subclasses(tracer: Any, kind: t.Const, args: Args, kwargs: Kwargs) -> t.Tra
 
 for _meta in (type, abc.ABCMeta):
     CONSTANT_METHODS[(_meta, "__subclasses__")] = _subclasses
-
-__all__ = ["class_test"]

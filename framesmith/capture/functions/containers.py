@@ -11,9 +11,7 @@ import torch
 from .. import trackers as t
 from ..registry import calls, method
 from ..sources import MISSING
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(list)
@@ -41,21 +39,6 @@ def _tuple_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 # --- tuple and list ---------------------------------------------------------------------------------------------------
-@method(t.Sequence, "__len__")
-def _len(tracer: Any, self: t.Sequence) -> t.Tracker:
-    return t.Const(self.size(tracer))
-
-
-@method(t.Sequence, "__getitem__")
-def _getitem(tracer: Any, self: t.Sequence, key: t.Tracker) -> t.Tracker:
-    return self.item(tracer, key)
-
-
-@method(t.Sequence, "__iter__")
-def _iter(tracer: Any, self: t.Sequence) -> t.Tracker:
-    return self.iterate(tracer)
-
-
 @method(t.Sequence, "__contains__")
 def _contains(tracer: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
     return t.boolean(any(tracer.equal(v, item) for _, v in present(tracer, self, "__contains__")))
@@ -242,12 +225,6 @@ def _remove(tracer: Any, self: t.List, item: t.Tracker) -> t.Tracker:
     return tracer.raise_(ValueError("list.remove(x): x not in list"))
 
 
-@method(t.List, "clear")
-def _clear(tracer: Any, self: t.List) -> t.Tracker:
-    self.touch(tracer).clear()
-    return t.NONE
-
-
 @method(t.List, "copy", "__copy__")
 def _copy(tracer: Any, self: t.List) -> t.Tracker:
     return t.List(list(self.open(tracer)))
@@ -280,18 +257,6 @@ def _init(tracer: Any, self: t.List, *args: t.Tracker) -> t.Tracker:
     self.touch(tracer).clear()
     if args:
         extended(tracer, self, args[0])
-    return t.NONE
-
-
-@method(t.List, "__setitem__")
-def _setitem(tracer: Any, self: t.List, key: t.Tracker, value: t.Tracker) -> t.Tracker:
-    self.set_item(tracer, key, value)
-    return t.NONE
-
-
-@method(t.List, "__delitem__")
-def _delitem(tracer: Any, self: t.List, key: t.Tracker) -> t.Tracker:
-    self.del_item(tracer, key)
     return t.NONE
 
 

@@ -13,9 +13,7 @@ from .. import data
 from .. import trackers as t
 from ..registry import calls
 from ..sources import MISSING
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 _SPECIAL: dict[type, tuple[str, ...]] = {int: ("__int__", "__index__", "__trunc__"), float: ("__float__", "__index__")}
 """The methods that answer, in the order in which they are asked."""
@@ -79,6 +77,3 @@ def _answer(tracer: Any, kind: type, x: t.Object, name: str) -> t.Tracker:
 
 for _kind in (int, float):
     calls(_kind)(_scalar(_kind))
-
-
-__all__: list[str] = []

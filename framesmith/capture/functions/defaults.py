@@ -11,9 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import CONSTANT_METHODS, calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(torch.set_default_dtype)
@@ -72,5 +70,3 @@ def _seed_generator(tracer: Any, generator: t.Const, args: Args, kwargs: Kwargs)
 CONSTANT_METHODS[(torch.Generator, "manual_seed")] = _seed_generator
 CONSTANT_METHODS[(torch.device, "__enter__")] = _enter
 CONSTANT_METHODS[(torch.device, "__exit__")] = _exit
-
-__all__: list[str] = []

@@ -8,10 +8,8 @@ from typing import Any
 
 from .. import trackers as t
 from ..registry import calls, method
+from ..trackers import Args, Kwargs
 from .containers import present
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 @calls(collections.deque)
@@ -103,12 +101,6 @@ def _rotate(tracer: Any, self: t.Deque, n: t.Tracker = t.Const(1)) -> t.Tracker:
     if items:
         k = tracer.index(n) % len(items)
         items[:] = items[len(items) - k:] + items[:len(items) - k]
-    return t.NONE
-
-
-@method(t.Deque, "clear")
-def _clear(tracer: Any, self: t.Deque) -> t.Tracker:
-    self.touch(tracer).clear()
     return t.NONE
 
 

@@ -12,10 +12,8 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..registry import calls, method
 from ..sources import MISSING
+from ..trackers import Args, Kwargs
 from .builtin import callable_
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 def entries_of(tracer: Any, source: t.Tracker) -> Iterable[tuple[Any, t.Tracker]]:
@@ -145,36 +143,9 @@ def _get(tracer: Any, self: t.Dict, key: t.Tracker, default: t.Tracker = t.NONE)
     return default if found is None else found
 
 
-@method(t.Dict, "__getitem__")
-def _getitem(tracer: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
-    return self.item(tracer, key)
-
-
-@method(t.Dict, "__setitem__")
-def _setitem(tracer: Any, self: t.Dict, key: t.Tracker, value: t.Tracker) -> t.Tracker:
-    self.set_item(tracer, key, value)
-    return t.NONE
-
-
-@method(t.Dict, "__delitem__")
-def _delitem(tracer: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
-    self.del_item(tracer, key)
-    return t.NONE
-
-
 @method(t.Dict, "__contains__")
 def _contains(tracer: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
     return t.boolean(self.has(tracer, key.key(tracer)))
-
-
-@method(t.Dict, "__len__")
-def _len(tracer: Any, self: t.Dict) -> t.Tracker:
-    return t.Const(self.size(tracer))
-
-
-@method(t.Dict, "__iter__")
-def _iter(tracer: Any, self: t.Dict) -> t.Tracker:
-    return self.iterate(tracer)
 
 
 @method(t.Dict, "keys")

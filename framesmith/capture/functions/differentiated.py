@@ -21,9 +21,8 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import CODES, PLAIN, calls
+from ..trackers import Args, Kwargs
 
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 own = torch.autograd.function
 MOST = 3
 """Results of a function that takes missing gradients as None: there is a graph for each pattern of them."""
@@ -287,5 +286,3 @@ def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 _ONCE = "trying to differentiate twice a function that was marked with @once_differentiable"
 CODES[id(own.once_differentiable(lambda ctx: None).__code__)] = _once
-
-__all__: list[str] = []

@@ -24,5 +24,3 @@ def _drawn(tracer: Any, generator: t.Tracker) -> t.Tracker:
 
 CONSTANT_METHODS[(Random, "random")] = lambda tracer, generator, args, kwargs: None if args or kwargs else _drawn(
     tracer, generator)
-
-__all__: list[str] = []

@@ -12,9 +12,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..class_making import builtin_part
 from ..registry import calls, method
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 # --- made and initialised ---------------------------------------------------------------------------------------------
@@ -302,6 +300,3 @@ def traceback_of(error: t.Tracker) -> t.Tracker:
     if isinstance(error, t.Error) and error.value is None:
         return error.attrs.get("__traceback__", t.NONE)
     raise Unsupported("the traceback of an exception that was made outside")
-
-
-__all__ = ["is_group", "matcher", "members", "new_error", "prep_reraise", "split", "traceback_of"]

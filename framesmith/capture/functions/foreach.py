@@ -12,9 +12,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..polyfills import fused
 from ..registry import calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 _PREFIX = "_foreach_"
 _WHOLE = frozenset({"mm", "powsum"})
@@ -65,5 +63,3 @@ _fused(fused.adam, torch._fused_adam_)
 _fused(fused.adamw, torch._fused_adamw_)
 _fused(fused.sgd, torch._fused_sgd_)
 _fused(fused.adagrad, torch._fused_adagrad_)
-
-__all__: list[str] = []

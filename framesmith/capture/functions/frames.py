@@ -12,9 +12,7 @@ from framesmith.util.errors import FrameSeen, MemorySeen, Unsupported
 
 from .. import trackers as t
 from ..registry import calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(locals)

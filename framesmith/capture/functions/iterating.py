@@ -14,11 +14,9 @@ from .. import choices
 from .. import trackers as t
 from ..registry import calls
 from ..sources import MISSING
+from ..trackers import Args, Kwargs
 from .builtin import callable_
 from .containers import backwards, ordered
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 @calls(iter)

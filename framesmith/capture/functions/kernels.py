@@ -19,9 +19,8 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..kernel_writes import is_jit, written_parameters
 from ..registry import by_name
+from ..trackers import Args, Kwargs
 
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 _tokens = itertools.count()
 
 
@@ -178,6 +177,3 @@ def _itself(tracer: Any, x: t.Tracker) -> Any:
         raise Unsupported("a kernel that the frame makes")
     tracer.guard(x.source, "id", x.value)
     return x.value
-
-
-__all__: list[str] = []

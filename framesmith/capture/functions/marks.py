@@ -14,9 +14,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import CALLS, CODES, by_name, calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(marks.graph_break)

@@ -20,9 +20,7 @@ from .. import trackers as t
 from ..deferred_io import log_record, log_root, tell, warn_above, warn_at
 from ..registry import CACHED, DESCRIPTORS, calls
 from ..sources import Pinned
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 _LATER = "format it, or move it out of the compiled code"
 

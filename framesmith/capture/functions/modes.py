@@ -10,9 +10,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls, named
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(torch._C._InferenceMode)
@@ -72,6 +70,3 @@ def _pop(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(torch._C._get_privateuse1_backend_name)
 def _backend_name(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.fold_call(torch._C._get_privateuse1_backend_name, args, kwargs)
-
-
-__all__: list[str] = []

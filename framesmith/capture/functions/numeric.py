@@ -7,9 +7,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 _PURE = frozenset((
     "prod", "sum", "mean", "std", "var", "max", "min", "amax", "amin", "clip", "round", "around", "argmax", "argmin",
@@ -35,6 +33,3 @@ def _scalar(tracer: Any, fn: Any, value: Any) -> t.Tracker:
     if type(value).__name__ == "ndarray":
         raise Unsupported(f"NumPy function {fn.__name__} gives an array", hint="use torch's function")
     return tracer.made(value)
-
-
-__all__ = ["dispatched_number", "ufunc_of_numbers"]

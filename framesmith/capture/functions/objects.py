@@ -27,12 +27,10 @@ from ..binary_slots import NOT_IMPLEMENTED
 from ..class_making import builtin_part
 from ..identity import same_object
 from ..registry import PLAIN, calls, folds, method, opaque
-from ..sources import MISSING, Item, Pinned
+from ..sources import MISSING, Pinned
+from ..trackers import Args, Kwargs
 from .builtin import callable_
 from .torch_making import other_memory, same_memory
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 # --- object -----------------------------------------------------------------------------------------------------------
@@ -501,5 +499,3 @@ def _import_module(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 folds(importlib.util.find_spec, importlib.metadata.version)
-
-__all__ = ["Item", "environment"]

@@ -13,9 +13,7 @@ from .. import trackers as t
 from ..polyfills import branching
 from ..polyfills.functions import in_grad_mode_of, in_one_group
 from ..registry import CODES, by_name, calls, named
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(torch.autograd.profiler.record_function)
@@ -78,5 +76,3 @@ def _branching(name: str, python: Callable[..., None]) -> None:
 _branching("radam", branching.radam)
 _branching("asgd", branching.asgd)
 CODES[id(own._use_grad_for_differentiable(lambda self: None).__code__)] = _use_grad
-
-__all__: list[str] = []

@@ -15,9 +15,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(nn.Parameter)

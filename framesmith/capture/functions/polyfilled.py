@@ -22,9 +22,7 @@ from .. import trackers as t
 from ..polyfills import functions as py
 from ..polyfills import iterators as its
 from ..registry import CONSTANT_METHODS, OPAQUE, calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 def states(python: Any, *functions: Any) -> None:
@@ -60,7 +58,6 @@ def _fallbacks(name: str, native: Any) -> None:
 
 _fallbacks("heapq", _heapq)
 _fallbacks("bisect", _bisect)
-
 
 
 def iterates(python: Any, fn: Any, *places: int, cls: Any = None) -> None:
@@ -122,12 +119,9 @@ OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda tracer, self: tracer.made(p
                                                                                                        {})
 
 
-
 def _fromkeys(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:
     return tracer.made(py.fromkeys).call(tracer, [tracer.made(self.value), *args],
                                          kwargs) if args and issubclass(self.value, dict) else None
 
 
 CONSTANT_METHODS[(type, "fromkeys")] = _fromkeys
-
-__all__ = ["states"]

@@ -10,9 +10,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 def _pure(fn: Any) -> None:

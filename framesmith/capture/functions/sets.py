@@ -8,9 +8,7 @@ from typing import Any
 
 from .. import trackers as t
 from ..registry import calls, method
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 def keys_of(tracer: Any, source: t.Tracker) -> Any:
@@ -130,39 +128,9 @@ def _pop(tracer: Any, self: t.Set) -> t.Tracker:
     return tracer.unkey(self.change(tracer, "pop"))
 
 
-@method(t.Set, "__contains__")
-def _contains(tracer: Any, self: t.Set, item: t.Tracker) -> t.Tracker:
-    return t.boolean(self.contains(tracer, item))
-
-
-@method(t.Set, "__len__")
-def _len(tracer: Any, self: t.Set) -> t.Tracker:
-    return t.Const(self.size(tracer))
-
-
-@method(t.Set, "__iter__")
-def _iter(tracer: Any, self: t.Set) -> t.Tracker:
-    return self.iterate(tracer)
-
-
 @method(t.DictView, "isdisjoint")
 def _view_isdisjoint(tracer: Any, self: t.DictView, other: t.Tracker) -> t.Tracker:
     return t.boolean(self.keys_view(tracer).isdisjoint(keys_of(tracer, other)))
-
-
-@method(t.DictView, "__contains__")
-def _view_contains(tracer: Any, self: t.DictView, item: t.Tracker) -> t.Tracker:
-    return t.boolean(self.contains(tracer, item))
-
-
-@method(t.DictView, "__iter__")
-def _view_iter(tracer: Any, self: t.DictView) -> t.Tracker:
-    return self.iterate(tracer)
-
-
-@method(t.DictView, "__len__")
-def _view_len(tracer: Any, self: t.DictView) -> t.Tracker:
-    return tracer.made(self.size(tracer))
 
 
 @method(t.DictView, "__reversed__")

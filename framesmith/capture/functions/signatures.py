@@ -11,9 +11,7 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..registry import calls
 from ..sources import Pinned
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 _SAYS = ("__wrapped__", "__signature__", "__text_signature__")
 """Attributes of a function by which it tells another signature."""
@@ -70,6 +68,3 @@ def _inside(tracer: Any, fn: t.Function) -> Any:
                [*made.__annotations__.values(), *(made.__defaults__ or ()), *made.__kwdefaults__.values()])):
         raise Unsupported(f"the signature of {fn.describe()}")
     return made
-
-
-__all__ = ["SameAnnotations"]

@@ -13,9 +13,7 @@ from ..overrides import overriding
 from ..polyfills.attention import keeps_padded_places
 from ..registry import by_name, calls, named
 from ..settings import read_setting, write_setting
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 def _read(*functions: Any) -> None:
@@ -62,6 +60,8 @@ _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.
           torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
           torch._C._get_tracing_state)
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
+
+
 @calls(torch.overrides.has_torch_function)
 def _has_override(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return _has_override_among(tracer, args[0].items_list(tracer), kwargs)
@@ -72,8 +72,6 @@ def _has_override_among(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if tracer.modes.functions:
         raise Unsupported("a function of torch's Python in a function mode")
     return t.boolean(tracer.asks(*[x for x in args if isinstance(x, t.Tensor)]) or bool(overriding(tracer, args)))
-
-
 
 
 _read(torch.distributed.is_available, torch.overrides.is_tensor_method_or_property)
@@ -122,6 +120,3 @@ def _annotate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
        torch.set_rng_state, torch.get_rng_state, torch.initial_seed, torch.seed)
 def _refuse(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("a change or a reading of torch's global state")
-
-
-__all__: list[str] = []

@@ -11,9 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import CALLS, calls, method
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
@@ -79,6 +77,3 @@ def _new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     of_tensor = len(args) == 2 and isinstance(args[1], t.Tensor)
     data = args[1] if of_tensor else CALLS[torch.Tensor](tracer, args[1:], kwargs)
     return tracer.as_subclass(data, args[0].real(tracer))
-
-
-__all__: list[str] = []

@@ -8,9 +8,7 @@ from typing import Any
 from .. import trackers as t
 from ..polyfills import functions as py
 from ..registry import CONSTANT_METHODS, calls
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
+from ..trackers import Args, Kwargs
 
 
 @calls(str.format)

@@ -7,16 +7,14 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.layout import is_dense
+from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import calls
 from ..symbolic_arithmetic import is_symbolic
+from ..trackers import Args, Kwargs
 from .arrays import made_of_array
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 _LEGACY = {
     torch.FloatTensor: torch.float32, torch.DoubleTensor: torch.float64, torch.HalfTensor: torch.float16,
@@ -121,6 +119,3 @@ def _with_attributes(tracer: Any, x: t.Tensor, made: t.Tracker) -> t.Tracker:
     if x.attrs or x.value is not None and x.value.__dict__:
         raise Unsupported("a copy of a tensor with attributes of its own")
     return made
-
-
-__all__ = ["other_memory", "same_memory"]

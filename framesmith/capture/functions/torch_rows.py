@@ -13,10 +13,8 @@ from framesmith.util.errors import DataDependent, Unsupported
 from .. import data
 from .. import trackers as t
 from ..registry import by_name, calls, named
+from ..trackers import Args, Kwargs
 from ..trackers.opaque import Opaque
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 @calls(torch.is_tensor)

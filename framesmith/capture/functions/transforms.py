@@ -15,10 +15,8 @@ from framesmith.util.errors import FramesmithError, Unsupported
 from .. import trackers as t
 from ..registry import CODES, by_name, calls
 from ..sources import Pinned
+from ..trackers import Args, Kwargs
 from ..values import MADE
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 
 class _Run:
@@ -149,5 +147,3 @@ def _tensor(tracer: Any, value: Any) -> t.Tracker:
 
 MADE[torch.Tensor] = _tensor
 MADE[t.Handed] = lambda tracer, value: value.tracker
-
-__all__: list[str] = []

@@ -12,10 +12,8 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..registry import METHODS
+from ..trackers import Args, Kwargs
 from ..trackers.arrays import DTYPES
-
-Args = list[t.Tracker]
-Kwargs = dict[str, t.Tracker]
 
 _FLOATS = frozenset(("float16", "float32", "float64", "complex64", "complex128"))
 
@@ -169,5 +167,3 @@ _OPERATORS = {
 }
 METHODS.setdefault(t.Array, {}).update({"<operator>": _operator, "<inplace>": _in_place,
                                          "__abs__": lambda tracer, x: _operator(tracer, "abs", [x])})
-
-__all__ = ["UFUNCS", "cast", "dtype_of", "of_tensor", "run", "ufunc"]

@@ -1,5 +1,3 @@
 """Handlers of the normalised opcodes, registered in `registry.OPS`."""
 
 from . import building, calling, flow, matching, names, operators, raising, stack
-
-__all__ = ["building", "calling", "flow", "matching", "names", "operators", "raising", "stack"]

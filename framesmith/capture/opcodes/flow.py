@@ -7,7 +7,7 @@ from typing import Any
 from .. import data
 from .. import trackers as t
 from ..bytecode.liveness import liveness
-from ..frame import RETURN, Frame
+from ..frame import Frame
 from ..registry import op
 
 
@@ -142,6 +142,3 @@ def _send_keep(f: Frame, target: int) -> None:
 def _end_send(f: Frame, arg: Any) -> None:
     v = f.stack.pop()
     f.stack[-1] = v
-
-
-__all__ = ["RETURN"]

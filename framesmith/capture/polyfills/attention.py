@@ -26,6 +26,3 @@ def keeps_padded_places(layer: Any, src: Any) -> bool:
     """False where eager's transformer encoder may make nested tensors of what a mask leaves, and zero the rest: it then
     runs in eager."""
     return torch.is_grad_enabled() and (src.requires_grad or layer.self_attn.in_proj_weight.requires_grad)
-
-
-__all__ = ["keeps_padded_places", "one_by_one", "pulled_back"]

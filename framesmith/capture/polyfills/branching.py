@@ -57,6 +57,3 @@ def asgd(params: Any, grads: Any, axs: Any, mus: Any, etas: Any, state_steps: An
 
 def _real(x: Any) -> Any:
     return torch.view_as_real(x) if torch.is_complex(x) else x
-
-
-__all__ = ["asgd", "radam"]

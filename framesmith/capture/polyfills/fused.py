@@ -71,6 +71,3 @@ def adagrad(params: Any, grads: Any, state_sums: Any, state_steps: Any, **option
 
 def _gradient(grad: Any, maximize: bool, **options: Any) -> Any:
     return -grad if maximize else grad
-
-
-__all__ = ["adagrad", "adam", "adamw", "sgd"]

@@ -1,7 +1,7 @@
 """Trackers: the interpreter's representations of values, one file a family."""
 
 from .arrays import Array
-from .base import NULL, Bound, CapturedError, Handled, Lasti, Null, Tracker, by_class
+from .base import NULL, Args, Bound, CapturedError, Handled, Kwargs, Lasti, Null, Tracker, by_class
 from .checked import CheckedIter, Fixed, Walk, Way
 from .chosen import Chosen
 from .constants import CHANGES, FALSE, NONE, TRUE, Const, boolean
@@ -26,21 +26,3 @@ from .symbolic_number import SymbolicNumber, symbolic
 from .symbolic_size import Sym
 from .tensors import Tensor, TensorMethod, is_accessor, is_users
 from .weak import WeakRef
-
-__all__ = [
-    "Address", "AddressKey", "Array", "Backward", "Bound", "Builtin", "ByRow", "CHANGES", "CapturedError", "Cell",
-    "CheckedIter",
-    "Chosen", "Class",
-    "Const", "DELETED", "Data", "Deque", "Dict", "DictView", "Disabled", "Draw", "Error", "FALSE", "Fixed", "FrameEnd",
-    "Function", "FunctionsGuard",
-    "Generator",
-    "Handed", "Handled", "Hashed", "InferenceGuard", "Inner", "InstanceDict", "Iter", "Lasti", "SymbolicNumber", "Lazy",
-    "List", "MadeClass",
-    "Method", "Module", "NONE", "NULL", "Null", "Number", "Object", "Outside", "Partial", "Proxy", "Pullback",
-    "PyModule", "SameElements",
-    "Scripted", "SeqIter", "Sequence", "Set", "Slice", "Static", "Super", "Sym", "TRUE", "Tensor", "TensorMethod",
-    "Traceback", "Tracker",
-    "Tuple", "Until", "Walk", "Way", "WeakRef", "Wrapped", "boolean", "by_class", "enumerated", "filtered",
-    "is_own_sequence",
-    "is_plain_tuple", "lasts", "symbolic", "is_accessor", "is_users", "mapped", "ClassDict", "super_of", "zipped",
-]

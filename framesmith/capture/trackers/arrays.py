@@ -8,7 +8,7 @@ from typing import Any
 from framesmith.util.errors import DataDependent, Unsupported
 
 from ..sources import Source
-from .base import Bound, Tracker
+from .base import Bound, Holder, Tracker
 from .constants import Const
 from .sequences import Tuple
 from .tensors import Tensor
@@ -18,7 +18,7 @@ DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16
 """Names of the dtypes that NumPy and torch have in common."""
 
 
-class Array(Tracker):
+class Array(Holder):
     """An `ndarray` over the memory of `tensor`; `scalar`: a NumPy scalar, which is its value alone. `value`: the real
     array of an input."""
 
@@ -44,9 +44,6 @@ class Array(Tracker):
 
     def describe(self) -> str:
         return f"NumPy {'scalar' if self.scalar else 'array'}{f' {self.source}' if self.source is not None else ''}"
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def get(self, tracer: Any, name: str) -> Tracker:
         row = _ATTRIBUTES.get(name)
@@ -95,5 +92,3 @@ _ATTRIBUTES = {
     "T": lambda x, tracer: x.get(tracer, "transpose").call(tracer, [], {}),
     "__class__": lambda x, tracer: tracer.made(x.pytype()),
 }
-
-__all__ = ["DTYPES", "Array"]

@@ -116,6 +116,30 @@ class Tracker:
         return self.key(tracer)
 
 
+class Holder(Tracker):
+    """A tracker with the real object in `value`, or None if the frame has made it."""
+
+    __slots__ = ()
+    value: Any
+
+    def identity(self) -> Any:
+        return self.value if self.value is not None else self
+
+
+class TypedHolder(Holder):
+    """One whose type is `cls`."""
+
+    __slots__ = ()
+    cls: type
+
+    def pytype(self) -> type:
+        return self.cls
+
+
+Args = list[Tracker]
+Kwargs = dict[str, Tracker]
+
+
 def _refuse_change(tracer: Any, x: Tracker, name: str) -> None:
     """AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no instance
     dict."""

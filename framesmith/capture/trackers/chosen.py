@@ -45,6 +45,3 @@ class Chosen(Tracker):
         raise self.refused()
 
     set = delete = get  # type: ignore[assignment]
-
-
-__all__ = ["Chosen"]

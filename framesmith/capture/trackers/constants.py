@@ -13,7 +13,6 @@ from .base import Tracker
 
 _SEQUENCES = (str, bytes, tuple, range)
 _FORMATS = frozenset(("format", "format_map"))
-_SINGLE = (type(None), bool, type(...), type(NotImplemented))
 
 
 _TOLD = frozenset({int, bool, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.device})

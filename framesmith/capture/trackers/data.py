@@ -96,6 +96,3 @@ class Data(Tracker):
         if found is None:
             raise DataDependent(what, hint=_DRAWN if self.drawn else hint)
         return Const(found[0])
-
-
-__all__ = ["Data", "Draw"]

@@ -13,13 +13,13 @@ from framesmith.util.errors import Unsupported
 
 from ..contents import in_order, values_of
 from ..sources import DictAttr, DictKey, Item, Source
-from .base import Tracker, by_class, has_member
+from .base import Tracker, TypedHolder, by_class, has_member
 from .checked import CheckedIter, Way
 from .keys import Hashed, lasts
 from .sequences import Sequence
 
 
-class Dict(Tracker):
+class Dict(TypedHolder):
     """A dict.  One from outside is read key by key; `complete` once all keys were guarded and read."""
 
     __slots__ = ("absent", "attrs", "cleared", "cls", "complete", "entries", "factory", "popped", "value")
@@ -39,12 +39,6 @@ class Dict(Tracker):
         self.factory: Tracker | None = None
         self.attrs: dict[str, Tracker] | None = None
         """What the program has set in the instance dict of an OrderedDict."""
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     @property
     def base(self) -> type:

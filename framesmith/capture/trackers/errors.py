@@ -10,7 +10,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING, Source
-from .base import Bound, Tracker
+from .base import Tracker
 from .constants import NONE, Const, boolean
 from .objects import DELETED, Object
 from .sequences import Tuple
@@ -163,6 +163,3 @@ class Error(Object):
 
 def _is_builtin(raw: Any) -> bool:
     return not raw.__objclass__.__flags__ & (1 << 9)
-
-
-__all__ = ["Bound", "Error", "FrameEnd", "Traceback"]

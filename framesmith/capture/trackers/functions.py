@@ -7,7 +7,7 @@ from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..sources import Attr, DictAttr, Item, Pinned, Source
-from .base import Tracker, has_member
+from .base import Holder, Tracker, has_member
 from .constants import NONE, Const
 from .dicts import Dict
 
@@ -32,7 +32,7 @@ class Cell(Tracker):
         return super().get(tracer, name)
 
 
-class Function(Tracker):
+class Function(Holder):
     """A Python function: one that exists (`value`), or one made in the frame (`value` None until rebuilt)."""
 
     __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "fields", "globals", "kwdefaults", "name",
@@ -68,9 +68,6 @@ class Function(Tracker):
         if self.value is None:
             return super().real(tracer)
         return self.value
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def key(self, tracer: Any) -> Any:
         return self.identity()
@@ -211,7 +208,7 @@ _FUNCTION_ATTRS = {
 }
 
 
-class Method(Tracker):
+class Method(Holder):
     """A function bound to its first argument."""
 
     __slots__ = ("func", "obj", "value")
@@ -221,9 +218,6 @@ class Method(Tracker):
         self.obj = obj
         self.source = source
         self.value = value
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def pytype(self) -> type:
         return MethodType
@@ -252,7 +246,7 @@ class Method(Tracker):
         return MethodType(self.func.real(tracer), obj)
 
 
-class Partial(Tracker):
+class Partial(Holder):
     """functools.partial."""
 
     __slots__ = ("args", "func", "kwargs", "space", "value")
@@ -272,9 +266,6 @@ class Partial(Tracker):
 
     def truth(self, tracer: Any) -> bool:
         return True
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def key(self, tracer: Any) -> Any:
         return self.identity()

@@ -44,6 +44,3 @@ class Pullback(Static):
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.torch_call(self.value, args, kwargs)
-
-
-__all__ = ["Handed", "Inner", "Pullback"]

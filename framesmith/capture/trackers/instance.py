@@ -84,6 +84,3 @@ class Entries(MutableMapping[Any, Tracker]):
 
     def __len__(self) -> int:
         return self.view.size(self.tracer)
-
-
-__all__ = ["InstanceDict"]

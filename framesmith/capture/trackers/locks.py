@@ -8,7 +8,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..sources import Source
-from .base import Bound, Tracker, has_member
+from .base import Bound, Tracker, TypedHolder, has_member
 from .constants import FALSE, NONE, TRUE, Const, boolean
 
 
@@ -25,7 +25,7 @@ class _Locked:
         return self.read(lock) is self.held
 
 
-class Lock(Tracker):
+class Lock(TypedHolder):
     """A lock from outside.  `held`: acquisitions less releases in captured code; while it is above zero nothing outside
     may change, for the change would be replayed when the lock is free again."""
 
@@ -38,12 +38,6 @@ class Lock(Tracker):
         self.held = 0
         self.recursive = hasattr(value, "_is_owned")
         self.before: bool | None = None
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def identity(self) -> Any:
-        return self.value
 
     def key(self, tracer: Any) -> Any:
         return self.value
@@ -95,5 +89,3 @@ _METHODS: dict[str, Any] = {
     "locked": lambda tracer, self: boolean(self.locked(tracer)),
     "_is_owned": lambda tracer, self: boolean(self.locked(tracer)),
 }
-
-__all__ = ["Lock"]

@@ -62,6 +62,3 @@ class FunctionsGuard(Tracker):
         else:
             return super().builtin_method(tracer, name, args, kwargs)
         return NONE
-
-
-__all__ = ["FunctionsGuard", "InferenceGuard"]

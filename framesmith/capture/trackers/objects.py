@@ -24,9 +24,9 @@ from framesmith import _C
 from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING, DictAttr, Slot, Source
-from .base import Bound, CapturedError, Tracker
+from .base import Bound, CapturedError, Tracker, TypedHolder
 from .dicts import Dict
-from .functions import Function, Method
+from .functions import Method
 from .keys import Hashed
 
 
@@ -48,7 +48,7 @@ def namespace_of(value: Any) -> dict[str, Any]:
     return _C.instance_dict(value) or {}
 
 
-class Object(Tracker):
+class Object(TypedHolder):
     """An instance of `cls`.  `value` is the real one, None for an instance made in the frame.
 
     `payload` is the builtin part of an instance of a subclass of dict, list, tuple or set.
@@ -70,12 +70,6 @@ class Object(Tracker):
         others."""
         if value is not None:
             self.own = namespace_of(value)
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def real(self, tracer: Any) -> Any:
         if self.value is not None and tracer.is_passable(self):
@@ -445,6 +439,3 @@ DESCRIPTORS = {
     ClassMethodDescriptorType: _builtin,
     BuiltinFunctionType: lambda tracer, self, raw, name, info: tracer.class_value(self.cls, name, raw),
 }
-
-
-__all__ = ["DELETED", "DESCRIPTORS", "Deleted", "Function", "Object"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..sources import Source
-from .base import Tracker
+from .base import TypedHolder
 
 
-class Opaque(Tracker):
+class Opaque(TypedHolder):
     """An object from outside whose C code answers for its attributes, or for another object: a weak proxy, a thread's
     locals."""
 
@@ -18,12 +18,3 @@ class Opaque(Tracker):
         self.cls = cls
         self.value = value
         self.source = source
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def identity(self) -> Any:
-        return self.value
-
-
-__all__ = ["Opaque"]

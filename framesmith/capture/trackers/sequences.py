@@ -10,12 +10,11 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
-from .base import Bound, Tracker, by_class, has_member
-from .constants import Const
+from .base import Bound, Holder, Tracker, by_class, has_member
 from .symbolic_size import Sym
 
 
-class Sequence(Tracker):
+class Sequence(Holder):
     """The base of list and tuple. `_items` is None until a sequence from outside is opened (its length is guarded
     then); `added` are elements appended to a list that was not."""
 
@@ -62,9 +61,6 @@ class Sequence(Tracker):
         raw = self.kind.__getitem__(self.value, index)
         found = self.seen[index] = tracer.wrap(raw, None if self.source is None else Item(self.source, index))
         return found
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def truth(self, tracer: Any) -> bool:
         if self._items is None:
@@ -243,7 +239,7 @@ _ANSWERS = ("__iter__", "__len__", "__getitem__", "__contains__", "__bool__", "_
             "__hash__", "__add__", "__radd__", "__mul__", "__rmul__", "__getattribute__")
 
 
-class Slice(Tracker):
+class Slice(Holder):
     """A slice object."""
 
     __slots__ = ("parts", "value")
@@ -252,9 +248,6 @@ class Slice(Tracker):
         self.source = source
         self.value = value
         self.parts = parts
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
 
     def pytype(self) -> type:
         return slice
@@ -274,8 +267,3 @@ class Slice(Tracker):
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.fold(self.real(tracer).indices, tuple(a.real(tracer) for a in args))
-
-
-def constant_items(items: list[Tracker]) -> bool:
-    """True if every element is a constant."""
-    return all(isinstance(i, Const) for i in items)

@@ -15,13 +15,13 @@ from framesmith._C import stored_hashes
 from framesmith.util.errors import Unsupported
 
 from ..sources import Source
-from .base import Tracker, by_class, has_member
+from .base import Tracker, TypedHolder, by_class, has_member
 from .checked import CheckedIter, Way
 from .keys import Hashed
 from .objects import Object
 
 
-class Set(Tracker):
+class Set(TypedHolder):
     """A set or frozenset.  One from outside is read by membership, or whole; its changes are kept as calls, replayed as
     they were."""
 
@@ -104,12 +104,6 @@ class Set(Tracker):
     def items_list(self, tracer: Any) -> list[Tracker]:
         return [tracer.unkey(k) for k in self.ordered(tracer)]
 
-    def pytype(self) -> type:
-        return self.cls
-
-    def identity(self) -> Any:
-        return self.value if self.value is not None else self
-
     def real(self, tracer: Any) -> Any:
         keys = self.open(tracer)
         if any(isinstance(k, (Tracker, Hashed)) for k in keys):
@@ -190,6 +184,3 @@ def _by_address(tracer: Any, key: Any) -> bool:
         return any(_by_address(tracer, k) for k in key)
     return isinstance(key, Tracker) or type(key).__hash__ is object.__hash__ and isinstance(tracer.seen.get(id(key)),
                                                                                             Object)
-
-
-__all__ = ["SameElements", "Set"]

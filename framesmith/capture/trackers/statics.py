@@ -146,6 +146,3 @@ class Class(Static):
 
 def _is_enum(meta: type) -> bool:
     return issubclass(meta, enum.EnumMeta)
-
-
-__all__ = ["Builtin", "Class", "Disabled", "ModuleType", "PyModule", "Scripted", "Static"]

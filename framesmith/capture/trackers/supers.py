@@ -112,5 +112,3 @@ _OWN = {
     "__self__": lambda tracer, self: self.obj,
     "__self_class__": lambda tracer, self: tracer.made(self.start),
 }
-
-__all__ = ["Super", "super_of"]

@@ -94,6 +94,3 @@ def symbolic(tracer: Any, example: Any, parts: tuple[Tracker, ...], write: Calla
 def is_symbolic(*values: Tracker) -> bool:
     """Return whether one of some constants is still to be computed."""
     return any(type(v) is SymbolicNumber and v.varies for v in values)
-
-
-__all__ = ["SymbolicNumber", "is_symbolic", "symbolic"]

@@ -1,14 +1,11 @@
 """Kernels of the loop IR as C++ over raw pointers, with explicit vectors and OpenMP.
 
-`emit_kernels(program, target) -> Source` prints a program's kernels. Generated code expects the flags `FLAGS`: integers
-wrap, no errno, no trapping; NaN, infinities and signed zeros are honoured (no -ffast-math).
+`emit_kernels(program, target) -> Source` prints a program's kernels. Generated code expects the flags of
+`runtime.toolchain`: integers wrap, no errno, no trapping; NaN, infinities and signed zeros are honoured (no
+-ffast-math).
 """
 
 from __future__ import annotations
 
 from framesmith.codegen.cpp.emit import CppSource, Function, emit_kernel, emit_kernels, header_text
 from framesmith.codegen.cpp.state import VectorTarget
-
-FLAGS = ("-std=c++17", "-fPIC", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fwrapv")
-
-__all__ = ["FLAGS", "Function", "CppSource", "VectorTarget", "emit_kernel", "emit_kernels", "header_text"]

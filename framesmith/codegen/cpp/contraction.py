@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from framesmith.codegen.cpp.index import expr_text
-from framesmith.codegen.cpp.loops import block, expressions, span
+from framesmith.codegen.cpp.loops import block, span
 from framesmith.codegen.cpp.operations import STATEMENTS, assign
 from framesmith.codegen.cpp.state import State
 from framesmith.loops.contract import Accumulator, Contract, ConvolutionWindow
@@ -48,7 +48,7 @@ def _before(kernel: Kernel) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     varying: list[Op] = []
     for op in kernel.body[:-1]:
         assert isinstance(op, Op)
-        if any(a in varying for a in op.args) or any(not e.free.isdisjoint(outer) for e in expressions(op)):
+        if any(a in varying for a in op.args) or any(not e.free.isdisjoint(outer) for e in op.expressions):
             varying.append(op)
     return tuple(op for op in kernel.body[:-1] if op not in varying), tuple(varying)
 

@@ -14,7 +14,8 @@ from framesmith.codegen.cpp.state import State, VectorTarget
 from framesmith.codegen.cpp.tiles import tiled_pair
 from framesmith.codegen.cpp.types import type_row
 from framesmith.loops.contract import Contract
-from framesmith.loops.ir import EXTENT, Batch, Indirect, Kernel, Launch, Origin, Param, Program
+from framesmith.loops.ir import EXTENT, Indirect, Kernel, Origin, Param, Program
+from framesmith.loops.text import operators_by_place, origins_of
 from framesmith.util.text import Indented
 
 
@@ -22,14 +23,14 @@ from framesmith.util.text import Indented
 class Function:
     """A printed kernel: `extern "C" void name(pointer of each parameter..., i64 of each size symbol..., i64* error)`.
 
-    The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range. `work`:
-    what it computes, (the user's line or "", operators). `threshold`: work from which threads share a batch of it.
+    The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range.
+    `origins`: what it computes. `threshold`: work from which threads share a batch of it.
     """
 
     name: str
     text: str
     checks: bool
-    work: tuple[tuple[str, str], ...] = ()
+    origins: tuple[Origin, ...] = ()
     threshold: int | None = None
 
 
@@ -61,14 +62,9 @@ def header_text() -> str:
 def emit_kernels(program: Program, target: VectorTarget) -> CppSource:
     """Print every distinct kernel of `program` as a function k0, k1, ... What has vectors of another width does not
     compile them."""
-    origins: dict[Kernel, list[Origin]] = {}
-    for step in program.steps:
-        if isinstance(step, Launch | Batch):
-            known = origins.setdefault(step.kernel, [])
-            known += [o for o in step.origins if o not in known]
-    functions = tuple(
-        emit_kernel(kernel, f"k{i}", target, tuple(origins.get(kernel, ()))) for i, kernel in enumerate(program.kernels)
-    )
+    origins = origins_of(program)
+    functions = tuple([emit_kernel(kernel, f"k{i}", target, origins.get(kernel, ()))
+                       for i, kernel in enumerate(program.kernels)])
     header = f'{header_text()}static_assert(W == {target.width}, "vectors that kernels are not printed for");\n'
     return CppSource(header, "".join("\n" + f.text for f in functions), functions)
 
@@ -84,13 +80,12 @@ def emit_kernel(kernel: Kernel, name: str, target: VectorTarget, origins: tuple[
             _part(s, kernel)
         else:
             _nest(s, kernel)
-    work = _first_lines(origins)
-    head = [_comment(o) for o in work]
+    head = [_comment(line) for line in operators_by_place((o.place, o.op) for o in origins)]
     params = [_parameter(p) for p in kernel.params] + [f"i64 {name}" for name in size_parameters(kernel)]
     if s.checks:
         params.append("i64* error")
     head.append(f'extern "C" void {name}({", ".join(params)}) {{')
-    return Function(name, "\n".join(head) + "\n" + str(out) + "}\n", s.checks, tuple(work), target.threshold)
+    return Function(name, "\n".join(head) + "\n" + str(out) + "}\n", s.checks, origins, target.threshold)
 
 
 def size_parameters(kernel: Kernel) -> tuple[str, ...]:
@@ -105,17 +100,6 @@ def _part(s: State, kernel: Kernel) -> None:
     block(s, tuple(head))
     s.parallel = False
     span(s, loop, "first", "last")  # type: ignore[arg-type]
-
-
-def _first_lines(origins: tuple[Origin, ...]) -> list[tuple[str, str]]:
-    """Operators by the user's line, in order."""
-    lines: dict[str, list[str]] = {}
-    for o in origins:
-        place = f"{o.file}:{o.line} in {o.function}" if o.file else ""
-        ops = lines.setdefault(place, [])
-        if o.op not in ops:
-            ops.append(o.op)
-    return [(place, ", ".join(ops)) for place, ops in lines.items()]
 
 
 def _comment(line: tuple[str, str]) -> str:

@@ -20,14 +20,13 @@ from framesmith.loops.ir import (
     Load,
     Loop,
     Node,
-    Op,
     Pred,
     Reduce,
     Scalar,
     Store,
     walk,
 )
-from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.symbolic.expr import Symbol
 
 BLOCK = 128  # terms that one accumulator sums before it is added to the total, without error
 PARTS = 16  # pieces of a reduction over all of a tensor, whatever the number of threads: results do not depend on it
@@ -44,17 +43,6 @@ def block(s: State, body: tuple[Node, ...]) -> None:
             STATEMENTS[type(node)](s, node)  # type: ignore[arg-type]
 
 
-def expressions(op: Op) -> tuple[Expr, ...]:
-    kind = type(op)
-    if kind is Load:
-        return (op.index,)  # type: ignore[attr-defined]
-    if kind is Index:
-        return (op.expr,)  # type: ignore[attr-defined]
-    if kind is Pred:
-        return (op.lhs, op.rhs)  # type: ignore[attr-defined]
-    return (op.size,) if kind is Indirect else ()  # type: ignore[attr-defined]
-
-
 def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
     """Print before `loop` what does not depend on it (nor on loops in it): values of read-only memory, and arithmetic
     on them."""
@@ -67,7 +55,7 @@ def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
         free = all(a in s.values or not a.args and type(a).__name__ == "Const"  # type: ignore[union-attr]
                    for a in node.args)
         free = free and kind in _MOVABLE and all(e.free.isdisjoint(bound)  # type: ignore[arg-type]
-                                                 for e in expressions(node))
+                                                 for e in node.expressions)
         if free and kind is Load:
             param = s.params.get(node.buffer)  # type: ignore[attr-defined]
             free = param is not None and param.mode == "r" and param.restrict

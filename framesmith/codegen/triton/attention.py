@@ -17,7 +17,6 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -403,6 +402,3 @@ def _columns_step(p: _Printer, masked: bool) -> None:
 def fits(x: Layout) -> bool:
     """Return whether 32 bits hold every offset within one matrix."""
     return sum(max(n - 1, 0) * abs(stride) for n, stride in zip(x.size[2:], x.stride[2:])) < 2**31 - 2**16
-
-
-__all__: list[Any] = ["fits", "source_of"]

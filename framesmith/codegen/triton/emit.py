@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +17,12 @@ from framesmith.codegen.triton.product import Shape, product_of, programs, write
 from framesmith.codegen.triton.scalar_params import kind_of, word_text
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.statements import statement
-from framesmith.codegen.triton.steps import Block, blocks, expressions
+from framesmith.codegen.triton.steps import Block, blocks
 from framesmith.codegen.triton.tile_shape import Dim, form
 from framesmith.codegen.triton.tuning import STEP, Config, Sizes, choose
 from framesmith.codegen.triton.types import type_row
-from framesmith.loops.ir import EXTENT, Batch, Kernel, Launch, Op, Origin, Program, Reduce, Scan, part_symbol
-from framesmith.loops.text import kernel_text
+from framesmith.loops.ir import EXTENT, Batch, Kernel, Op, Origin, Program, Reduce, Scan, part_symbol
+from framesmith.loops.text import kernel_text, origins_of
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, ceildiv, simplify_int
 from framesmith.util.text import Indented
 
@@ -34,19 +34,17 @@ def print_kernels(
     """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 will not do
     for any sizes (see `is_narrow`), or `wide`. `configs`: instead of those of `tuning`, which go by `sizes`, typical
     values of size symbols. Without `tiling`, grids have one dimension."""
-    origins: dict[Kernel, dict[Origin, None]] = {}
+    origins = origins_of(program)
     totals: dict[Kernel, int] = {}
     far: set[Kernel] = set()
     for step in program.steps:
-        if isinstance(step, Launch | Batch):
-            origins.setdefault(step.kernel, {}).update(dict.fromkeys(step.origins))
-            if isinstance(step, Batch):
-                if max(step.sizes) >= LIMIT:
-                    far.add(step.kernel)
-                totals[step.kernel] = max(sum(step.sizes), totals.get(step.kernel, 0))
+        if isinstance(step, Batch):
+            if max(step.sizes) >= LIMIT:
+                far.add(step.kernel)
+            totals[step.kernel] = max(sum(step.sizes), totals.get(step.kernel, 0))
 
     def printed(k: Kernel, wide: bool) -> Printed:
-        own = tuple(origins.get(k, ()))
+        own = origins.get(k, ())
         return print_kernel(k, wide=wide, batch=totals.get(k, 0), origins=own, config=(configs or {}).get(k),
                             tiling=tiling, sizes=sizes)
 
@@ -122,17 +120,9 @@ def _assembled(
     return Printed(
         name, text, tuple(signature), constants, grid, config.warps, config.stages, () if batch else kernel.symbols,
         pointers,
-        () if batch else tuple(s.limits), s.asserts, element, tuple(_lines(origins)), body, functions,
+        () if batch else tuple(s.limits), s.asserts, element, tuple(origins), body, functions,
         vector=s.block("x") if s.form.vectors else 0,
     )  # fmt: skip
-
-
-def _lines(origins: Iterable[Origin]) -> list[tuple[str, str]]:
-    """Operators by the user's line, in order."""
-    lines: dict[str, dict[str, None]] = {}
-    for o in origins:
-        lines.setdefault(f"{o.file}:{o.line} in {o.function}" if o.file else "", {})[o.op] = None
-    return [(place, ", ".join(ops)) for place, ops in lines.items()]
 
 
 # ------------------------------------------------------------------------------------------------------------- the grid
@@ -356,7 +346,7 @@ def _batch(s: State) -> None:
         for op in ops:
             statement(s, op)
         return
-    moving = next(k for k, op in enumerate(ops) if s.of(*expressions(op)))
+    moving = next(k for k, op in enumerate(ops) if s.of(*op.expressions))
     for op in ops[:moving]:
         statement(s, op)
     s.out.line(f"{EXTENT} = tl.load(table + {len(params)}){'' if s.wide else '.to(tl.int32)'}")

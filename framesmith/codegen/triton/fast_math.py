@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from framesmith.codegen.triton.types import HALF
 from framesmith.loops.ir import Cast, Const, Op, Param, Reduce, Scalar, Store
+from framesmith.util.precision import HALF
 
 KEEPS = frozenset(("mul", "div", "neg", "abs", "relu", "reciprocal", "sqrt", "rsqrt", "square", "where"))
 BOUNDED = frozenset(("sigmoid", "tanh"))

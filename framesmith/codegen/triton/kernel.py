@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from framesmith.codegen.triton.library import IMPORTS
 from framesmith.codegen.triton.literal_params import Number
+from framesmith.loops.ir import Origin
 from framesmith.symbolic.expr import Expr, Symbol
 
 
@@ -27,7 +28,7 @@ class Printed:
     the elements of a row that one program covers: its parameters are `table` (``*i64``: for each row the addresses of
     the kernel's pointers or the bits of its numbers, and then the row's size) and `where` (``*i32``: for each program
     its row and the number of its block in the row, see `programs`); the grid is the number of programs, `PROGRAMS`.
-    `work`: what it computes, (the user's line or "", operators). `body`, `functions`: what `text` is made of, numbers
+    `origins`: what it computes. `body`, `functions`: what `text` is made of, numbers
     marked (see `literal_params.py`), and the functions called; empty where they stay. `numbers`: what it is given
     behind its sizes; `multiples`: (place in `signature`, what the number there is a multiple of). `vector`: of
     tiles whose innermost dimension is a vector of each thread (see `columns.py`), its elements; else 0.
@@ -45,7 +46,7 @@ class Printed:
     limits: tuple[Expr, ...] = ()
     asserts: bool = False
     batch: int | None = None
-    work: tuple[tuple[str, str], ...] = ()
+    origins: tuple[Origin, ...] = ()
     body: str = ""
     functions: tuple[str, ...] = ()
     numbers: tuple[Number, ...] = ()

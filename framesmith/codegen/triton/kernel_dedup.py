@@ -120,6 +120,3 @@ def _divided(name: str, steps: list[tuple[str, tuple[Number, ...], str]], kernel
 
 def _common(column: tuple[Number, ...]) -> int:
     return min(n.multiple for n in column)
-
-
-__all__ = ["shared"]

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from framesmith.codegen.triton.reductions import spread
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.statements import place
-from framesmith.codegen.triton.steps import Barrier, expressions
+from framesmith.codegen.triton.steps import Barrier
 from framesmith.codegen.triton.tile_shape import Dim
 from framesmith.codegen.triton.types import type_row
 from framesmith.loops.ir import Indirect, Load, Op, Store, part_symbol
@@ -38,7 +38,7 @@ def steady(s: State, ops: Sequence[Op]) -> set[Op]:
     written = {op.buffer for op in ops if type(op) is Store}
     found: set[Op] = set()
     for op in ops:
-        free: set[Symbol] = {x for e in expressions(op) for x in e.free}
+        free: set[Symbol] = {x for e in op.expressions for x in e.free}
         stays = type(op) not in (Store, Barrier) and not (type(op) is Load and op.buffer in written)
         if stays and moving.isdisjoint(free) and found.issuperset(op.args):
             found.add(op)

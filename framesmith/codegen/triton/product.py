@@ -25,11 +25,12 @@ from framesmith.codegen.triton.state import Dims, State
 from framesmith.codegen.triton.statements import STATEMENTS, place, statement
 from framesmith.codegen.triton.tile_shape import Dim, Form
 from framesmith.codegen.triton.tuning import Config
-from framesmith.codegen.triton.types import HALF, type_row
+from framesmith.codegen.triton.types import type_row
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Kernel, Load, Op
 from framesmith.loops.product import MatrixProduct
 from framesmith.symbolic.expr import Expr, ceildiv, linear, min_, prod, simplify_int
+from framesmith.util.precision import HALF
 from framesmith.util.text import Indented
 
 BAND = 8  # rows of tiles that programs go through before the next band

@@ -10,9 +10,10 @@ from framesmith.codegen.triton.scalar_params import value_text
 from framesmith.codegen.triton.scalars import cast_text, scalar_text
 from framesmith.codegen.triton.state import State
 from framesmith.codegen.triton.steps import Barrier
-from framesmith.codegen.triton.types import HALF, operand, type_row
+from framesmith.codegen.triton.types import operand, type_row
 from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Scalar, Store
 from framesmith.symbolic.expr import Expr, Product, linear
+from framesmith.util.precision import HALF
 
 
 def _scalar(s: State, op: Scalar) -> None:

@@ -122,11 +122,5 @@ def _drop_dead(blocks: list[Block]) -> None:
             if op in needed or checks or type(op) is Store or type(op) is Barrier:
                 kept.append(op)
                 needed.update(op.args)
-                symbols.update(s for e in expressions(op) for s in e.free)
+                symbols.update(s for e in op.expressions for s in e.free)
         block.ops[:] = reversed(kept)
-
-
-def expressions(op: Op) -> tuple[Expr, ...]:
-    """The index expressions of an operation."""
-    return tuple(e for name in ("index", "expr", "lhs", "rhs", "size") if isinstance(e := getattr(op, name, None),
-                                                                                     Expr))

@@ -45,7 +45,6 @@ TYPES: dict[torch.dtype, TypeRow] = {
     torch.uint64: _integer("u64", "uint64", 64, False),
     torch.bool: TypeRow("*i1", "tl.int1", "False", "True"),
 }
-HALF = (torch.bfloat16, torch.float16)
 _TINY, _HUGE = 2.0**-126, 3.4028234663852886e38  # the normal numbers of float32
 
 

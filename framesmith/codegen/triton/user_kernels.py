@@ -232,6 +232,3 @@ def _definition(name: str, value: Any) -> str | None:
     if module.startswith("triton.") and getattr(sys.modules.get(module), own, None) is value:
         return f"from {module} import {own} as {name}"
     return None
-
-
-__all__ = ["Brought", "brought_kernels", "of_launch", "text_of"]

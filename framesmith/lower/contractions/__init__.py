@@ -9,5 +9,3 @@ from framesmith.lower.contractions import (
     recurrent,
     training_matmul,
 )
-
-__all__ = ["attention", "attention_training", "convolution", "convolution_training", "training_matmul", "recurrent"]

@@ -64,6 +64,3 @@ def _has_one_row(q: Any, k: Any, v: Any) -> bool:
         return False
     return (q.shape[2] == 1 and q.shape[:2] == k.shape[:2] == v.shape[:2] and k.shape[2] == v.shape[2]
             and min(*k.shape, *v.shape) > 0)
-
-
-__all__ = ["sum_decoded_rows"]

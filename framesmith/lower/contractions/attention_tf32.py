@@ -106,6 +106,3 @@ def _replace(node: fx.Node, parts: dict[int, fx.Node]) -> None:
         user.replace_all_uses_with(parts[user.args[1]])  # type: ignore[index]
         node.graph.erase_node(user)
     node.graph.erase_node(node)
-
-
-__all__ = ["tile_attention_tf32"]

@@ -85,6 +85,3 @@ def _narrowed(graph: fx.Graph, node: fx.Node, dims: frozenset[int], known: Known
                  "val": Spec(shape, value.dtype, value.device, contiguous_strides(shape))}
     known[node, shape] = made
     return made
-
-
-__all__ = ["Known", "narrowed", "uniform_dims"]

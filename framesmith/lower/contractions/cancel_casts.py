@@ -28,6 +28,3 @@ def _original(m: Match) -> fx.Node | None:
     start = m[x]
     whole = value_of(start).dtype is m[narrow] and m[wider] in WIDER.get(m[narrow], ())
     return start if whole and start.op == "call_function" and not any(u.op == "output" for u in m.root.users) else None
-
-
-__all__ = ["cancel_casts"]

@@ -68,6 +68,3 @@ def _size(dtype: torch.dtype, device: torch.device, shapes: tuple[tuple[int, ...
     with torch.no_grad(), torch._C._DisableAutocast():
         weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
         return _FLATTEN(weights, *geometry).numel() if torch.cudnn_is_acceptable(weights[0]) else 0
-
-
-__all__ = ["flatten_rnn_weights"]

@@ -15,9 +15,9 @@ from framesmith.graph.patterns import Match, Through, p, rewrite, tensors
 from framesmith.lower.contractions.pack_linear import value_of
 from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec
+from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
-HALF = (torch.float16, torch.bfloat16)
 LAYERS = frozenset((
     aten.linear.default, aten.matmul.default, aten.mm.default, aten.addmm.default, aten.bmm.default,
     aten.baddbmm.default,

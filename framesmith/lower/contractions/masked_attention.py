@@ -24,9 +24,9 @@ from framesmith.lower.contractions.broadcast_dims import Known, narrowed
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
-HALF = (torch.float16, torch.bfloat16)
 FEWEST = 32
 """Rows of scores from which on tiles are worth it."""
 MOST = (1 << 16) - 1
@@ -224,6 +224,3 @@ def _place(graph: fx.Graph, name: str, size: tuple[int, ...], dtype: torch.dtype
     node = graph.placeholder(name)
     node.meta["val"] = Spec(size, dtype, device, contiguous_strides(size))
     return node
-
-
-__all__ = ["Masks", "has_tiles", "tile_masked_attention", "original", "tiled", "triangle"]

@@ -16,11 +16,12 @@ from torch import fx
 from framesmith.graph.attention import Scores
 from framesmith.graph.dce import dce
 from framesmith.graph.patterns import Match, Through, p, rewrite, tensors, values
-from framesmith.lower.contractions.masked_attention import HALF, Masks, has_tiles, tiled
+from framesmith.lower.contractions.masked_attention import Masks, has_tiles, tiled
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
 _PRODUCTS = frozenset((aten.matmul.default, aten.bmm.default))
@@ -140,6 +141,3 @@ def _graph(graph: fx.Graph, steps: list[fx.Node], masks: Masks) -> tuple[fx.Grap
         known[step].meta["val"] = Spec(size, torch.float32, device, contiguous_strides(size))
     made.output((known[steps[-1]],))
     return made, list(operands.values())
-
-
-__all__ = ["match_attention"]

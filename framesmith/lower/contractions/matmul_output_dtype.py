@@ -9,10 +9,11 @@ import torch
 from torch import fx
 
 from framesmith.graph.patterns import Match, Through, p, rewrite, tensors
-from framesmith.lower.contractions.fuse_matmul_activation import HALF, VIEWS
+from framesmith.lower.contractions.fuse_matmul_activation import VIEWS
 from framesmith.lower.contractions.pack_linear import value_of
 from framesmith.lower.geometry import strides_of
 from framesmith.prims.core import Spec, size_of
+from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
 WIDE: dict[Any, Any] = {aten.mm.default: aten.mm.dtype, aten.bmm.default: aten.bmm.dtype}
@@ -57,6 +58,3 @@ def _same_place(cast: fx.Node) -> bool:
 
 def _in_float32(value: Any) -> Spec:
     return Spec(tuple(map(size_of, value.shape)), torch.float32, value.device, tuple(map(size_of, strides_of(value))))
-
-
-__all__ = ["widen_matmul_results"]

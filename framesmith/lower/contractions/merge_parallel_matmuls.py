@@ -126,6 +126,3 @@ def _bring(graph: fx.Graph, run: list[Match]) -> None:
         behind = behind or node is run[0].root
         if behind and node in wanted:
             run[0].root.prepend(node)
-
-
-__all__ = ["merge_parallel_matmuls"]

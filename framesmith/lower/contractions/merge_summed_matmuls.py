@@ -133,6 +133,3 @@ def _end_to_end(graph: fx.Graph, like: fx.Node, parts: list[fx.Node], dim: int) 
     shape = list(value_of(parts[0]).shape)
     shape[dim] = sum(value_of(p).shape[dim] for p in parts)
     return add(aten.hstack.default if dim else aten.vstack.default, (parts,), tuple(shape))
-
-
-__all__ = ["merge_summed_matmuls"]

@@ -181,6 +181,3 @@ def _zeros(s: Storage, shape: Sequence[int], offset: int, reader: Item) -> Compu
     b = Builder()
     b.store(s.name, flat([a.symbol for a in axes], s.stride, offset), b.const(0.0, s.dtype))
     return Compute(tuple(axes), (), (), tuple(b.ops), reader.origins)
-
-
-__all__ = ["pad_dimensions"]

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.build import HALF, Builder
+from framesmith.loops.build import Builder
 from framesmith.loops.ir import Axis, Load, Op, Ref, Store
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
 from framesmith.lower.geometry import flat, row_major
 from framesmith.symbolic.expr import Expr, FloorDiv, Mod, Symbol, as_expr
+from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
 PLAIN = frozenset((aten.mm.default, aten.bmm.default, aten.mm.dtype, aten.bmm.dtype))

@@ -17,13 +17,13 @@ from math import prod
 
 import torch
 
-from framesmith.loops.build import HALF
 from framesmith.loops.ir import Cast, Load, Ref, Scalar, Store
 from framesmith.loops.nest import Compute, Item, LoopGraph
 from framesmith.lower.contractions.pad_strides import vector
 from framesmith.lower.contractions.prologue import Prologues
 from framesmith.lower.contractions.tiled import Contraction, ImageWindow, contraction_of, replaced
 from framesmith.prims.scalars import SCALAR_OPS
+from framesmith.util.precision import HALF
 
 LARGE = 1 << 20  # results, ...
 SIDE = 64  # ... and along each side, from which it shows how they are written

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from framesmith.loops.build import HALF, Builder, Replay
+from framesmith.loops.build import Builder, Replay
 from framesmith.loops.contract import Accumulator
 from framesmith.loops.ir import Axis, Const, Load, Node, Op, Ref
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
@@ -28,7 +28,7 @@ from framesmith.lower.contractions.prologue import Prologues
 from framesmith.lower.geometry import flat, same_layout
 from framesmith.lower.layouts import channels_last
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
-from framesmith.util.precision import on_matrix_units
+from framesmith.util.precision import HALF, on_matrix_units
 
 aten = torch.ops.aten
 Size = Any

@@ -9,9 +9,10 @@ import torch
 
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.core import Prim, table
-from framesmith.prims.promotion import BOOL, FLOAT, INTEGER, category, computing, floating, result_dtype
+from framesmith.prims.promotion import BOOL, FLOAT, INTEGER, category, floating, result_dtype
 from framesmith.prims.registry import decomposes, decomposes_named, rules
 from framesmith.prims.scalars import SCALAR_OPS
+from framesmith.util.precision import compute_dtype
 
 aten = torch.ops.aten
 
@@ -137,7 +138,7 @@ def _sum_dtypes(x: Any, y: Any, alpha: Any) -> tuple[torch.dtype, torch.dtype]:
     dtype = result_dtype(x, y)
     tensors = [operand for operand in (x, y) if type(operand) is Value]
     plain = len(tensors) == 2 and type(alpha) is int and alpha == 1
-    return dtype, dtype if plain or tensors[0].device.type == "cpu" else computing(dtype)
+    return dtype, dtype if plain or tensors[0].device.type == "cpu" else compute_dtype(dtype)
 
 
 @decomposes(aten.add.Tensor, aten.add.Scalar)
@@ -322,7 +323,7 @@ def addcmul(b: Builder, x: Value, first: Value, second: Value, *, value: Any = 1
     x, first, second = b.promote(x, first, second)
     if x.dtype is torch.bool:
         return NotImplemented
-    out = b.wide(x) + _scaled(b, b.wide(first), value, computing(x.dtype)) * b.wide(second)
+    out = b.wide(x) + _scaled(b, b.wide(first), value, compute_dtype(x.dtype)) * b.wide(second)
     return b.convert(out, x.dtype)
 
 
@@ -331,7 +332,7 @@ def addcdiv(b: Builder, x: Value, first: Value, second: Value, *, value: Any = 1
     x, first, second = b.promote(x, first, second)
     if category(x.dtype) != FLOAT:
         return NotImplemented
-    out = b.wide(x) + _scaled(b, b.wide(first), value, computing(x.dtype)) / b.wide(second)
+    out = b.wide(x) + _scaled(b, b.wide(first), value, compute_dtype(x.dtype)) / b.wide(second)
     return b.convert(out, x.dtype)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from framesmith.prims.builder import Builder, Value
-from framesmith.prims.promotion import FLOAT, category, computing
+from framesmith.prims.promotion import FLOAT, category
 from framesmith.prims.registry import decomposes, decomposes_named
 from framesmith.prims.rules.reductions import count_of, divided
+from framesmith.util.precision import compute_dtype
 
 aten = torch.ops.aten
 
@@ -33,7 +34,7 @@ def _over(b: Builder, body: Any, x: Value, dim: int, dtype: Any) -> Any:
     dtype = dtype or b.out.dtype
     if category(dtype) != FLOAT or 0 in x.shape:
         return NotImplemented
-    wide = b.convert(x, computing(dtype))
+    wide = b.convert(x, compute_dtype(dtype))
     if not x.ndim:
         return b.reshape(b.convert(body(b, b.reshape(wide, (1,)), 0), dtype), ())
     return b.convert(body(b, wide, dim % x.ndim), dtype)

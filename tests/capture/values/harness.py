@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 import framesmith
@@ -21,35 +20,10 @@ from framesmith.util.errors import FramesmithError
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
-class Programs:
-    """The programs of a file: `taken` whole, or `broken` into parts; a decorator each.  `make()` gives fresh arguments
-    after `x`."""
-
-    def __init__(self) -> None:
-        self.list: list[Any] = []
-
-    def taken(self, fn: Any = None, **how: Any) -> Any:
-        return self.add(fn, True, **how)
-
-    def broken(self, fn: Any = None, **how: Any) -> Any:
-        return self.add(fn, False, **how)
-
-    def add(self, fn: Any, whole: bool, **how: Any) -> Any:
-        if fn is None:
-            return lambda fn: self.add(fn, whole, **how)
-        self.list.append(pytest.param(fn, whole, how, id=fn.__name__))
-        return fn
-
-    def test(self) -> Callable[..., None]:
-        @pytest.mark.parametrize(("fn", "whole", "how"), self.list)
-        def test_program(fn: Any, whole: bool, how: dict[str, Any]) -> None:
-            agree(fn, whole, **how)
-
-        return test_program
-
-
-def agree(fn: Any, whole: bool, make: Callable[[], tuple[Any, ...]] = tuple, others: Any = (), calls: int = 2) -> None:
-    """The compiled `fn` does what plain `fn` does; `others`: makers of other arguments for later calls (guards tell
+def agree(fn: Any, whole: bool = True, make: Callable[[], tuple[Any, ...]] = tuple, others: Any = (),
+          calls: int = 2) -> None:
+    """The compiled `fn`, taken `whole` or broken into parts, does what plain `fn` does. `make()` gives fresh arguments
+    after `x`; `others`: makers of other arguments for later calls (guards tell
     them apart)."""
     framesmith.reset()
     compiled = framesmith.compile(fn, backend="eager", fullgraph=whole, options={"suppress_errors": False})

@@ -4,14 +4,16 @@ as a guard."""
 from __future__ import annotations
 
 import collections
+from functools import partial
 
 import torch
 
 import framesmith
-from tests.capture.values.harness import Programs, X
+from tests.capture.values.harness import X, agree
+from tests.programs import Programs
 
-programs = Programs()
-taken, broken = programs.taken, programs.broken
+taken = Programs(agree)
+broken = partial(taken, whole=False)
 
 
 def twice(make):
@@ -166,7 +168,7 @@ def a_dict_and_its_object(x, o, d):
     return x + 1, o, list(d)
 
 
-test_program = programs.test()
+test_program = taken.test()
 
 
 def test_a_view_lies_in_what_it_views_in_machine_code():

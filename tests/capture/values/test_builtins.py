@@ -8,13 +8,15 @@ import functools
 import heapq
 import itertools
 import operator
+from functools import partial
 
 import torch
 
-from tests.capture.values.harness import Programs
+from tests.capture.values.harness import agree
+from tests.programs import Programs
 
-programs = Programs()
-taken, broken = programs.taken, programs.broken
+taken = Programs(agree)
+broken = partial(taken, whole=False)
 
 
 @taken(make=lambda: ([3, 1, 2],))
@@ -387,4 +389,4 @@ def hashes(x):
         str(ValueError("x")), repr(ValueError("x", 1)), str(KeyError("k")), repr(range(3))
 
 
-test_program = programs.test()
+test_program = taken.test()

@@ -10,14 +10,16 @@ import enum
 import types
 import typing
 import weakref
+from functools import partial
 
 import torch
 
 import framesmith
-from tests.capture.values.harness import Programs, X
+from tests.capture.values.harness import X, agree
+from tests.programs import Programs
 
-programs = Programs()
-taken, broken = programs.taken, programs.broken
+taken = Programs(agree)
+broken = partial(taken, whole=False)
 
 
 @dataclasses.dataclass
@@ -378,4 +380,4 @@ def an_attribute_that_was_there_for_a_while(x, o):
     return x + 1, o
 
 
-test_program = programs.test()
+test_program = taken.test()

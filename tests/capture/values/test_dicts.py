@@ -5,14 +5,16 @@ from __future__ import annotations
 import collections
 import types
 import typing
+from functools import partial
 
 import torch
 
 import framesmith
-from tests.capture.values.harness import Programs, X
+from tests.capture.values.harness import X, agree
+from tests.programs import Programs
 
-programs = Programs()
-taken, broken = programs.taken, programs.broken
+taken = Programs(agree)
+broken = partial(taken, whole=False)
 
 
 @taken(make=lambda: ({"a": 1, "b": X},), others=[lambda: ({"b": X, "a": 1},), lambda: ({"a": 1},), lambda: ({},)])
@@ -367,4 +369,4 @@ def across_a_break(x, d, s):
     return x + 1, d, s, list(v), e["d"] is d
 
 
-test_program = programs.test()
+test_program = taken.test()

@@ -8,13 +8,15 @@ import fractions
 import math
 import numbers
 import operator
+from functools import partial
 
 import numpy as np
 
-from tests.capture.values.harness import Programs
+from tests.capture.values.harness import agree
+from tests.programs import Programs
 
-programs = Programs()
-taken, broken = programs.taken, programs.broken
+taken = Programs(agree)
+broken = partial(taken, whole=False)
 
 
 @taken(make=lambda: (7, 2.5),
@@ -162,4 +164,4 @@ def int_subclass(x, m):
         hash(m) == hash(3), {3: "a"}[m]
 
 
-test_program = programs.test()
+test_program = taken.test()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import collections
 import operator
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
 import framesmith
-from tests.capture.values.harness import Programs, X
+from tests.capture.values.harness import X, agree
+from tests.programs import Programs
 
-programs = Programs()
-taken, broken = programs.taken, programs.broken
+taken = Programs(agree)
+broken = partial(taken, whole=False)
 
 
 @taken(make=lambda: ([3, 1, 2],), others=[lambda: ([3, 1],), lambda: ([],), lambda: ([3, 1, 2.0],)])
@@ -343,4 +345,4 @@ def mutated_while_iterated(x):
     return x + 1, a, seen
 
 
-test_program = programs.test()
+test_program = taken.test()

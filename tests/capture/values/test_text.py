@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import string
 import textwrap
+from functools import partial
 
-from tests.capture.values.harness import Programs
+from tests.capture.values.harness import agree
+from tests.programs import Programs
 
-programs = Programs()
-taken, broken = programs.taken, programs.broken
+taken = Programs(agree)
+broken = partial(taken, whole=False)
 
 
 @taken
@@ -183,4 +185,4 @@ def tensors(x):
     return f"{x}", str(x + 1), "%s" % (x * 2), "{}".format([x]), repr((x,))
 
 
-test_program = programs.test()
+test_program = taken.test()

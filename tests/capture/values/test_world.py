@@ -19,16 +19,18 @@ import sys
 import time
 import uuid
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 import framesmith
-from tests.capture.values.harness import Programs, X
+from tests.capture.values.harness import X, agree
+from tests.programs import Programs
 
-programs = Programs()
-taken, broken = programs.taken, programs.broken
+taken = Programs(agree)
+broken = partial(taken, whole=False)
 
 
 @contextlib.contextmanager
@@ -271,4 +273,4 @@ def logged(x):
     return x + 1
 
 
-test_program = programs.test()
+test_program = taken.test()

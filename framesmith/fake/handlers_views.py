@@ -1,0 +1,137 @@
+"""Recording of views, and of what may be one: `detach`, `reshape`, `split`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from framesmith.fake.handlers import composite, functional, handles, positional, view
+from framesmith.fake.layout import geometry, infer_size, view_strides
+from framesmith.fake.recording import Recording
+from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.graph.traversal import ancestors, last_node
+from framesmith.symbolic.layout import is_dense
+from framesmith.util.errors import Unsupported
+
+aten = torch.ops.aten
+
+
+def _same_alias(fake: FakeTensor) -> FakeTensor:
+    """Return another tensor object over the very same alias, as `detach` gives."""
+    other = new_fake(tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.storage_offset())
+    other._alias = fake._alias
+    return other
+
+
+@handles(aten.detach.default, aten.alias.default)
+def detach(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    source = args[0]
+    if rec.follows_grad and (func is aten.alias.default or not _is_fresh(rec, source)):  # gradients may end here
+        return view(rec, func, args, kwargs)
+    return _same_alias(source if isinstance(source, FakeTensor) else rec.constant(source))
+
+
+def _is_fresh(rec: Recording, x: Any) -> bool:
+    """Return whether the torch call that is being recorded has just made a tensor: torch's factories detach what they
+    give."""
+    if not isinstance(x, FakeTensor) or x._alias.parent is not None:
+        return not isinstance(x, FakeTensor)
+    node = x._alias.node
+    return node.op == "call_function" and "turn" not in node.meta and node is last_node(rec.graph)
+
+
+@handles(aten.detach_.default)
+def detach_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    if rec.follows_grad and any(n.meta.get("requires_grad") for n in ancestors([rec.nodes(args[0])])):
+        raise Unsupported("detach_ where tensors require grad", hint="use detach()")
+    return args[0]
+
+
+@handles(aten.reshape.default)
+def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Record a view where the strides allow it, else one node that copies."""
+    source, wanted = positional(func, args, kwargs)
+    if not isinstance(source, FakeTensor):
+        return composite(rec, func, args, kwargs)
+    shape = infer_size(source.shape, wanted)
+    if shape is None:
+        return composite(rec, func, args, kwargs)
+    if source.is_contiguous() or view_strides(source.shape, source.stride(), shape) is not None:
+        return view(rec, aten.view.default, (source, shape), {})
+    return functional(rec, func, (source, list(shape)), {})
+
+
+@handles(aten.as_strided.default)
+def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Record a view of the storage's base, of which `as_strided` speaks, detached if the source is."""
+    source, size, stride, offset = (*positional(func, args, kwargs), None)[:4]
+    offset = source.storage_offset() if offset is None else offset
+    base, detached = source._alias, []
+    while base.parent is not None:
+        if base.func is aten.detach.default:
+            detached.append(base)
+        base = base.parent
+    if not is_dense(base.val.shape, base.val.stride()):
+        raise Unsupported("as_strided of a tensor whose storage has gaps")
+    if source.numel() != base.val.numel() and rec.keeps_history and rec.keeps_history(source):
+        # what is not in the part has no gradient
+        raise Unsupported("as_strided of a part of a tensor that requires grad")
+    if base.storage.input is not None:
+        first = base.val.storage_offset()
+        if first and rec.follows_grad:  # what a backward keeps of an input may begin elsewhere
+            raise Unsupported("as_strided of an input that begins within its storage, with grad mode on")
+        last = offset + sum((n - 1) * s for n, s in zip(size, stride))
+        if all(size) and not first <= offset <= last < first + base.val.numel():
+            raise Unsupported("as_strided beyond the elements of an input")
+        rec.placed.append(base.val)
+    whole = base.val
+    if detached and geometry(detached[0].val) == geometry(whole):
+        whole = detached[0].val
+    elif detached:  # of a part
+        whole = view(rec, aten.detach.default, (whole,), {})
+        whole._alias.uncounted = any(x.uncounted for x in detached)
+    return view(rec, func, (whole, size, stride, offset), {})
+
+
+@handles(aten.split.Tensor, aten.unsafe_split.Tensor)
+def split(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    source, size, dim = (*positional(func, args, kwargs), 0)[:3]
+    total = source.shape[dim]
+    if size == 0:
+        return _several(func, [_slice(rec, source, dim, 0, total)])
+    return _several(func, [_slice(rec, source, dim, start, min(start + size, total))
+                           for start in range(0, max(total, 1), size)])
+
+
+@handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
+def split_with_sizes(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    source, sizes, dim = (*positional(func, args, kwargs), 0)[:3]
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(_slice(rec, source, dim, start, start + size))
+        start = start + size
+    if start != source.shape[dim]:
+        raise RuntimeError(
+            f"split_with_sizes expects split_sizes to sum exactly to {source.shape[dim]} "
+            f"(input tensor's size at dimension {dim}), but got split_sizes={list(sizes)}"
+        )
+    return _several(func, parts)
+
+
+@handles(aten.unbind.int)
+def unbind(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    source, dim = (*positional(func, args, kwargs), 0)[:2]
+    return _several(func, [view(rec, aten.select.int, (source, dim, i), {}) for i in range(source.shape[dim])])
+
+
+def _several(func: Any, views: list[FakeTensor]) -> list[FakeTensor]:
+    """Mark views as those that autograd lets nobody write to, but for those of `unsafe_split`."""
+    for x in [] if func.name().startswith("aten::unsafe") else views:
+        x._alias.several = True
+        x._alias.storage.several |= x._alias.grad
+    return views
+
+
+def _slice(rec: Recording, source: FakeTensor, dim: int, start: Any, end: Any) -> Any:
+    return view(rec, aten.slice.Tensor, (source, dim, start, end), {})
