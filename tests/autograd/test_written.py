@@ -463,6 +463,23 @@ def a_draw_by_the_shape_of_a_tensor_that_requires_grad(c):
     return y, error_of(lambda: y.sum().backward())
 
 
+@scenario
+def only_the_gradients_of_another_result_read_what_is_written(c):
+    def fn(x):
+        return x.asinh(), x.view(-1).expm1(), (x + 1).sin().exp()
+
+    a = leaf(3, 2)
+    first, second, third = c(fn)(a * 1)
+    x = a * 1
+    results = c(fn)(x)
+    with torch.no_grad():
+        x.zero_()
+    refused = [error_of(lambda y=y: torch.autograd.grad(y.sum(), a, retain_graph=True)) for y in results]
+    (first.sum() + third.sum()).backward(retain_graph=True)
+    (results[1] * second).sum().backward()
+    return a, results, refused
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)
