@@ -267,13 +267,17 @@ def _log_product(b: Builder, x: Any, y: Any, log: Any) -> Value:
     x, y = b.promote_float(x, y)
     like = x if type(x) is Value else y
     x, y = b.tensor(x, like), b.tensor(y, like)
-    return b.where(b.isnan(y), math.nan, b.where(b.eq(x, 0.0), 0.0, x * log(y)))
+    return b.where(b.isnan(y), math.nan, b.where(b.eq(x, 0.0), 0.0, _times_log(b, x, y, log)))
+
+
+def _times_log(b: Builder, x: Value, y: Value, log: Any) -> Value:
+    return b.convert(b.wide(x) * b.halfway(log(b.wide(y)), x.dtype), x.dtype)
 
 
 @decomposes(aten.special_entr.default)
 def entr(b: Builder, x: Value) -> Value:
     x = b.convert(x, floating(x.dtype))
-    out = b.where(b.eq(x, 0.0), 0.0, b.where(x > 0.0, b.neg(x * b.log(x)), -math.inf))
+    out = b.where(b.eq(x, 0.0), 0.0, b.where(x > 0.0, b.neg(_times_log(b, x, x, b.log)), -math.inf))
     return b.where(b.isnan(x), x, out)
 
 
