@@ -239,7 +239,8 @@ def pow_scalar(b: Builder, x: Value, exponent: Any) -> Any:
     if dtype is torch.bfloat16 and exponent in _AFTER_SQUARE:
         wide = b.wide(x)
         return b.convert(_AFTER_SQUARE[exponent](b, b.halfway(wide * wide, dtype), wide), dtype)
-    short = _POWERS.get(exponent) or (_FLOAT_POWERS.get(exponent) if rank == FLOAT else None)
+    roots = rank == FLOAT and (dtype is not torch.float16 or x.device.type != "cpu")  # there pow(-0.0, 0.5) is 0.0
+    short = _POWERS.get(exponent) or (_FLOAT_POWERS.get(exponent) if roots else None)
     if short is not None:
         return b.convert(short(b, b.wide(x)), dtype)
     if rank == INTEGER and exponent < 0:
