@@ -33,7 +33,7 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 400, "symbolic": 1550, "graph": 1100, "prims": 3450, "fake": 3360, "capture": 16750, "autograd": 1200,
+    "util": 400, "symbolic": 1550, "graph": 1100, "prims": 3460, "fake": 3360, "capture": 16750, "autograd": 1200,
     "loops": 1400, "runtime": 1500, "lower": 5200, "schedule": 2200, "codegen": 4700, "tuning": 500, "tools": 100,
     ".": 1600, "csrc": 10800,
 }

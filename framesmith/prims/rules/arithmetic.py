@@ -9,7 +9,7 @@ import torch
 
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.core import Prim, table
-from framesmith.prims.promotion import BOOL, FLOAT, INTEGER, category, computing, floating, result_dtype
+from framesmith.prims.promotion import BOOL, FLOAT, HALF, INTEGER, category, computing, floating, result_dtype
 from framesmith.prims.registry import decomposes, decomposes_named, rules
 from framesmith.prims.scalars import SCALAR_OPS
 
@@ -186,6 +186,8 @@ def div(b: Builder, x: Any, y: Any) -> Value:
 def div_mode(b: Builder, x: Any, y: Any, *, rounding_mode: str | None) -> Any:
     if rounding_mode is None:
         return div(b, x, y)
+    if rounding_mode == "trunc" and b.rounding and result_dtype(x, y) in HALF and getattr(y, "ndim", 0):
+        return b.trunc(b.rounded(div(b, x, y)))  # as eager's kernel for two tensors
     return _whole_quotient(b, "floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
 
 
