@@ -179,6 +179,8 @@ def reshape(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
 def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
     """Speaks of the storage: recorded as a view of its base, detached if it is."""
     source, size, stride, offset = (*positional(func, args, kwargs), None)[:4]
+    if not isinstance(source, FakeTensor):  # asked whether a view is a leaf, autograd makes it again
+        raise Unsupported("a view of memory that was written by what has no gradient")
     offset = source.storage_offset() if offset is None else offset
     base, detached = source._alias, []
     while base.parent is not None:

@@ -480,6 +480,20 @@ def only_the_gradients_of_another_result_read_what_is_written(c):
     return a, results, refused
 
 
+@scenario(breaks=None)
+def autograd_makes_a_written_view_again(c):
+    def fn(x):
+        y = x.select(0, -1).real
+        z = torch.stack([y, y])
+        y.logical_not_()
+        return y, z * y
+
+    x = torch.randn(2, 3, dtype=torch.complex64, requires_grad=True)
+    results = c(fn)(x)
+    results[1].sum().backward()
+    return x, results
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)
