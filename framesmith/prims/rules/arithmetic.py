@@ -186,7 +186,7 @@ def div(b: Builder, x: Any, y: Any) -> Value:
 def div_mode(b: Builder, x: Any, y: Any, *, rounding_mode: str | None) -> Any:
     if rounding_mode is None:
         return div(b, x, y)
-    if rounding_mode == "trunc" and b.rounding and result_dtype(x, y) in HALF and getattr(y, "ndim", 0):
+    if rounding_mode == "trunc" and b.rounding and type(y) is Value and y.ndim and result_dtype(x, y) in HALF:
         return b.trunc(b.rounded(div(b, x, y)))  # as eager's kernel for two tensors
     return _whole_quotient(b, "floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
 
