@@ -494,6 +494,22 @@ def autograd_makes_a_written_view_again(c):
     return x, results
 
 
+@scenario(breaks=None)
+def a_value_kept_in_a_part_is_written(c):
+    def then(write):
+        def fn(x):
+            part = x[:, 1:]
+            part.sigmoid_()
+            write(x, part)
+            return x
+
+        y = c(fn)(leaf(3, 4) * 1)
+        return y, error_of(lambda: y.sum().backward())
+
+    return [then(lambda x, part: part[..., 0].add_(1)), then(lambda x, part: x.add_(1)),
+            then(lambda x, part: part.add_(1)), then(lambda x, part: part.sin())]
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)
