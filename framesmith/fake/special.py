@@ -26,6 +26,7 @@ from framesmith.fake.layout import (
     geometry,
     infer_size,
     is_dense,
+    meets_itself,
     same_shape,
     suggested_format,
     view_strides,
@@ -189,7 +190,8 @@ def as_strided(rec: Recorder, func: Any, args: tuple, kwargs: dict) -> Any:
         base = base.parent
     if not is_dense(base.val.shape, base.val.stride()):
         raise Unsupported("as_strided of a tensor whose storage has gaps")
-    if source.numel() != base.val.numel() and rec.keeps_history and rec.keeps_history(source):
+    part = source.numel() != base.val.numel() or meets_itself(source)
+    if part and rec.keeps_history and rec.keeps_history(source):
         # what is not in the part has no gradient
         raise Unsupported("as_strided of a part of a tensor that requires grad")
     if base.storage.input is not None:

@@ -510,6 +510,14 @@ def a_value_kept_in_a_part_is_written(c):
             then(lambda x, part: part.add_(1)), then(lambda x, part: part.sin())]
 
 
+@scenario(breaks=True)
+def as_strided_beyond_a_part_that_has_as_many_elements(c):
+    x = leaf(3, 4)
+    y = c(lambda x: x.expand(2, 3, 4).chunk(2, -1)[0].as_strided((2, 2), (1, 2)) * 2)(x * 1)
+    y.sum().backward()
+    return x, y
+
+
 @scenario.each()
 def test_written(scenario, how):
     agree(scenario, **how)
