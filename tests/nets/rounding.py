@@ -32,6 +32,7 @@ mse_loss scaled_dot_product_attention index_add scatter_add embedding_dense"""
 _EXACT = "hardtanh softshrink hardshrink threshold hardsigmoid leaky_relu"
 """Others that are one loop over elements, though their gradients are not said to be."""
 _KINDS = "inexact", "sum", "exact"
+_SPREADS = "var", "std", "var_mean", "std_mean"
 _EXTREMES = "min max amin amax aminmax"
 _AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_|special_)*|"
                       r"(_backward|_backward_data|_forward|_overrideable|_math|_flash_attention_for_cpu|_for_cpu|_legit|_)*$")
@@ -71,19 +72,26 @@ class Rounded(TorchDispatchMode):
             if kind in ("inexact", "sum") and isinstance(result, torch.Tensor):
                 result.copy_(self._moved(result))
             return result
-        args = tree_map(_flushed, args) if kind in self.flushes else args
+        given, args = args, tree_map(_flushed, args) if kind in self.flushes else args
         args = tree_map(self._moved, args) if kind == "sum" else args
         if kind == "sum" and func.overloadpacket is torch.ops.aten.prod:
             args = self._reordered(*args), *args[1:]
         result = func(*args, **kwargs)
+        if kind == "sum" and func.overloadpacket.__name__ in _SPREADS:
+            result = tree_map(self._either, result, func(*given, **kwargs))
         if self.place is not None and isinstance(result, torch.Tensor) and kind in ("inexact", "exact"):
-            given = tree_map(lambda x: self.place(x, result.shape), args)
+            placed = tree_map(lambda x: self.place(x, result.shape), args)
             options = {k: v for k, v in kwargs.items() if k != "memory_format"}
-            result = result.copy_(func(*given, **options).reshape(-1)[:result.numel()].reshape(result.shape))
+            result = result.copy_(func(*placed, **options).reshape(-1)[:result.numel()].reshape(result.shape))
         if kind == "extreme":
             orders = [func(*tree_map(partial(_ordered, order), args), **kwargs) for order in (1, -1)]
             return tree_map(self._one_of_two, result, *orders)
         return tree_map(self._moved, result) if kind == "inexact" else result
+
+    def _either(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Of equal numbers a mean may be one of them, or a bit off, as their count has it: so their variance is nothing
+        in some rows, and next to nothing in others."""
+        return torch.where(torch.rand(x.shape, generator=self.generator) < 0.5, x, y)
 
     def _one_of_two(self, x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
         """A zero that is the least or greatest of several: which of them hangs on their order and on the vectors that

@@ -74,6 +74,8 @@ ROUNDED = {
     "the least of equal zeros": (lambda: 1 / PM[:1, 1:].min(), torch.tensor(torch.inf), False),
     "the greatest of a row": (lambda: 1 / PM[:, :2].amax(1), torch.tensor([-torch.inf, torch.inf]), True),
     "the greatest of another row": (lambda: 1 / PM[:, 1:].amax(1), torch.tensor([torch.inf, -torch.inf]), False),
+    "no variance": (lambda: KS[2:].expand(4, 4).mT.var(1).sign(), torch.tensor([0.0, 1.0, 0.0, 1.0]), True),
+    "a variance": (lambda: KS[2:].reshape(2, 2).var(1).sign(), torch.tensor([0.0, 1.0]), False),
     "elu at NaN in a loop's vector part": (lambda: ELU(KS * torch.nan), KS * torch.nan, True),
 }
 
