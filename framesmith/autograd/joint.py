@@ -144,7 +144,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
             # what formulas compute of a region's values alone is computed again with them
             for node in nodes_after(recorder.graph, last):
                 regions = [n.meta["checkpoint"] for n in node.all_input_nodes if "checkpoint" in n.meta]
-                node.meta.update({"checkpoint": regions[0]} if regions else {})
+                node.meta.update({"checkpoint": regions[0]} if regions else {}, formula=True)
         if wanted is None and any(g is not None for g in grads):
             asked_for, grads = zip(*[(i, g) for i,  # type: ignore[assignment]
                                      g in zip(asked_for, grads) if g is not None])

@@ -69,8 +69,9 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     read = _read_by(late, grads)
     random = drawn(read)
     given = [n for n in results if isinstance(n, fx.Node)]  # type: ignore[union-attr]
-    kept = (kept_values(nodes, late, read, set(inputs), budget, _barred(joint, inputs, results),
-                        given) if recompute else read) | random
+    barred = _barred(joint, inputs, results)
+    kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
+                        _of_others(inputs, tangents, late, barred)) if recompute else read) | random
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     lay_out(nodes, set(extras) - random)
@@ -158,6 +159,22 @@ def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
     kept = {memory_of(a)[0] for n in regions
             for a in n.all_input_nodes if a.meta.get("checkpoint") != n.meta["checkpoint"]}
     return (given | _unsaved(joint, results)) - kept
+
+
+def _of_others(inputs: list[fx.Node], tangents: list[fx.Node], late: set[fx.Node],
+               barred: set[fx.Node]) -> set[fx.Node]:
+    """What a gradient reads that is computed of a tensor given which autograd keeps for gradients of other results
+    alone: the program may write that before the first."""
+    given = {n for n in inputs if n.meta.get("passing")} - barred
+    found: set[fx.Node] = set()
+    for tangent in tangents if given and len(tangents) > 1 else ():
+        own = descendants([tangent])
+        formulas = own | {n for n in ancestors(own, stop=late - own) - late if n.meta.get("formula")}
+        read = {a for n in formulas for a in n.all_input_nodes} - formulas - late
+        foreign = given - {memory_of(n)[0] for n in read}
+        found |= {n for n in ancestors(read) if n.op == "call_function" and memory_of(n)[0] is n
+                  and not foreign.isdisjoint(memory_of(a)[0] for a in n.all_input_nodes)}
+    return found
 
 
 def _unsaved(joint: Joint, results: Any) -> set[fx.Node]:

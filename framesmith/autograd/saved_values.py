@@ -42,11 +42,13 @@ _PRODUCTS: dict[Any, tuple[int, int]] = {
 
 
 def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node], budget: float = 1.0,
-                barred: Collection[fx.Node] = (), results: Collection[fx.Node] = ()) -> set[fx.Node]:
+                barred: Collection[fx.Node] = (), results: Collection[fx.Node] = (),
+                fixed: Collection[fx.Node] = ()) -> set[fx.Node]:
     """The values to keep of a joint graph: `late` depends on tangents and reads `read`. `budget` is the part, from 0 to
     1, of the bytes kept otherwise that may be kept; what is not kept is computed again. `barred`: what the program may
-    write before the backward; `results`: what it is given, which is in memory."""
-    problem = _Problem(nodes, late, read, inputs, barred, set(results))
+    write before the backward; `results`: what it is given, which is in memory; `fixed`: what is not
+    computed again."""
+    problem = _Problem(nodes, late, read, inputs, barred, set(results), fixed)
     kept = problem.solve(())
     if budget >= 1:
         return kept
@@ -64,15 +66,17 @@ def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], in
 
 class _Problem:
     def __init__(self, nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node],
-                 barred: Collection[fx.Node], results: set[fx.Node]) -> None:
+                 barred: Collection[fx.Node], results: set[fx.Node], fixed: Collection[fx.Node]) -> None:
         early = ancestors(read)
         self.nodes = [n for n in nodes if n in early]
         self.late, self.read, self.inputs, self.barred, self.results = late, read, inputs, barred, results
         self.prices = {n: self._price(n) for n in self.nodes}
+        self.fixed = {n for n in fixed if self.prices.get(n, FREE) < FREE}
 
     def solve(self, again: Collection[fx.Node]) -> set[fx.Node]:
         """The cheapest cut, if `again` may be computed again too."""
-        fixed = [n for n in self.nodes if n.op == "placeholder" or n not in again and self._stays(n, bool(again))]
+        fixed = [n for n in self.nodes if n.op == "placeholder" or n in self.fixed
+                 or n not in again and self._stays(n, bool(again))]
         cheap = set(self.nodes) - set(fixed)
         edges = [(arg, n) for n in cheap for arg in n.all_input_nodes]
         return cheapest_cut(self.prices, edges, fixed, self.read)

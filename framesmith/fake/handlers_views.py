@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, view
-from framesmith.fake.layout import geometry, infer_size, view_strides
+from framesmith.fake.layout import geometry, infer_size, meets_itself, view_strides
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.graph.traversal import ancestors, last_node
@@ -66,6 +66,8 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record a view of the storage's base, of which `as_strided` speaks, detached if the source is."""
     source, size, stride, offset = (*positional(func, args, kwargs), None)[:4]
+    if not isinstance(source, FakeTensor):  # asked whether a view is a leaf, autograd makes it again
+        raise Unsupported("a view of memory that was written by what has no gradient")
     offset = source.storage_offset() if offset is None else offset
     base, detached = source._alias, []
     while base.parent is not None:
@@ -74,7 +76,8 @@ def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
         base = base.parent
     if not is_dense(base.val.shape, base.val.stride()):
         raise Unsupported("as_strided of a tensor whose storage has gaps")
-    if source.numel() != base.val.numel() and rec.keeps_history and rec.keeps_history(source):
+    part = source.numel() != base.val.numel() or meets_itself(source)
+    if part and rec.keeps_history and rec.keeps_history(source):
         # what is not in the part has no gradient
         raise Unsupported("as_strided of a part of a tensor that requires grad")
     if base.storage.input is not None:

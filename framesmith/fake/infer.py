@@ -23,11 +23,12 @@ META = torch.device("meta")
 _ELSEWHERE = frozenset((
     *(getattr(torch.ops.aten, name).default for name in (
         "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd", "nonzero_static", "ormqr", "geqrf",
-        "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "huber_loss",
+        "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "huber_loss", "linalg_vector_norm",
     )),
     torch.ops.aten.histogram.bin_ct, torch.ops.aten.histogram.bins_tensor, torch.ops.aten.ldexp.Tensor,
 ))  # fmt: skip
-"""Operators without meta kernels, or whose meta kernels give results another layout or dtype than the CPU's do."""
+"""Operators without meta kernels, or whose meta kernels give results another layout, dtype or (norms of one element,
+before PyTorch 2.12) shape than the CPU's do."""
 _BAGS = torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default
 _LARGEST = 1 << 28
 

@@ -372,11 +372,13 @@ class Recorder:
         self.written.append((target, alias, target.node))
         target.node = node
         target.version = storage.version
-        if exact and target is not alias:
-            alias.node = fresh
-            if fresh.op != "placeholder" and "turn" not in fresh.meta:  # it is no other tensor's
+        if target is not alias:
+            own = fresh.op != "placeholder" and "turn" not in fresh.meta  # it is no other tensor's
+            if own:
                 fresh.meta["within"] = node
-                alias.version = storage.version
+            if exact:
+                alias.node = fresh
+                alias.version = storage.version if own else alias.version
 
     def laid_out(self, node: Node, val: FakeTensor) -> Node:
         """A copy of a node's value with the strides of `val`."""

@@ -80,8 +80,6 @@ for _scalar in SCALAR_OPS.values():
 
 
 _POWERS: dict[float, Callable[[Builder, Op], Op]] = {
-    0.5: lambda b, x: b.scalar("sqrt", x),
-    -0.5: lambda b, x: b.scalar("rsqrt", x),
     -1.0: lambda b, x: b.scalar("reciprocal", x),
     -2.0: lambda b, x: b.scalar("reciprocal", b.scalar("mul", x, x)),
     2.0: lambda b, x: b.scalar("mul", x, x),

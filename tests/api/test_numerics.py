@@ -22,6 +22,8 @@ def chains(x, y):
         "arithmetic": ((x * 1.7 + y) * x - y / 3).tanh() * x.sigmoid() + (x - y).exp() * 0.1,
         "numbers": torch.add(x + 0.7, y, alpha=0.3) % 0.7 - 1.7 ** x,
         "factors": x * torch.tensor(0.7) / torch.tensor(0.3) * y,
+        "logarithms": torch.xlogy(x, y.abs()) * 3 + torch.special.xlog1py(y, x.abs()) + torch.special.entr(x.abs()),
+        "whole quotients": torch.div(x, y, rounding_mode="trunc") + torch.div(x, 0.3, rounding_mode="trunc"),
         "powers": x ** 3 + y ** 2 - (x.abs() + 1) ** 0.5,
         "choices": torch.where(x + 0.1 > y, (x * 3).clamp(max=0.3), y / 7) + 1,
         "activations": F.silu(y) * F.leaky_relu(x) - F.hardswish(x * y),

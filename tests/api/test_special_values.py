@@ -198,6 +198,32 @@ def test_zeros_keep_their_sign_and_quotients_are_infinite(dtype: torch.dtype, co
             assert want.isnan().all() or torch.equal(got.signbit(), want.signbit())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("count", [1, 40])
+def test_functions_of_signed_zeros_and_infinities(dtype: torch.dtype, count: int) -> None:
+    def every(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        powers = x ** 0.5, x ** -0.5, x ** 1.5, x ** -1, x ** 3
+        return *powers, x.expm1(), x.log1p(), F.elu(x), F.selu(x), F.celu(x, 0.3), x.asinh(), x.erf(), x.tanh()
+
+    for number in (-0.0, 0.0, math.inf, -math.inf):
+        x = torch.full((count,), number, dtype=dtype)
+        for got, want in zip(framesmith.compile(every, fullgraph=True)(x), every(x), strict=True):
+            torch.testing.assert_close(got, want, equal_nan=True)
+            assert want.isnan().all() or torch.equal(got.signbit(), want.signbit())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (40,)], ids=str)
+def test_sums_begin_with_zero(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    def every(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide = x.sum(dtype=torch.float64), x.mean(dtype=torch.float64)
+        return x.sum(), x.sum(0), x.sum(-1, keepdim=True), x.mean(), x.mean(0), x.nansum(), x.prod(), *wide
+
+    x = torch.full(shape, -0.0, dtype=dtype)
+    for got, want in zip(framesmith.compile(every, fullgraph=True)(x), every(x), strict=True):
+        assert torch.equal(got.signbit(), want.signbit())
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("odd", [2.0, -0.1, math.nan])
 def test_losses_of_what_is_no_probability(odd: float, reduction: str) -> None:

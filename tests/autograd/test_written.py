@@ -464,4 +464,59 @@ def a_draw_by_the_shape_of_a_tensor_that_requires_grad(c):
     return y, error_of(lambda: y.sum().backward())
 
 
+@scenario
+def only_the_gradients_of_another_result_read_what_is_written(c):
+    def fn(x):
+        return x.asinh(), x.view(-1).expm1(), (x + 1).sin().exp()
+
+    a = leaf(3, 2)
+    first, second, third = c(fn)(a * 1)
+    x = a * 1
+    results = c(fn)(x)
+    with torch.no_grad():
+        x.zero_()
+    refused = [error_of(lambda y=y: torch.autograd.grad(y.sum(), a, retain_graph=True)) for y in results]
+    (first.sum() + third.sum()).backward(retain_graph=True)
+    (results[1] * second).sum().backward()
+    return a, results, refused
+
+
+@scenario(breaks=None)
+def autograd_makes_a_written_view_again(c):
+    def fn(x):
+        y = x.select(0, -1).real
+        z = torch.stack([y, y])
+        y.logical_not_()
+        return y, z * y
+
+    x = torch.randn(2, 3, dtype=torch.complex64, requires_grad=True)
+    results = c(fn)(x)
+    results[1].sum().backward()
+    return x, results
+
+
+@scenario(breaks=None)
+def a_value_kept_in_a_part_is_written(c):
+    def then(write):
+        def fn(x):
+            part = x[:, 1:]
+            part.sigmoid_()
+            write(x, part)
+            return x
+
+        y = c(fn)(leaf(3, 4) * 1)
+        return y, error_of(lambda: y.sum().backward())
+
+    return [then(lambda x, part: part[..., 0].add_(1)), then(lambda x, part: x.add_(1)),
+            then(lambda x, part: part.add_(1)), then(lambda x, part: part.sin())]
+
+
+@scenario(breaks=True)
+def as_strided_beyond_a_part_that_has_as_many_elements(c):
+    x = leaf(3, 4)
+    y = c(lambda x: x.expand(2, 3, 4).chunk(2, -1)[0].as_strided((2, 2), (1, 2)) * 2)(x * 1)
+    y.sum().backward()
+    return x, y
+
+
 test_written = scenario.test()

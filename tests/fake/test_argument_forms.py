@@ -3,6 +3,8 @@ refuses."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,6 +94,11 @@ REDUCTIONS = {
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions_of_nothing(name, shape, grad):
     check(REDUCTIONS[name], torch.randn(shape, requires_grad=grad))
+
+
+def test_complex_norms_of_one_element():
+    for order in (0, 1, 2, 3, math.inf):
+        check(lambda x, order=order: torch.linalg.vector_norm(x, order, -1), torch.randn(3, 1, dtype=torch.complex64))
 
 
 def test_the_core_checks_lengths():

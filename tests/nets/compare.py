@@ -42,7 +42,7 @@ def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0) -> s
     x, y = a.to(kind).reshape(-1), b.to(kind).reshape(-1)
     scale = torch.where(x.isfinite(), x.abs(), 0.0).max().item() if x.numel() else 0.0
     scale = max(scale, least)
-    room = TOLERANCES[a.dtype] * (x.abs() + 0.1 * scale) + 1e-30
+    room = torch.where(x.isfinite(), TOLERANCES[a.dtype] * (x.abs() + 0.1 * scale) + 1e-30, 0.0)
     if isinstance(exact, torch.Tensor) and exact.shape == a.shape:
         off = (exact.to(kind).reshape(-1) - x).abs()
         usual = torch.where(off <= 30 * room, off, 0.0)  # the rest are steps of the function

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,14 +25,16 @@ _BITS = 2.0
 _LANES = 256
 _INEXACT = """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid
 log_sigmoid erf erfc erfinv gelu silu mish softplus elu celu hardswish atan2 hypot pow reciprocal rsqrt lerp addcmul
-addcdiv logaddexp lgamma digamma"""
+addcdiv logaddexp lgamma digamma xlogy xlog1py entr"""
 _SUMS = """sum nansum mean var std var_mean prod cumsum cumprod logsumexp logcumsumexp norm vector_norm softmax
 log_softmax mm bmm addmm baddbmm addmv mv dot vdot convolution layer_norm batch_norm rms_norm group_norm avg_pool2d
 mse_loss scaled_dot_product_attention index_add scatter_add embedding_dense"""
 _EXACT = "hardtanh softshrink hardshrink threshold hardsigmoid leaky_relu"
 """Others that are one loop over elements, though their gradients are not said to be."""
 _KINDS = "inexact", "sum", "exact"
-_AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_)*|"
+_SPREADS = "var", "std", "var_mean", "std_mean"
+_EXTREMES = "min max amin amax aminmax"
+_AFFIXES = re.compile(r"^(_|native_|fused_|linalg_|mkldnn_|special_)*|"
                       r"(_backward|_backward_data|_forward|_overrideable|_math|_flash_attention_for_cpu|_for_cpu|_legit|_)*$")
 
 
@@ -39,6 +42,8 @@ def _kind(func: Any, args: Any) -> str:
     name = _AFFIXES.sub("", func.overloadpacket.__name__)
     if name in ("mul", "div") and any(isinstance(x, torch.Tensor) and x.is_complex() for x in args):
         return "inexact"
+    if name in _EXTREMES.split():
+        return "extreme"
     if name == "add" and not torch.is_grad_enabled():  # of the engine, over gradients that come together
         return "sum"
     kinds = ("inexact", _INEXACT), ("sum", _SUMS), ("exact", _EXACT)
@@ -67,16 +72,34 @@ class Rounded(TorchDispatchMode):
             if kind in ("inexact", "sum") and isinstance(result, torch.Tensor):
                 result.copy_(self._moved(result))
             return result
-        args = tree_map(_flushed, args) if kind in self.flushes else args
+        given, args = args, tree_map(_flushed, args) if kind in self.flushes else args
         args = tree_map(self._moved, args) if kind == "sum" else args
         if kind == "sum" and func.overloadpacket is torch.ops.aten.prod:
             args = self._reordered(*args), *args[1:]
         result = func(*args, **kwargs)
+        if kind == "sum" and func.overloadpacket.__name__ in _SPREADS:
+            result = tree_map(self._either, result, func(*given, **kwargs))
         if self.place is not None and isinstance(result, torch.Tensor) and kind in ("inexact", "exact"):
-            given = tree_map(lambda x: self.place(x, result.shape), args)
+            placed = tree_map(lambda x: self.place(x, result.shape), args)
             options = {k: v for k, v in kwargs.items() if k != "memory_format"}
-            result = result.copy_(func(*given, **options).reshape(-1)[:result.numel()].reshape(result.shape))
+            result = result.copy_(func(*placed, **options).reshape(-1)[:result.numel()].reshape(result.shape))
+        if kind == "extreme":
+            orders = [func(*tree_map(partial(_ordered, order), args), **kwargs) for order in (1, -1)]
+            return tree_map(self._one_of_two, result, *orders)
         return tree_map(self._moved, result) if kind == "inexact" else result
+
+    def _either(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Of equal numbers a mean may be one of them, or a bit off, as their count has it: so their variance is nothing
+        in some rows, and next to nothing in others."""
+        return torch.where(torch.rand(x.shape, generator=self.generator) < 0.5, x, y)
+
+    def _one_of_two(self, x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        """A zero that is the least or greatest of several: which of them hangs on their order and on the vectors that
+        they lie in, so that its sign is that of any."""
+        if not x.is_floating_point():
+            return x
+        chosen = torch.where(torch.rand(x.shape, generator=self.generator) < 0.5, low, -high)
+        return torch.where(x == 0, torch.zeros_like(x).copysign(chosen), x)
 
     def _reordered(self, x: torch.Tensor, dim: int | None = None, *_: Any) -> torch.Tensor:
         """The factors of a product in another order: which partial products are lost (too great, or too small) hangs
@@ -107,6 +130,13 @@ def _flushed(x: Any) -> Any:
     if not isinstance(x, torch.Tensor) or x.dtype not in (torch.float32, torch.bfloat16):
         return x
     return torch.empty_like(x).copy_(torch.where(x.abs() < torch.finfo(torch.float32).tiny, x * 0, x))
+
+
+def _ordered(order: int, x: Any) -> Any:
+    """A tensor of which zeros are ordered by their signs, or the other way round."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        return x
+    return torch.where(x == 0, torch.full_like(x, torch.finfo(x.dtype).tiny).copysign(x * order), x)
 
 
 def _strided(x: Any, shape: torch.Size) -> Any:

@@ -46,9 +46,11 @@ def gradient_of(fn):
     return torch.autograd.grad(fn(x).sum(), x)[0]
 
 
-ROOT = torch.zeros(4, requires_grad=True)
+ROOT = torch.zeros(3, requires_grad=True)
+AT_ROOT = lambda: torch.autograd.grad(ROOT.sqrt().softmax(0), ROOT, torch.linspace(0.5, 1.5, 3))[0]  # noqa: E731
 LOST = torch.tensor([1e-30, 1e-30, 1e30, 1e30, 1e30] * 2)
 Z = torch.complex(torch.linspace(1, 2, 4), torch.linspace(2, 1, 4))
+PM = torch.tensor([[0.0, -0.0, -0.0], [-0.0, 0.0, 0.0]])
 ELU = partial(torch.ops.aten.elu_backward, torch.ones(6), 1, 1, 1, False)
 ROUNDED = {
     "the greatest of equal angles": (lambda: torch.atan2(KS, KS).argmax(), torch.tensor(3), True),
@@ -63,11 +65,17 @@ ROUNDED = {
     "what is too small": (lambda: torch.full((4,), 1e-40).sign(), torch.zeros(4), True),
     "an angle of what is too small": (lambda: torch.full((4,), 1e-40).atan2(KS[:1] * 0 + 1e-40), torch.zeros(4), True),
     "what is small": (lambda: torch.full((4,), 1e-37).sign(), torch.zeros(4), False),
-    "nothing times infinity, or less than nothing": (
-        lambda: torch.autograd.grad(ROOT.sqrt().softmax(0), ROOT, torch.linspace(0.5, 1.5, 4))[0], -INF, True),
+    "nothing times infinity, or less than nothing": (AT_ROOT, torch.tensor([-torch.inf, -torch.inf, torch.inf]), True),
+    "less than nothing times infinity": (AT_ROOT, torch.tensor([torch.inf, torch.nan, torch.inf]), False),
     "partial products that are lost": (lambda: LOST.prod(), torch.tensor(torch.inf), True),
     "a product that is not lost": (lambda: KS[3:].prod(), torch.tensor(3.0), False),
     "quotients of complex numbers": (lambda: (Z / Z).imag, torch.full((4,), 1e-8), True),
+    "the least of two zeros": (lambda: 1 / PM.min(), torch.tensor(torch.inf), True),
+    "the least of equal zeros": (lambda: 1 / PM[:1, 1:].min(), torch.tensor(torch.inf), False),
+    "the greatest of a row": (lambda: 1 / PM[:, :2].amax(1), torch.tensor([-torch.inf, torch.inf]), True),
+    "the greatest of another row": (lambda: 1 / PM[:, 1:].amax(1), torch.tensor([torch.inf, -torch.inf]), False),
+    "no variance": (lambda: KS[2:].expand(4, 4).mT.var(1).sign(), torch.tensor([0.0, 1.0, 0.0, 1.0]), True),
+    "a variance": (lambda: KS[2:].reshape(2, 2).var(1).sign(), torch.tensor([0.0, 1.0]), False),
     "elu at NaN in a loop's vector part": (lambda: ELU(KS * torch.nan), KS * torch.nan, True),
 }
 
@@ -76,6 +84,12 @@ ROUNDED = {
 def test_last_bits_of_eager(name):
     run, found, excused = ROUNDED[name]
     assert is_rounding(run(), found, roundings(run), partial(apart, exact=None)) is excused
+
+
+def test_infinities_leave_no_room():
+    x, lost = torch.tensor([torch.inf, 2.0]), torch.tensor([torch.inf, 2.1])
+    for y in torch.tensor([1.0, 2.0]), -x, lost, torch.tensor([torch.nan, 2.0]):
+        assert apart(x, y, None) and apart(x, y, torch.tensor([1.0, 2.0]).double()) and apart(y, x, None)
 
 
 def test_last_bits_lie_as_what_they_are_of():

@@ -34,7 +34,7 @@ FN vf expm1(vf x) {
   vf n;
   const vf c = FS_EXP_CLAMP(x, -20.0f, 89.0f), r = reduce_exp(c, n), e = (exp_tail(r) * r) * r + r,
            s = bits<vf>((FS_CVT(n, vi) + 126) << 23);
-  return 2.0f * (e * s + (s - 0.5f));
+  return copysign(2.0f * (e * s + (s - 0.5f)), x);  // of zeros, too
 }
 FN vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-x)); }
 FN vf tanh(vf x) {  // t = e^2|x| - 1; tanh |x| = t / (t + 2)
@@ -102,7 +102,7 @@ FN vf log10(vf x) {
 FN vf log1p(vf x) {  // with u = 1 + x rounded: log u + (x - (u - 1)) / u
   const vf u = 1.0f + x, d = u - 1.0f;
   const vf c = (x - d) / u, r = log(u) + c;
-  return ((x > -1.0f) & (x < __builtin_inff())) ? r : log(u);
+  return ((x > -1.0f) & (x < __builtin_inff())) ? copysign(r, x) : log(u);
 }
 
 // ---- SLEEF

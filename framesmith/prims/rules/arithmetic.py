@@ -12,7 +12,7 @@ from framesmith.prims.core import Prim, table
 from framesmith.prims.promotion import BOOL, FLOAT, INTEGER, category, floating, result_dtype
 from framesmith.prims.registry import decomposes, decomposes_named, rules
 from framesmith.prims.scalars import SCALAR_OPS
-from framesmith.util.precision import compute_dtype
+from framesmith.util.precision import HALF, compute_dtype
 
 aten = torch.ops.aten
 
@@ -187,6 +187,8 @@ def div(b: Builder, x: Any, y: Any) -> Value:
 def div_mode(b: Builder, x: Any, y: Any, *, rounding_mode: str | None) -> Any:
     if rounding_mode is None:
         return div(b, x, y)
+    if rounding_mode == "trunc" and b.rounding and type(y) is Value and y.ndim and result_dtype(x, y) in HALF:
+        return b.trunc(b.rounded(div(b, x, y)))  # as eager's kernel for two tensors
     return _whole_quotient(b, "floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
 
 
@@ -240,7 +242,8 @@ def pow_scalar(b: Builder, x: Value, exponent: Any) -> Any:
     if dtype is torch.bfloat16 and exponent in _AFTER_SQUARE:
         wide = b.wide(x)
         return b.convert(_AFTER_SQUARE[exponent](b, b.halfway(wide * wide, dtype), wide), dtype)
-    short = _POWERS.get(exponent) or (_FLOAT_POWERS.get(exponent) if rank == FLOAT else None)
+    roots = rank == FLOAT and (dtype is not torch.float16 or x.device.type != "cpu")  # there pow(-0.0, 0.5) is 0.0
+    short = _POWERS.get(exponent) or (_FLOAT_POWERS.get(exponent) if roots else None)
     if short is not None:
         return b.convert(short(b, b.wide(x)), dtype)
     if rank == INTEGER and exponent < 0:
@@ -268,13 +271,17 @@ def _log_product(b: Builder, x: Any, y: Any, log: Any) -> Value:
     x, y = b.promote_float(x, y)
     like = x if type(x) is Value else y
     x, y = b.tensor(x, like), b.tensor(y, like)
-    return b.where(b.isnan(y), math.nan, b.where(b.eq(x, 0.0), 0.0, x * log(y)))
+    return b.where(b.isnan(y), math.nan, b.where(b.eq(x, 0.0), 0.0, _times_log(b, x, y, log)))
+
+
+def _times_log(b: Builder, x: Value, y: Value, log: Any) -> Value:
+    return b.convert(b.wide(x) * b.halfway(log(b.wide(y)), x.dtype), x.dtype)
 
 
 @decomposes(aten.special_entr.default)
 def entr(b: Builder, x: Value) -> Value:
     x = b.convert(x, floating(x.dtype))
-    out = b.where(b.eq(x, 0.0), 0.0, b.where(x > 0.0, b.neg(x * b.log(x)), -math.inf))
+    out = b.where(b.eq(x, 0.0), 0.0, b.where(x > 0.0, b.neg(_times_log(b, x, x, b.log)), -math.inf))
     return b.where(b.isnan(x), x, out)
 
 

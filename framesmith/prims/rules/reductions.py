@@ -54,6 +54,8 @@ def _total(b: Builder, x: Value, dim: Any, keepdim: bool, dtype: Any, numbers: s
            truths: str = "any") -> Value:
     """A sum (or product) in `dtype`; that of truth values is one."""
     x = b.convert(x, _sum_dtype(x, dtype))
+    if numbers == "sum" and not x.ndim and category(x.dtype) == FLOAT:
+        return x + 0.0  # sums begin with zero: that of -0.0 is 0.0
     return b.emit(table[truths if x.dtype is torch.bool else numbers],  # type: ignore[no-any-return]
                   (x, dims_of(x, dim), keepdim))
 
@@ -86,7 +88,7 @@ def mean(b: Builder, x: Value, dim: Any, keepdim: bool = False, *, dtype: Any = 
     dims = dims_of(x, dim)
     if category(out) != FLOAT:
         return NotImplemented
-    total = b.sum(b.wide(b.convert(x, out)), dims, keepdim)
+    total = _total(b, b.wide(b.convert(x, out)), dims, keepdim, None)
     return b.convert(divided(b, total, count_of(x, dims)), out)
 
 
