@@ -135,12 +135,13 @@ def _one_of_several(view: torch.Tensor) -> torch.Tensor:
 def _is_made_again(fake: FakeTensor) -> bool:
     """Return whether a view has what a back end that computes the view alone would not give: it begins behind what it
     views, it is lazily conjugated or negated, its elements share memory, so that autograd takes a write to a part of
-    it back to what it views, or it is a part of memory that `as_strided` and the storage itself show as a whole."""
+    it back to what it views, it is one of several that a call gave, which autograd does not let be written, or it is a
+    part of memory that `as_strided` and the storage itself show as a whole."""
     if fake._alias.parent is None:
         return False
     whole = fake._alias.root.val
     return (whole.storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg() or meets_itself(fake)
-            or fake.numel() * fake.itemsize != whole.numel() * whole.itemsize)
+            or fake._alias.several or fake.numel() * fake.itemsize != whole.numel() * whole.itemsize)
 
 
 __all__ = ["Views", "call_in_mode", "settle"]

@@ -203,9 +203,11 @@ def test_zeros_keep_their_sign_and_quotients_are_infinite(dtype: torch.dtype, co
 def test_functions_of_signed_zeros_and_infinities(dtype: torch.dtype, count: int) -> None:
     def every(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         powers = x ** 0.5, x ** -0.5, x ** 1.5, x ** -1, x ** 3
-        return *powers, x.expm1(), x.log1p(), F.elu(x), F.selu(x), F.celu(x, 0.3), x.asinh(), x.erf(), x.tanh()
+        far = x.asinh(), x.acosh()
+        return *powers, *far, x.expm1(), x.log1p(), F.elu(x), F.selu(x), F.celu(x, 0.3), x.erf(), x.tanh()
 
-    for number in (-0.0, 0.0, math.inf, -math.inf):
+    most = torch.finfo(dtype).max
+    for number in (-0.0, 0.0, math.inf, -math.inf, most, -most):
         x = torch.full((count,), number, dtype=dtype)
         for got, want in zip(framesmith.compile(every, fullgraph=True)(x), every(x), strict=True):
             torch.testing.assert_close(got, want, equal_nan=True)

@@ -519,4 +519,16 @@ def as_strided_beyond_a_part_that_has_as_many_elements(c):
     return x, y
 
 
+@scenario(breaks=True)
+def the_only_one_of_several_views_is_written(c):
+    def fn(x):
+        y = (x * 1).chunk(2, 1)[0]
+        z = y.sum()
+        y.logical_not_()
+        return y, z
+
+    y, z = c(fn)(leaf(4, 1))
+    return z, error_of(lambda: y.grad_fn), error_of(lambda: y.sum().backward())
+
+
 test_written = scenario.test()

@@ -214,6 +214,42 @@ def reads_unseen_writes(run: Callable[[], Any]) -> bool:
     return any(written)
 
 
+class Leftovers(TorchDispatchMode):
+    """Finds whether `as_strided` reads memory of a result that is larger than the result: what an operator left there
+    (`mse_loss` the squares that it has the mean of) is none of the program's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.larger: dict[int, Any] = {}
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {_storage(x)._cdata for x in tree_leaves((args, kwargs)) if _has_memory(x)}
+        self.found |= func is torch.ops.aten.as_strided.default and not given.isdisjoint(self.larger)
+        result = func(*args, **(kwargs or {}))
+        for x in filter(_has_memory, tree_leaves(result)):
+            size = x.numel() and 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+            if _storage(x)._cdata not in given and _storage(x).nbytes() > size * x.itemsize:
+                self.larger[_storage(x)._cdata] = _storage(x)
+        return result
+
+
+def _has_memory(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.layout == torch.strided and _has_numbers(x)
+
+
+def _storage(x: torch.Tensor) -> Any:
+    return x.untyped_storage()
+
+
+def reads_leftovers(run: Callable[[], Any]) -> bool:
+    """Whether a run reads what an operator left behind its result."""
+    mode = Leftovers()
+    with mode:
+        run()
+    return mode.found
+
+
 def is_exact(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
     """Whether `b` is, wherever it differs from eager's `a`, what a run in float64 gives."""
     if not isinstance(exact, torch.Tensor) or (a.dtype, a.shape) != (b.dtype, b.shape) or a.shape != exact.shape:

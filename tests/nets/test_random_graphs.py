@@ -10,7 +10,7 @@ from tests.fuzz.pool import run_all
 from tests.nets.compare import apart
 from tests.nets.random_graphs import judge
 from tests.nets.random_graphs_writer import write
-from tests.nets.rounding import is_exact, is_rounding, overflows, reads_unseen_writes, roundings
+from tests.nets.rounding import is_exact, is_rounding, overflows, reads_leftovers, reads_unseen_writes, roundings
 
 
 @pytest.mark.forks
@@ -106,6 +106,14 @@ def test_what_overflows_within():
 def test_what_a_run_in_float64_gives():
     x = torch.tensor([1e-30, 1e-30, torch.inf])
     assert [is_exact(x.prod(), torch.tensor(y), x.double().prod()) for y in (torch.inf, 1.0)] == [True, False]
+
+
+def test_what_operators_leave():
+    def run(loss):
+        loss(torch.ones(2, 3), torch.zeros(2, 3)).as_strided((1,), (1,))
+
+    assert [reads_leftovers(partial(run, f)) for f in (F.mse_loss, torch.dist, lambda x, y: x[:, 1])] == [True, False,
+                                                                                                          False]
 
 
 def test_unseen_writes():

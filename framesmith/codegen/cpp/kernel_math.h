@@ -149,7 +149,20 @@ FS_LIB1F(atan, _u10) FS_LIB1F(sinh, _u10) FS_LIB1F(cosh, _u10) FS_LIB1F(atanh, _
 FS_LIB1F(erfc, _u15) FS_LIB1F(lgamma, _u10)
 FS_LIB2(pow, _u10) FS_LIB2(atan2, _u10) FS_LIB2(hypot, _u05) FS_LIB2(nextafter, ) FS_LIB2(fmod, )
 #if defined(FS_SLEEF)
-FS_LIB1(asinh, _u10) FS_LIB1(acosh, _u10)  // SLEEF's overflow far out, where the function is log 2|x|
+// SLEEF's overflow far out, where the function is log 2|x|
+extern "C" vf FS_SLEEF(asinh, _u10)(vf);
+extern "C" vf FS_SLEEF(acosh, _u10)(vf);
+extern "C" hd FS_SLEEF_D(asinh, _u10)(hd);
+extern "C" hd FS_SLEEF_D(acosh, _u10)(hd);
+FN hd log_twice(hd x) { return FS_SLEEF_D(log, _u10)(x) + 0.69314718055994531; }
+FN hd asinh_half(hd x) {
+  return x > 1e150 ? log_twice(x) : x < -1e150 ? -log_twice(-x) : FS_SLEEF_D(asinh, _u10)(x);
+}
+FN hd acosh_half(hd x) { return x > 1e150 ? log_twice(x) : FS_SLEEF_D(acosh, _u10)(x); }
+FN vd asinh(vd x) { return {asinh_half(x.a), asinh_half(x.b)}; }
+FN vd acosh(vd x) { return {acosh_half(x.a), acosh_half(x.b)}; }
+FN double asinh(double x) { return __builtin_asinh(x); }
+FN double acosh(double x) { return __builtin_acosh(x); }
 FN vf far_out(vf x, vf near) { return abs(x) > 1e18f ? log(abs(x)) + 0.693147181f : near; }
 FN vf asinh(vf x) { return copysign(far_out(x, abs(FS_SLEEF(asinh, _u10)(x))), x); }
 FN vf acosh(vf x) { return where(lt(x, splat(1.0f)), splat(__builtin_nanf("")), far_out(x, FS_SLEEF(acosh, _u10)(x))); }
