@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from benchmarks import dynamic
 from benchmarks import table as tables
 from benchmarks.breadth import report
 from benchmarks.document import operators, package, summary
@@ -126,6 +127,11 @@ def _capture_cost() -> str:
     return _paragraphs(about, table(["", *figures, "aim"], rows))
 
 
+def _dynamic() -> str:
+    results = saved("dynamic-cpu")
+    return _paragraphs(_about(results), table(*dynamic.rows_of(results)))
+
+
 _SUITE = {
     "tests": "tests", "captured": "captured", "run again": "hits", "broke": "broke", "refused": "refused",
     "faults": "faults",
@@ -175,6 +181,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "breadth transformers": partial(_breadth, "breadth-transformers"),
     "breadth timm": partial(_breadth, "breadth-timm-eager"),
     "capture cost": _capture_cost,
+    "dynamic sizes": _dynamic,
     "cpython suite": _cpython,
     "fuzz": _fuzz,
     "reliability": lambda: reliability.table(reliability.rows()),

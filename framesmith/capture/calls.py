@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from framesmith.symbolic.env import ShapeEnv
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import trackers as t
@@ -20,6 +21,7 @@ from .binding import bind
 from .break_points import Stop, choose_stop
 from .bytecode import decoded
 from .class_making import builtin_part
+from .dynamic_sizes import fixed
 from .frame import Frame
 from .overrides import is_overridable
 from .policy import pure_method, refused_function, runs_whole
@@ -42,6 +44,7 @@ class Calls:
     """The part of the session that calls things."""
 
     frames: list[Frame]
+    shapes: ShapeEnv
     steps: int
     cleaning: list[tuple[t.Generator, Stop | None]]
     made: Callable[..., t.Tracker]
@@ -61,7 +64,9 @@ class Calls:
 
     # --- errors and folding -------------------------------------------------------------------------------------------
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        """`fn` run for real; what it raises, the captured program raises."""
+        """`fn` run for real, where sizes that vary are fixed; what it raises, the captured program raises."""
+        if self.shapes.symbols:
+            args, kwargs = fixed(args), fixed(kwargs)
         try:
             return fn(*args, **kwargs) if kwargs else fn(*args)
         except (FramesmithError, t.CapturedError):

@@ -19,6 +19,9 @@ from .sources import Guard, Source
 
 _SYMBOL = re.compile(r"\bs\d+\b")
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SYMBOLIC = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
 Place = tuple[Source, str, int]
 """Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension."""
 
@@ -50,7 +53,9 @@ class Sizes:
     def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
         """The shape of an input with a symbol for each size that varies; None if there is none."""
         dynamic = self.dynamic
-        if dynamic is None or not (dims := dynamic.dims(source, value)):
+        if dynamic is None or type(value) not in _PLAIN or not (dims := dynamic.dims(source, value)):
+            return None
+        if strides_like(value, tuple(value.shape)) != value.stride():  # a dimension of one element has any stride
             return None
         dynamic.made = True
         env = self.shapes
@@ -87,6 +92,19 @@ def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:
     return tuple([n if type(n) is int else None for n in sizes])
 
 
+def fixed(value: Any) -> Any:
+    """`value` with the present number for each `torch.SymInt`, `SymFloat` and `SymBool`, which is assumed from then on,
+    also within tuples, lists, dicts and slices."""
+    kind = type(value)
+    if kind in _SYMBOLIC:
+        return _SYMBOLIC[kind](value)
+    if kind in (tuple, list, torch.Size):
+        return kind([fixed(v) for v in value])
+    if kind is dict:
+        return {k: fixed(v) for k, v in value.items()}
+    return slice(fixed(value.start), fixed(value.stop), fixed(value.step)) if kind is slice else value
+
+
 def size_text(rebuilder: Any, value: Any) -> str:
     """A value as an expression of residual code. A `torch.SymInt`, `SymBool` or `SymFloat`, also in tuples and lists,
     is an expression over sizes of inputs."""
@@ -94,7 +112,7 @@ def size_text(rebuilder: Any, value: Any) -> str:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return "".join(["(", *(f"{size_text(rebuilder, n)}, " for n in value), ")"])
-    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if type(value) not in _SYMBOLIC:
         return str(rebuilder.hold(value))
     e = value.node.expr
     if isinstance(e, Expr) and "m" not in e.text:  # a name like `max` may be the program's own

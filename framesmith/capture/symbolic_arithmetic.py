@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from framesmith.fake.dynamic_scalars import Number
+from framesmith.symbolic.node import SymNode
 from framesmith.util.errors import DataDependent
 
 from . import data
 from . import trackers as t
+from .dynamic_sizes import fixed
 from .origins import forgetter, is_continuation, origin
 from .run_time_indices import indexed, selected
 from .trackers.symbolic_number import is_symbolic
@@ -117,7 +119,15 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
     if not kwargs.keys().isdisjoint(_SCALARS):
         kwargs = {k: data.number(tracer, v) or v if k in _SCALARS and isinstance(v, t.Tensor) else v for k,
                   v in kwargs.items()}
-    return fn, [take(tracer, a) for a in args], {k: take(tracer, v) for k, v in kwargs.items()}
+    real, named = [take(tracer, a) for a in args], {k: take(tracer, v) for k, v in kwargs.items()}
+    if any(isinstance(a, t.Tensor) for a in args):
+        real, named = [_of_sizes(v) for v in real], {k: _of_sizes(v) for k, v in named.items()}
+    return fn, real, named
+
+
+def _of_sizes(value: Any) -> Any:
+    """What an operator takes: of sizes that vary, integers; a float that is computed of them is fixed."""
+    return fixed(value) if type(value) is torch.SymFloat and type(value.node) is SymNode else value
 
 
 _locals: dict[int, tuple[weakref.ref[CodeType], set[str]]] = {}

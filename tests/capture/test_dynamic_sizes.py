@@ -32,10 +32,14 @@ def captures(monkeypatch):
 
 
 def alike(got, want):
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    for g, w in zip(got, want) if isinstance(want, tuple) else [(got, want)]:
+    if not isinstance(want, tuple | list):
+        got, want = [got], [want]
+    for g, w in zip(got, want, strict=True):
         if isinstance(w, torch.Tensor):
-            assert g.stride() == w.stride() and g.dtype == w.dtype
+            torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+            assert g.stride() == w.stride()
+        else:
+            assert type(g) is type(w) and g == w
 
 
 ROWS, WEIGHT, TABLE = torch.randn(64, 8), torch.randn(6, 8), torch.arange(512)
@@ -67,6 +71,65 @@ def test_the_second_size_makes_a_variant_for_all(name, captures):
         x = torch.randn(n, 8)
         alike(compiled(x), program(x))
     assert captures == ["<lambda>"] * 2
+
+
+FIXING = {
+    "text": lambda x: (x * 2, f"n={x.shape[0]:03d}", str(x.shape[0]), repr(x.shape), "%d" % (x.shape[0],)),  # noqa: UP031
+    "containers": lambda x: (x * 2, {x.shape[0]: 1}, [0] * x.shape[0], hash(x.shape[0]), sorted([7, x.shape[0]])),
+    "numbers": lambda x: (x * x.shape[0] ** 0.5, round(x.shape[0] / 3), int(x.shape[0] * 0.7), divmod(x.shape[0], 3)),
+    "methods": lambda x: (x * 2, x.shape[0].bit_length(), type(x.shape[0]), float(x.shape[0])),
+    "loops": lambda x: sum([x[i] for i in range(x.shape[0])]),
+    "data": lambda x: x + torch.tensor([x.shape[0], 2.0])[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+@pytest.mark.parametrize("name", FIXING)
+def test_what_needs_the_number_assumes_it(name):
+    program = FIXING[name]
+    compiled = framesmith.compile(program)
+    for n in (6, 8, 9, 12, 6):
+        x = torch.randn(n, 4)
+        alike(compiled(x), program(x))
+
+
+def test_a_dimension_of_one_element_may_lie_anywhere(captures):
+    def program(x):
+        return x.transpose(0, 1), x * 2
+
+    compiled = framesmith.compile(program)
+    for n in (3, 5, 9):
+        for x in (torch.randn(1, n), torch.randn(n, 1).t(), torch.randn(n)[None], torch.randn(4, n)[:1]):
+            alike(compiled(x), program(x))
+            before = len(captures)
+            alike(compiled(x), program(x))
+            assert len(captures) == before
+
+
+class Logged(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        seen.append(getattr(func, "__name__", str(func)))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+seen = []
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+def test_classes_of_the_programs_are_asked_as_in_eager():
+    def program(x):
+        return x * 2
+
+    compiled = framesmith.compile(program)
+    for n in (3, 5, 9):
+        x = torch.ones(n).as_subclass(Logged)
+        seen.clear()
+        program(x)
+        want = list(seen)
+        seen.clear()
+        compiled(x)
+        assert seen == want
 
 
 def test_all_sizes_that_changed_vary_from_then_on(captures):
