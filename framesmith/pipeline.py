@@ -31,7 +31,7 @@ from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
-from framesmith.graph.symbols import close_guards
+from framesmith.graph.symbols import close_guards, varying_convolutions
 from framesmith.loops.ir import SizeOf
 from framesmith.loops.nest import LoopGraph, graph_text
 from framesmith.loops.text import operators_by_place, program_text
@@ -64,6 +64,7 @@ from framesmith.runtime.recorder import record
 from framesmith.runtime.toolchain import Toolchain
 from framesmith.targets import TARGETS, Target
 from framesmith.util import log
+from framesmith.util.errors import CompileError
 from framesmith.util.stack import user_frame
 from framesmith.util.timing import stage
 
@@ -165,6 +166,9 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
     cache = Cache(config.cache_dir, config.cache)
     toolchain = cache.toolchain(config.compiler, config.compiler_flags)
     device = main_device(graph)
+    if config.dynamic is None and device.type == "cpu" and varying_convolutions(graph):
+        raise CompileError("convolutions have a layout and packed weights for each size alone, so that they are no "
+                           "slower than eager's")
     target = TARGETS[device.type](config, toolchain, cache, device)
     with stage("rewrite"):
         frozen = _rewrite(graph, config, target)

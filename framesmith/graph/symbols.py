@@ -10,6 +10,9 @@ from torch import fx
 from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.node import env_of, expr_of
 
+_CONVOLUTIONS = frozenset(
+    getattr(torch.ops.aten, name).default for name in ("convolution", "conv1d", "conv2d", "conv3d"))
+
 
 def symbols_of(nodes: Iterable[fx.Node]) -> set[Symbol]:
     """The symbols in the sizes of the nodes' values."""
@@ -24,6 +27,12 @@ def size_sources(graph: fx.Graph) -> dict[Symbol, tuple[int, int]]:
             if isinstance(symbol := expr_of(size), Symbol):
                 found.setdefault(symbol, (place, dim))
     return found
+
+
+def varying_convolutions(graph: fx.Graph) -> bool:
+    """Return whether a convolution reads images of sizes that vary."""
+    return any(type(n) is not int for node in graph.nodes if node.target in _CONVOLUTIONS
+               for n in _sizes(node.args[0]))
 
 
 def close_guards(graph: fx.Graph) -> None:
