@@ -110,12 +110,12 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
     torch.manual_seed(0)
     model, sizes = case.build().eval(), case.sizes(random.Random(0))
-    captured: list[float] = []
+    captured: list[str] = []
     capture = compiler.convert_frame
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        captured.append(0.0)
-        return capture(*args, **kwargs)
+    def counted(code: Any, *args: Any, **kwargs: Any) -> Any:
+        captured.append(code.co_qualname)
+        return capture(code, *args, **kwargs)
 
     compiler.convert_frame = counted
     try:

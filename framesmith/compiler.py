@@ -30,7 +30,7 @@ from framesmith.autograd.node import Differentiable
 from framesmith.backends import BACKENDS, NATIVE, Compiled, PendingGraph, begin_ahead, begin_native, run_user
 from framesmith.capture.dynamic_sizes import DynamicSizes
 from framesmith.capture.entry import Break, Captured, CompileFn, UserError, convert_frame
-from framesmith.capture.guards import GuardTree, Miss, compile_guards, resized_tensors, why_missed
+from framesmith.capture.guards import GuardTree, Miss, compile_guards, namespaces, resized_tensors, why_missed
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
@@ -150,9 +150,7 @@ class CodeState:
 
 def _takes(entry: _C.Entry, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:
     """Return whether the entry's guards hold for a call."""
-    cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
-    frame = f_locals, func.__globals__, func.__builtins__, cells  # type: ignore[attr-defined]
-    return entry.tree.check(*frame) is not None
+    return entry.tree.check(*namespaces(code, func, f_locals)) is not None
 
 
 class FrameCompiler:
@@ -541,8 +539,7 @@ def _instance(f_locals: dict[str, Any]) -> nn.Module | None:
 def _wants_grad(seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> bool:
     """Return whether a tensor that forbade compilation before still requires grad."""
     for tree in seen.training:
-        cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
-        found = tree.check(f_locals, func.__globals__, func.__builtins__, cells)  # type: ignore[attr-defined]
+        found = tree.check(*namespaces(code, func, f_locals))
         if found is not None and isinstance(found[0], torch.Tensor) and found[0].requires_grad:
             return True
     return False

@@ -167,8 +167,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
     toolchain = cache.toolchain(config.compiler, config.compiler_flags)
     device = main_device(graph)
     if config.dynamic is None and device.type == "cpu" and varying_convolutions(graph):
-        raise CompileError("convolutions have a layout and packed weights for each size alone, so that they are no "
-                           "slower than eager's")
+        raise CompileError("convolutions are laid out and packed for fixed sizes alone, and slower without")
     target = TARGETS[device.type](config, toolchain, cache, device)
     with stage("rewrite"):
         frozen = _rewrite(graph, config, target)

@@ -55,3 +55,19 @@ def compiler_in_path(monkeypatch):
     if named := os.environ.get("CXX"):
         monkeypatch.delenv("CXX")
         monkeypatch.setenv("PATH", f"{Path(named).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """The qualified names of what was captured."""
+    from framesmith import compiler  # tests of the import find the package not imported yet
+
+    seen = []
+    real = compiler.convert_frame
+
+    def counting(code, *args, **kwargs):
+        seen.append(code.co_qualname)
+        return real(code, *args, **kwargs)
+
+    monkeypatch.setattr(compiler, "convert_frame", counting)
+    return seen

@@ -21,7 +21,7 @@ from .binding import bind
 from .break_points import Stop, choose_stop
 from .bytecode import decoded
 from .class_making import builtin_part
-from .dynamic_sizes import fixed
+from .dynamic_sizes import specialised
 from .frame import Frame
 from .overrides import is_overridable
 from .policy import pure_method, refused_function, runs_whole
@@ -66,7 +66,7 @@ class Calls:
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """`fn` run for real, where sizes that vary are fixed; what it raises, the captured program raises."""
         if self.shapes.symbols:
-            args, kwargs = fixed(args), fixed(kwargs)
+            args, kwargs = specialised(args), specialised(kwargs)
         try:
             return fn(*args, **kwargs) if kwargs else fn(*args)
         except (FramesmithError, t.CapturedError):

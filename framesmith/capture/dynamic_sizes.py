@@ -92,17 +92,17 @@ def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:
     return tuple([n if type(n) is int else None for n in sizes])
 
 
-def fixed(value: Any) -> Any:
+def specialised(value: Any) -> Any:
     """`value` with the present number for each `torch.SymInt`, `SymFloat` and `SymBool`, which is assumed from then on,
     also within tuples, lists, dicts and slices."""
     kind = type(value)
     if kind in _SYMBOLIC:
         return _SYMBOLIC[kind](value)
     if kind in (tuple, list, torch.Size):
-        return kind([fixed(v) for v in value])
+        return kind([specialised(v) for v in value])
     if kind is dict:
-        return {k: fixed(v) for k, v in value.items()}
-    return slice(fixed(value.start), fixed(value.stop), fixed(value.step)) if kind is slice else value
+        return {k: specialised(v) for k, v in value.items()}
+    return slice(specialised(value.start), specialised(value.stop), specialised(value.step)) if kind is slice else value
 
 
 def size_text(rebuilder: Any, value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import trackers as t
-from .dynamic_sizes import fixed
+from .dynamic_sizes import specialised
 from .sources import MISSING
 
 
@@ -105,7 +105,7 @@ class Showing:
 
     def shown(self, v: t.Tracker) -> Any:
         """A real object with the text of `v`."""
-        return fixed(v.real(self)) if v.constant or isinstance(v, (t.Static, t.Sym)) else stand_in(self, v)
+        return specialised(v.real(self)) if v.constant or isinstance(v, (t.Static, t.Sym)) else stand_in(self, v)
 
     def shown_container(self, v: t.Tracker, settled: bool = True) -> Any:
         """A real container of stand-ins (`settled`: of which only the repr matters); others as they are."""

@@ -298,7 +298,7 @@ def compile_guards(
 
 def why_missed(entries: Iterable[Any], code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[Miss]:
     """For each of some variants of `code`: the guard that fails for this call."""
-    missed = [tree.miss(*_frame(code, func, f_locals)) for tree in _trees(entries)]
+    missed = [tree.miss(*namespaces(code, func, f_locals)) for tree in _trees(entries)]
     return [miss for miss in missed if miss is not None]
 
 
@@ -308,7 +308,7 @@ def resized_tensors(entries: Iterable[Any], code: CodeType, func: FunctionType,
     which dimensions."""
     found: dict[str, frozenset[int]] = {}
     for tree in _trees(entries):
-        for path, dims in tree.resized(*_frame(code, func, f_locals)):
+        for path, dims in tree.resized(*namespaces(code, func, f_locals)):
             found[path] = found.get(path, frozenset()) | dims
     return found
 
@@ -317,6 +317,7 @@ def _trees(entries: Iterable[Any]) -> list[GuardTree]:
     return [entry.tree for entry in entries if isinstance(entry.tree, GuardTree)]
 
 
-def _frame(code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> tuple[Any, ...]:
+def namespaces(code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> tuple[Any, ...]:
+    """What a guard tree is checked on for a call of `func`: locals, globals, builtins and cells by name."""
     cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
     return f_locals, func.__globals__, func.__builtins__, cells  # type: ignore[attr-defined]

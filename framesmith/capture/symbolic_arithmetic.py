@@ -17,7 +17,7 @@ from framesmith.util.errors import DataDependent
 
 from . import data
 from . import trackers as t
-from .dynamic_sizes import fixed
+from .dynamic_sizes import specialised
 from .origins import forgetter, is_continuation, origin
 from .run_time_indices import indexed, selected
 from .trackers.symbolic_number import is_symbolic
@@ -121,13 +121,13 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
                   v in kwargs.items()}
     real, named = [take(tracer, a) for a in args], {k: take(tracer, v) for k, v in kwargs.items()}
     if any(isinstance(a, t.Tensor) for a in args):
-        real, named = [_of_sizes(v) for v in real], {k: _of_sizes(v) for k, v in named.items()}
+        real, named = [_concrete(v) for v in real], {k: _concrete(v) for k, v in named.items()}
     return fn, real, named
 
 
-def _of_sizes(value: Any) -> Any:
-    """What an operator takes: of sizes that vary, integers; a float that is computed of them is fixed."""
-    return fixed(value) if type(value) is torch.SymFloat and type(value.node) is SymNode else value
+def _concrete(value: Any) -> Any:
+    """Specialise a float that is computed of sizes: operators take symbolic integers alone."""
+    return specialised(value) if type(value) is torch.SymFloat and type(value.node) is SymNode else value
 
 
 _locals: dict[int, tuple[weakref.ref[CodeType], set[str]]] = {}

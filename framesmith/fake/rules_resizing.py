@@ -11,6 +11,7 @@ from framesmith.fake.handlers import classify, handles
 from framesmith.fake.infer import RULES, Rule
 from framesmith.fake.layout import suggested_strides
 from framesmith.fake.recording import Recording
+from framesmith.fake.rules_views import pad
 from framesmith.fake.tensor import FakeTensor, new_fake
 
 aten = torch.ops.aten
@@ -31,18 +32,11 @@ def _resampled(x: FakeTensor, output_size: Any, *args: Any, **kwargs: Any) -> An
     return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
 
 
-def _padded(known: Rule | None) -> Rule:
+def _reflected(known: Rule | None) -> Rule:
     def row(x: FakeTensor, padding: Any) -> Any:
-        count = len(padding) // 2
-        if _is_static(*x.shape, *padding):
-            return NotImplemented if known is None else known(x, padding)
-        shape = list(x.shape)
-        for i in range(count):
-            before, behind = padding[2 * i], padding[2 * i + 1]
-            if count not in (x.dim() - 1, x.dim() - 2) or before >= shape[-1 - i] or behind >= shape[-1 - i]:
-                return NotImplemented
-            shape[-1 - i] = shape[-1 - i] + before + behind
-        return new_fake(tuple(shape), suggested_strides(x, tuple(shape)), x.dtype, x.device)
+        if not _is_static(*x.shape, *padding):
+            return pad(x, padding, "reflect")
+        return NotImplemented if known is None else known(x, padding)
 
     return row
 
@@ -61,4 +55,4 @@ for _name in (*_NEAREST, *_SMOOTH):
     RULES[getattr(aten, _name).default] = _resampled
     handles(getattr(aten, _name).vec)(_by_sizes)
 for _name in ("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"):
-    RULES[getattr(aten, _name).default] = _padded(RULES.get(getattr(aten, _name).default))
+    RULES[getattr(aten, _name).default] = _reflected(RULES.get(getattr(aten, _name).default))

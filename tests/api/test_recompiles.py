@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import framesmith
-from framesmith import _C, compiler
+from framesmith import _C
 from framesmith.testing import CompileCounter
 from framesmith.util import log
 
@@ -29,20 +29,6 @@ def limit():
     config = sys.modules.get("torch._dynamo.config")
     with config.patch(recompile_limit=8) if config else contextlib.nullcontext():
         yield
-
-
-@pytest.fixture
-def captures(monkeypatch):
-    """The qualified names of what was captured."""
-    seen = []
-    real = compiler.convert_frame
-
-    def counting(code, *args, **kwargs):
-        seen.append(code.co_qualname)
-        return real(code, *args, **kwargs)
-
-    monkeypatch.setattr(compiler, "convert_frame", counting)
-    return seen
 
 
 def warned(call):

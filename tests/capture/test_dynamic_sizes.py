@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from framesmith import compiler
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import eq
 from framesmith.testing import CompileCounter
@@ -16,19 +15,10 @@ from framesmith.util import log
 from framesmith.util.errors import GuardError
 
 
-@pytest.fixture
-def captures(monkeypatch):
-    """The qualified names of what was captured."""
+@pytest.fixture(autouse=True)
+def no_variants_of_other_tests():
+    """Functions of one code object share variants."""
     framesmith.reset()
-    seen = []
-    real = compiler.convert_frame
-
-    def counting(code, *args, **kwargs):
-        seen.append(code.co_qualname)
-        return real(code, *args, **kwargs)
-
-    monkeypatch.setattr(compiler, "convert_frame", counting)
-    return seen
 
 
 def alike(got, want):
@@ -149,33 +139,21 @@ def test_sizes_that_a_program_assumes_equal_are_guarded(captures):
         assert compiled(torch.ones(m), torch.ones(n)) is (m == n)
 
 
-def test_a_branch_on_a_size_is_a_variant_for_each_side(captures):
-    def program(x):
-        return x.sum(0) if x.shape[0] > 10 else x.amax(0)
+APART = {
+    "sides of a branch": (lambda x: x.sum(0) if x.shape[0] > 10 else x.amax(0), (3, 5, 8, 12, 30, 7, 11, 10), 3),
+    "outcomes of an extremum": (lambda x: (x + 1, min(x.shape[0], 6), max(x.shape[0], 6)), (3, 5, 4, 9, 8, 2), 3),
+    "zero and one": (lambda x: ((x * 2).sum(0), x + torch.ones(3, 4)[:1]), (5, 7, 1, 0, 9, 1, 0, 2), 4),
+}
 
+
+@pytest.mark.parametrize("name", APART)
+def test_what_a_program_does_otherwise_is_a_variant_of_its_own(name, captures):
+    program, sizes, variants = APART[name]
     compiled = framesmith.compile(program)
-    for n in (3, 5, 8, 12, 30, 7, 11, 10):
+    for n in sizes:
         x = torch.randn(n, 4)
         alike(compiled(x), program(x))
-    assert len(captures) == 3
-
-
-def test_an_extremum_of_sizes_is_a_variant_for_each_outcome(captures):
-    compiled = framesmith.compile(lambda x: (x + 1, min(x.shape[0], 6), max(x.shape[0], 6)))
-    for n in (3, 5, 4, 9, 8, 2):
-        alike(compiled(torch.ones(n)), (torch.ones(n) + 1, min(n, 6), max(n, 6)))
-    assert len(captures) == 3
-
-
-def test_sizes_of_zero_and_one_are_variants_of_their_own(captures):
-    def program(x):
-        return (x * 2).sum(0), x + torch.ones(3, 4)[:1]
-
-    compiled = framesmith.compile(program)
-    for n in (5, 7, 1, 0, 9, 1, 0, 2):
-        x = torch.randn(n, 4)
-        alike(compiled(x), program(x))
-    assert len(captures) == 4
+    assert len(captures) == variants
 
 
 def test_from_the_first_call_on(captures):
