@@ -9,6 +9,7 @@ private to its side. Strides of size symbols have no order: those that are equal
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from framesmith.symbolic.expr import Expr, Symbol, coefficient, divides
 
 Extents = dict[Symbol, Expr]

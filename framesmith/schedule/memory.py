@@ -69,8 +69,8 @@ def lasts(s: Storage, little: int) -> bool:
 
 
 class MemoryPlan:
-    """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps. Behind them
-    are slots of symbolic sizes: each is as large as what it holds in turn. `scratch`: what is not in it."""
+    """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps. Behind
+    them are slots of symbolic sizes: each is as large as what it holds in turn. `scratch`: what is not in it."""
 
     def __init__(self) -> None:
         self.offset: dict[str, Any] = {}

@@ -21,8 +21,8 @@ from framesmith.symbolic.relation import FALSE, TRUE, Rel, and_, eq, ge, gt, le,
 
 __all__ = [
     "FALSE", "TRUE", "Expr", "FloorDiv", "Int", "Max", "Min", "Mod", "Product", "Rel", "Substitution", "Sum", "Symbol",
-    "and_", "as_expr", "ceildiv", "coefficient", "divides", "eq", "ge", "gt", "le", "linear", "lt", "max_", "min_", "ne", "not_", "or_", "prod",
-    "simplify_int", "sum_", "typical",
+    "and_", "as_expr", "ceildiv", "coefficient", "divides", "eq", "ge", "gt", "le", "linear", "lt", "max_", "min_",
+    "ne", "not_", "or_", "prod", "simplify_int", "sum_", "typical",
 ]
 
 

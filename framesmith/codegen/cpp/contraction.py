@@ -4,6 +4,7 @@ in L1."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.loops import block, span
 from framesmith.codegen.cpp.operations import STATEMENTS, assign

@@ -87,8 +87,8 @@ def linear_geometry(rows: Size, depth: int, n: int, shape: tuple[Size, ...]) -> 
 
 
 def window_geometry(
-    x: tuple[Size, Size, Size, int], n: int, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int],
-    groups: int = 1
+    x: tuple[Size, Size, Size, int], n: int, kernel: tuple[int, int], stride: tuple[int, int],
+    dilation: tuple[int, int], groups: int = 1
 ) -> Geometry:
     """Convolution of a padded channels-last image x = (images, height, width, channels) with (kernel, channels /
     groups, n) weights."""

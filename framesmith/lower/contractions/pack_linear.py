@@ -6,7 +6,7 @@ parameter's version.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -74,6 +74,9 @@ def surely_filled(*values: Any) -> bool:
     return all((as_expr(size).lo or 0) > 0 for value in values for size in sizes_of(value))
 
 
+MORE = 8  # times as many rows are the other number that a kernel of a varying number is measured for
+
+
 def usual(*sizes: Any) -> int:
     """The product of sizes, for which a kernel is chosen: where it varies, the power of two at the present one."""
     present = prod(map(hint_of, sizes))
@@ -102,7 +105,7 @@ def _linear(m: Match, choose: Choose) -> fx.Node | None:
     if not surely_filled(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu":
         return None
     add, rows = Nodes(m.graph, m.root), usual(*vx.shape[:-1])
-    kernel = choose(Request("linear", vx.dtype, (rows, k, n)))
+    kernel = _kernel(choose, vx.dtype, (rows,) if static(vx) else (rows, MORE * rows), k, n)
     if kernel == "own":
         geometry = linear_geometry(numel(shape[:-1]), k, n, shape)
         columns = add(aten.t.default, (weight,), (k, n), (1, k)) if transposed else weight
@@ -114,6 +117,12 @@ def _linear(m: Match, choose: Choose) -> fx.Node | None:
             packed = add(torch.ops.mkldnn._reorder_linear_weight.default, (packed, rows), (n, k))
         return add(torch.ops.mkldnn._linear_pointwise.default, (m[x], packed, m[b], "none", [], ""), shape)
     return None
+
+
+def _kernel(choose: Choose, dtype: torch.dtype, rows: Sequence[int], k: int, n: int) -> str:
+    """The kernel that is chosen for each of the numbers of rows; where they differ, one that loses little anywhere."""
+    chosen = {choose(Request("linear", dtype, (count, k, n))) for count in rows}
+    return chosen.pop() if len(chosen) == 1 else "own" if dtype is torch.float32 else "mkldnn_plain"
 
 
 def packed_elements(geometry: Geometry, depth: int) -> int:
