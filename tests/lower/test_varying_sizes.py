@@ -1,5 +1,5 @@
-"""Code for sizes that vary is what it is for fixed ones: kernels of our own with what follows them, merged loops, memory
-that is used again."""
+"""Code for sizes that vary is what it is for fixed ones: kernels of our own with what follows them, merged loops,
+memory that is used again."""
 
 from __future__ import annotations
 
