@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import framesmith
 from framesmith.config import Config
 from framesmith.fake import Recorder
 from framesmith.lower.contractions import choice
@@ -157,3 +158,21 @@ def test_a_row_of_a_table_for_each_column_is_added_in_the_loop_of_all(own):
     for shape in ((4, 5, 32), (2, 50, 32), (9, 2, 32)):
         x = torch.randn(shape)
         torch.testing.assert_close(call(x), module(x).detach(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("kernel", ["own", "aten"])
+def test_training(kernel, monkeypatch, captures):
+    monkeypatch.setattr(choice.Chooser, "__call__", lambda self, request: kernel)
+    monkeypatch.setenv("FRAMESMITH_CACHE", "0")
+    framesmith.reset()
+    plain = nn.Sequential(nn.Linear(64, 64), Attention(True, False))
+    fast = copy.deepcopy(plain)
+    step = framesmith.compile(fast, dynamic=True)
+    for shape in ((3, 40, 64), (2, 2, 64), (5, 130, 64)):
+        x = torch.randn(shape)
+        for net, call in ((plain, plain), (fast, step)):
+            net.zero_grad()
+            call(x).square().sum().backward()
+        for p, q in zip(plain.parameters(), fast.parameters()):
+            torch.testing.assert_close(q.grad, p.grad, rtol=1e-3, atol=1e-3)
+    assert len(captures) == 1
