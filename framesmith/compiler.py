@@ -46,6 +46,7 @@ from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit
 from framesmith.util.errors import (
     BuildError,
     CompilerMissing,
+    ContradictedMark,
     FirstCall,
     MemorySeen,
     NeedsGrad,
@@ -119,6 +120,8 @@ class Ledger:
 
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    """Why code for sizes that vary could not be made of a frame, which has a variant for each size."""
 
 
 @dataclass(slots=True)
@@ -311,6 +314,9 @@ class FrameCompiler:
             if self.config.fullgraph and not isinstance(problem, CompilerMissing):
                 raise
             return self._no_machine_code(code, problem)
+        except ContradictedMark as error:
+            drop_traces(error, handled)
+            raise
         except (RecursionError, MemoryError):
             return None  # too little is left for capture here and now
         except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
@@ -338,7 +344,7 @@ class FrameCompiler:
         varying, sizes = self._varying(seen), self._sizes(seen)
         try:
             return capture(varying, sizes)
-        except (CompilerMissing, BuildError, RecursionError, MemoryError):
+        except (CompilerMissing, BuildError, ContradictedMark, RecursionError, MemoryError):
             raise
         except Exception as problem:
             resized = sizes is not None and sizes.made
@@ -351,6 +357,8 @@ class FrameCompiler:
         if resized:
             log.emit("recompiles", f"{code.co_qualname}: sizes stay fixed: {why}")
             seen.static = True
+            if self.ledger is not None:
+                self.ledger.fixed.append(why)
         return captured
 
     def _sizes(self, seen: CodeState) -> DynamicSizes | None:

@@ -33,7 +33,7 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 400, "symbolic": 1570, "graph": 1120, "prims": 3230, "fake": 3350, "capture": 16650, "autograd": 1230,
+    "util": 430, "symbolic": 1620, "graph": 1120, "prims": 3230, "fake": 3350, "capture": 16650, "autograd": 1230,
     "loops": 1415, "runtime": 1500, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 95,
     ".": 1630, "csrc": 10800,
 }

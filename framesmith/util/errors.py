@@ -80,6 +80,17 @@ class TooLong(Unsupported):
                          hint="raise max_instructions, or move the long loop out of the compiled code")
 
 
+class ContradictedMark(FramesmithError):
+    """The program assumes one size of a dimension that it marks to vary, or calls with a size outside of the range that
+    it gives. `at` is the user's `(file, line)` that does."""
+
+    def __init__(self, what: str, *, hint: str, at: tuple[str, int] | None = None) -> None:
+        source = linecache.getline(*at).strip() if at else ""
+        place = f" at {at[0]}:{at[1]}" if at else ""
+        super().__init__("\n".join(filter(None, [f"{what}{place}", f"    {source}" if source else "", f"  {hint}"])))
+        self.at = at
+
+
 class SharedMemory(Unsupported):
     """Inputs of this call share memory, and one is written. Other calls may have inputs that do not."""
 
