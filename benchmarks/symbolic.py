@@ -5,8 +5,9 @@
 The expressions are those of the models' own compiles (`dynamic=True`): each operation on expressions that a compile
 asks for, once. A fresh process makes all of them in order, with this algebra and with SymPy, which is given the
 sequence in its own terms: `expand` of products, `floor` of quotients, `Mod`, `Min` and `Max`, over symbols of the same
-signs. Both values are compared at a point. Then 12 layers of BERT are compiled in fresh processes, with `dynamic=True`
-and `dynamic=False` in turn, with an empty cache and again with the cache that the first left.
+signs. Processor time counts. Both values are compared at a point. Then 12 layers of BERT are compiled in fresh
+processes, with `dynamic=True` and `dynamic=False` in turn, with an empty cache and again with the cache that the first
+left.
 """
 
 from __future__ import annotations
@@ -121,11 +122,11 @@ def replay(file: str) -> None:
     leaves = {e: _translated(e, theirs, operators) for e in given}
     gc.collect()
     gc.disable()  # as in a compile
-    start = time.perf_counter()
+    start = time.process_time()
     ours = _run(steps, {e: e for e in given}, OURS)
-    between = time.perf_counter()
+    between = time.process_time()
     sympys = _run(steps, leaves, operators)
-    end = time.perf_counter()
+    end = time.process_time()
     draw = random.Random(0)
     point = {s: (s.lo or 0) + draw.randint(0, 5 if s.hi is None else min(5, s.hi - (s.lo or 0))) for s in symbols}
     there = {theirs[s]: n for s, n in point.items()}

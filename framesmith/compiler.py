@@ -74,8 +74,8 @@ os.register_at_fork(after_in_child=lambda: _locks.__setitem__(0, threading.RLock
 
 
 @contextlib.contextmanager
-def _turn() -> Iterator[bool]:
-    """Hold the lock; whether it had to be waited for."""
+def alone() -> Iterator[bool]:
+    """Hold the lock under which frames are captured and compiled; whether it had to be waited for."""
     lock = _locks[0]
     waited = not lock.acquire(blocking=False)
     if waited:
@@ -196,7 +196,7 @@ class FrameCompiler:
             self.warn(f"around:{place}",
                       f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
-        with _turn() as waited:
+        with alone() as waited:
             if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
             if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
@@ -405,7 +405,7 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with _turn(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), handlers_heard(), stage("back end"), without_default_device():
                 call, report = _straight(part, given, config)
             reports.append(report)
             return call
@@ -413,20 +413,20 @@ class FrameCompiler:
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with _turn(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), handlers_heard(), stage("back end"), without_default_device():
                 begun = begin_native(forward, given, config)
                 later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
         def finish(begun: PendingGraph) -> Compiled:
-            with _turn(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), handlers_heard(), stage("back end"), without_default_device():
                 call, report = begun.finish()
             reports.append(report)
             return call
 
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, turn=_turn,
+        return Differentiable(graph, examples, compile, *how, turn=alone,
                               both=both if is_native else None).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals

@@ -6,7 +6,9 @@ from framesmith.util.errors import (
     CompilerMissing,
     ContradictedMark,
     FramesmithError,
+    ShapeError,
     Unsupported,
 )
 
-__all__ = ["BackendError", "BuildError", "CompilerMissing", "ContradictedMark", "FramesmithError", "Unsupported"]
+__all__ = ["BackendError", "BuildError", "CompilerMissing", "ContradictedMark", "FramesmithError", "ShapeError",
+           "Unsupported"]

@@ -66,6 +66,7 @@ class UserError(FramesmithError):
         kind = tracker.pytype().__name__
         super().__init__(f"the program raises {kind}{_said(tracker)} at {at}")
         self.kind = kind
+        self.said = _said(tracker)[2:-1]
         self.at = at
 
 
