@@ -97,6 +97,8 @@ class ShapeEnv:
                 return rel.known
         if rel.op in ("and", "or"):
             return _CONNECT[rel.op]([self.known(r) for r in rel.args])
+        if (shifted := _from_zero(rel)).known is not None:
+            return shifted.known
         return True if self._implied(rel) else False if self._implied(not_(rel)) else None
 
     def _implied(self, rel: Rel) -> bool:
@@ -226,6 +228,13 @@ class ShapeEnv:
     def __str__(self) -> str:
         lines = [f"{s} = {self.hints[s.name]}  # {self.sources[s]}" for s in self.symbols]
         return "\n".join(lines + [f"guard {g}" for g in self.guards])
+
+
+def _from_zero(rel: Rel) -> Rel:
+    """The relation in symbols that begin at 0, each less its least value: s*t - t >= 1 is s'*t' + s' + 2*t' + 1 >= 0,
+    where s, t >= 2, so that the ranges of the terms decide."""
+    return rel.subs({s: Symbol(f"{s.name}-{s.lo}", 0, None if s.hi is None else s.hi - s.lo) + s.lo
+                     for s in rel.free if s.lo})
 
 
 _LEARN: dict[str, Callable[[ShapeEnv, Rel], None]] = {

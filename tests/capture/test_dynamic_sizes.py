@@ -54,6 +54,17 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.parametrize("fn", [
+    lambda x: x * (torch.arange(3) + x.shape[0])[-1].item(),
+    lambda x: torch.arange(2 * len(x) + 0 * torch.arange(3)[1]),
+])
+def test_values_that_capture_computes_assume_the_sizes_in_them(fn):
+    c = framesmith.compile(fn)
+    for n in (5, 8, 11, 11, 6):
+        x = torch.randn(n, 3)
+        assert torch.equal(c(x), fn(x))
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_second_size_makes_a_variant_for_all(name, captures):
     program = PROGRAMS[name]
@@ -372,3 +383,19 @@ def test_the_range_of_a_mark_is_known_and_guarded(mark, captures):
         with pytest.raises(framesmith.exc.ContradictedMark, match="range from 4 to 9"):
             compiled(marked(n, 2, mark=mark, min=4, max=9))
         alike(compiled(x := torch.randn(n, 2)), program(x))
+
+
+def test_some_gradients_of_a_written_image_ask_for_no_guard():
+    def program(a, b):
+        b.div_(a)
+        return b.logsumexp(0).chunk(2, -1)[0].amax(1)
+
+    compiled = framesmith.compile(program, dynamic=True)
+    for shape in ((2, 3, 4, 4), (3, 2, 6, 4)):
+        a, b = torch.rand(shape) + 1, torch.randn(shape).contiguous(memory_format=torch.channels_last)
+        grads = []
+        for fn in (compiled, program):
+            x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+            fn(x * 1, y * 1).sum().backward()
+            grads.append((x.grad, y.grad))
+        alike(*grads)
