@@ -38,6 +38,7 @@ from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
 from framesmith.pipeline import Report
+from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
 from framesmith.util import log
 from framesmith.util.advice import advice
@@ -235,6 +236,10 @@ class FrameCompiler:
             )
         return _C.FULL if stance == "force_eager" else None
 
+    @functools.cached_property
+    def _seen_sizes(self) -> SeenSizes:
+        return SeenSizes(self.config)
+
     @property
     def limit(self) -> int:
         """The most variants of a code object: torch.compile's setting, if the program made one and none for us, for
@@ -259,8 +264,11 @@ class FrameCompiler:
             seen.misses[miss.guard] = miss
             seen.times[miss.guard] += 1
             log.emit("recompiles", f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): {miss.text}")
+        before = dict(seen.sizes)
         for path, dims in resized_tensors(mine, code, func, f_locals).items():
             seen.sizes[path] = seen.sizes.get(path, frozenset()) | dims
+        if seen.sizes != before:
+            self._seen_sizes.note(code, seen.sizes)
         return len(mine)
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
@@ -271,7 +279,7 @@ class FrameCompiler:
     def _look_up(self, code: CodeType) -> CodeState:
         seen = self._seen.get(id(code))
         if seen is None or seen.code() is not code:
-            seen = self._seen[id(code)] = CodeState(weakref.ref(code))
+            seen = self._seen[id(code)] = CodeState(weakref.ref(code), sizes=self._seen_sizes.of(code))
         return seen
 
     def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],

@@ -34,8 +34,8 @@ NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 440, "symbolic": 1620, "graph": 1120, "prims": 3230, "fake": 3350, "capture": 16650, "autograd": 1230,
-    "loops": 1415, "runtime": 1500, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 260,
-    ".": 1660, "csrc": 10800,
+    "loops": 1415, "runtime": 1530, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 260,
+    ".": 1670, "csrc": 10800,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
