@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from benchmarks import dynamic
+from benchmarks import dynamic, symbolic
 from benchmarks import table as tables
 from benchmarks.breadth import report
 from benchmarks.document import operators, package, summary
@@ -132,6 +132,11 @@ def _dynamic() -> str:
     return _paragraphs(_about(results), table(*dynamic.rows_of(results)))
 
 
+def _algebra() -> str:
+    results = saved("symbolic-cpu")
+    return _paragraphs(_about(results), table(*symbolic.speed_rows(results)), table(*symbolic.compile_rows(results)))
+
+
 _SUITE = {
     "tests": "tests", "captured": "captured", "run again": "hits", "broke": "broke", "refused": "refused",
     "faults": "faults",
@@ -182,6 +187,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "breadth timm": partial(_breadth, "breadth-timm-eager"),
     "capture cost": _capture_cost,
     "dynamic sizes": _dynamic,
+    "algebra": _algebra,
     "cpython suite": _cpython,
     "fuzz": _fuzz,
     "reliability": lambda: reliability.table(reliability.rows()),
