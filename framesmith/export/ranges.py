@@ -168,24 +168,24 @@ def _bound(env: RangedEnv, rel: Rel, bounds: dict[str, list[int | None]], out: C
                 f"make it a constant (None or {value} for it in dynamic_shapes), or do not read its value there"))
         return True
     if rel.op == "ne":
-        value = -offset // k
-        if value < lo or hi is not None and value > hi:
+        at = -offset // k
+        if at < lo or hi is not None and at > hi:
             return True
-        if value not in (lo, hi):
+        if at not in (lo, hi):
             return False
-        if value == lo:
-            low += 1
+        if at == lo:
+            low = lo + 1
         else:
-            high = value - 1
+            high = at - 1
     elif k > 0:
         high = -offset // k if hi is None else min(hi, -offset // k)
     else:
         low = max(lo, -(offset // k))
     free = isinstance(wish, Hint)
     if low > lo and not free and wish.min is not None or high != hi and not free:
-        kind, value = ("min", low) if low > lo else ("max", high)
-        out.violations.append(Violation(f"{name} is taken to be at {'least' if kind == 'min' else 'most'} {value} here",
-                                        place, line, f"declare {_declared(wish, kind, value)}"))
+        kind, edge = ("min", low) if low > lo else ("max", high)
+        out.violations.append(Violation(f"{name} is taken to be at {'least' if kind == 'min' else 'most'} {edge} here",
+                                        place, line, f"declare {_declared(wish, kind, edge)}"))
     bounds[name] = [max(low, lo), high]
     return True
 

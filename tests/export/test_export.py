@@ -30,7 +30,7 @@ def test_a_dynamic_batch_saved_and_loaded(tmp_path):
     same(again, model, *rows(4, 1, 3, 7))
     assert again.dimensions == {"batch": (1, None)}
     assert list(again.parameters) == ["0.weight", "0.bias", "2.weight", "2.bias"]
-    with pytest.raises(ValueError, match="dimension 1 of input is 5"):
+    with pytest.raises(ValueError, match="dimension 1 of input_1 is 5"):
         again(torch.randn(3, 5))
 
 
