@@ -18,7 +18,9 @@ import torch
 from torch import fx
 
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
+from framesmith.fake.handlers import functional
 from framesmith.fake.infer import infer
+from framesmith.fake.schema import is_composite
 from framesmith.fake.tensor import new_fake
 from framesmith.prims.core import Spec
 from framesmith.prims.decompose import decompose
@@ -82,14 +84,15 @@ class _Lowering(Recorder):
         if func is aten.view.default:
             return self._viewed(args, kwargs)
         if in_core(func) or func._schema.is_mutable:
-            return super().dispatch(func, args, kwargs)
+            whole = is_composite(func) and not func._schema.is_mutable
+            return functional(self, func, args, kwargs) if whole else super().dispatch(func, args, kwargs)
         found = ROWS.get(func)
         if found is not None and (result := self.inside(found, *args, **kwargs)) is not NotImplemented:
             return result
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             return self.inside(func._op_dk, _COMPOSITE, *args, **kwargs)
         if func in self.open:  # its prims are written in itself
-            raise ExportError(f"{func} has no form in core ATen; export with operators=\"aten\"")
+            return super().dispatch(func, args, kwargs)
         self.open.append(func)
         try:
             return self.inside(self._by_prims, func, args, kwargs)
@@ -107,10 +110,14 @@ class _Lowering(Recorder):
             dense = self.inside(aten.clone.default, x, memory_format=torch.contiguous_format)
             return super().dispatch(aten.view.default, (dense, *rest), kwargs)
 
+    def dispatch_whole(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Record an operator that has no form in the core as it is: `Program.beyond` names it."""
+        return super().dispatch(func, args, kwargs)
+
     def _by_prims(self, func: Any, args: tuple, kwargs: dict) -> Any:
         found = _in_prims(func, args, kwargs)
         if found is None:
-            raise ExportError(f"{func} has no form in core ATen; export with operators=\"aten\"")
+            return self.dispatch_whole(func, args, kwargs)
         graph, given = found
         values: dict[fx.Node, Any] = {}
         places = iter(given)
@@ -365,6 +372,35 @@ def _new(value: float | None) -> Any:
         return aten.full.default(size, found, dtype=dtype, device=device)
 
     return fill
+
+
+@row(aten.all.default)
+def _all(x: torch.Tensor) -> torch.Tensor:
+    return aten.logical_not.default(aten.any.default(aten.logical_not.default(x)))
+
+
+@row(aten.all.dim)
+def _all_dim(x: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
+    return aten.logical_not.default(aten.any.dim(aten.logical_not.default(x), dim, keepdim))
+
+
+@row(aten.all.dims)
+def _all_dims(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+    return aten.logical_not.default(aten.any.dims(aten.logical_not.default(x), dim, keepdim))
+
+
+def _resized(vec: Any, corners: bool) -> Any:
+    def resize(x: torch.Tensor, size: Any, *rest: Any) -> torch.Tensor:
+        align = rest[:1] if corners else ()
+        scales = [s for s in rest[len(align):] if s is not None]
+        return vec(x, None if scales else size, *align, scales or None)
+
+    return resize
+
+
+for _name, _corners in (("upsample_bilinear2d", True), ("upsample_nearest2d", False), ("upsample_bicubic2d", True),
+                        ("upsample_linear1d", True), ("upsample_trilinear3d", True)):
+    ROWS[getattr(aten, _name).default] = _resized(getattr(aten, _name).vec, _corners)
 
 
 def _without_names(options: dict[str, Any]) -> dict[str, Any]:

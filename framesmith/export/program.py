@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from framesmith.export.operators import in_core
 from framesmith.export.ranges import Constraints, check, solve
+from framesmith.export.sizes import SIZE_OPERATORS
 from framesmith.export.trace import Leaf
 from framesmith.export.trees import Tree, flatten, unflatten
-from framesmith.prims.core import Spec
+from framesmith.prims.core import Prim, Spec
 from framesmith.symbolic.expr import Expr
 
 STATE = ("parameter", "buffer", "constant")
@@ -93,6 +95,14 @@ class Program:
     def dimensions(self) -> dict[str, tuple[int, int | None]]:
         """The sizes that vary, with their inclusive ranges."""
         return {d.name: (d.lo, d.hi) for d in self.constraints.dimensions}
+
+    @property
+    def beyond(self) -> list[str]:
+        """Operators in the graph that are no part of its set: they have no form in it."""
+        known = {"aten": lambda target: True, "core": in_core,
+                 "prims": lambda target: isinstance(target, Prim) or in_core(target)}[self.operators]
+        targets = {n.target for n in self.graph.nodes if n.op == "call_function"} - SIZE_OPERATORS
+        return sorted(str(target) for target in targets if not known(target))
 
     @property
     def is_joint(self) -> bool:
