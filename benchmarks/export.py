@@ -210,7 +210,7 @@ def _export_all(suite: str, names: list[str], folder: Path, times: bool) -> None
             row.update(nodes=sum(n.op == "call_function" for n in program.graph.nodes),
                        dimensions={k: list(v) for k, v in program.dimensions.items()})
             row["stage"] = "save"
-            framesmith.export.save(program, folder / f"{_file(name)}.program")
+            program.save(folder / f"{_file(name)}.program")
             row["stage"] = "saved"
             if times:
                 row["times"] = _times(name, model, cases)

@@ -10,11 +10,11 @@ import types
 from typing import Any
 
 from framesmith.export.dims import AUTO, DYNAMIC, STATIC, Dim
+from framesmith.export.drafting import Draft
+from framesmith.export.exported import Program, load
 from framesmith.export.exporting import export_program
-from framesmith.export.file import load, save
-from framesmith.export.program import Program
 
-__all__ = ["AUTO", "DYNAMIC", "STATIC", "Dim", "Program", "export_program", "load", "save"]
+__all__ = ["AUTO", "DYNAMIC", "STATIC", "Dim", "Draft", "Program", "export_program", "load"]
 
 
 class _Callable(types.ModuleType):

@@ -10,89 +10,68 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.autograd.joint import trace_joint
 from framesmith.export.dims import Shapes, read_shapes
+from framesmith.export.exported import Program
+from framesmith.export.nodes import copy_nodes
 from framesmith.export.operators import lower_graph
-from framesmith.export.program import Input, Output, Program
-from framesmith.export.sizes import SizeNodes, spec_of
+from framesmith.export.program import STATE, Input, Output
+from framesmith.export.sizes import spec_of
 from framesmith.export.trace import Traced
 from framesmith.export.trees import flatten, unflatten
 from framesmith.fake.layout import strides_like
 from framesmith.graph.verifier import verify
-from framesmith.symbolic.expr import Expr
-from framesmith.util.errors import ExportError
-from framesmith.util.stack import user_frame
 
 _ORDER = {"parameter": 0, "buffer": 1, "constant": 2, "input": 3, "tangent": 4}
 _PREFIX = {"parameter": "p_", "buffer": "b_", "constant": "c_", "input": "", "tangent": ""}
 _NOT_IDENTIFIER = re.compile(r"\W+")
 
 
-def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], arguments: Any, name: str) -> Program:
-    """The program of a traced call."""
-    graph, env = traced.graph, traced.env
+def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], arguments: Any, name: str,
+          joint: bool = False) -> Program:
+    """The program of a traced call; `joint`: with its backward."""
+    graph, places = traced.graph, list(traced.places)
+    outputs: list[tuple[str, Any]] = [*[("result", None)] * traced.results,
+                                      *[("mutation", ("buffer", name)) for name in traced.written]]
+    if joint:
+        with_backward = trace_joint(graph)
+        graph = with_backward.graph
+        outputs += [("mutation", places[i]) for i in with_backward.written]
+        outputs += [("gradient", places[i]) for i in with_backward.wanted]
+        places += [("tangent", i) for i in with_backward.differentiable]
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    lowered, copied = lower_graph(graph, dialect, env, [])
-    places = dict(zip(placeholders, traced.places, strict=True))
-    targets = [("buffer", name) for name in traced.written] + [places[node] for node in copied]
+    lowered, copied = lower_graph(graph, dialect, traced.env)
+    outputs += [("mutation", dict(zip(placeholders, places, strict=True))[node]) for node in copied]
+    specs = dict(zip(places, [spec_of(n.meta["val"]) for n in lowered.nodes if n.op == "placeholder"], strict=True))
+    specs.update({("input", i): spec for i, spec in traced.unused.items()})
+    for _, place in outputs:
+        if place is not None and place not in specs:
+            specs[place] = spec_of(traced.state[place[1]])
     final = fx.Graph()
-    specs = dict(zip(traced.places, [spec_of(n.meta["val"]) for n in lowered.nodes if n.op == "placeholder"],
-                     strict=True))
-    for i, x in enumerate(leaves):
-        if isinstance(x, torch.Tensor) and ("input", i) not in specs:
-            specs["input", i] = traced.unused[i]
-    for kind, target in targets:
-        if (kind, target) not in specs:
-            specs[kind, target] = spec_of(traced.state[target])
-    ordered = sorted(specs, key=lambda place: (_ORDER[place[0]], place[1] if place[0] == "input" else 0))
     made: dict[Any, fx.Node] = {}
     inputs = []
-    for kind, target in ordered:
-        label = labels[target] if kind == "input" else str(target)
+    for kind, target in sorted(specs, key=lambda place: (_ORDER[place[0]], place[1] if place[0] == "input" else 0)):
+        label = labels[target] if kind == "input" else f"tangent_{target}" if kind == "tangent" else str(target)
         text = _PREFIX[kind] + _NOT_IDENTIFIER.sub("_", label)
         node = made[kind, target] = final.placeholder(text if text.isidentifier() else f"x_{text}")
         node.meta["val"] = specs[kind, target]
         inputs.append(Input(node.name, kind, target, specs[kind, target]))
-    env_nodes = dict(zip([n for n in lowered.nodes if n.op == "placeholder"], [made[p] for p in traced.places],
-                         strict=True))
-    values = copy_nodes(lowered, final, env_nodes, inputs=list(made.values()))
-    outputs = [*[Output("result")] * traced.results, *[Output("mutation", made[t].name) for t in targets]]
-    final.output(tuple(values))
-    state = {target: traced.state[target] for kind, target in ordered if kind in ("parameter", "buffer", "constant")}
-    given = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
-    for leaf in traced.leaves:
-        if leaf.kind == "state":
-            state.setdefault(leaf.value, traced.state[leaf.value])
+    values = dict(zip([n for n in lowered.nodes if n.op == "placeholder"], [made[p] for p in places], strict=True))
+    final.output(tuple(copy_nodes(lowered, final, values, list(made.values()))))
     verify(final)
-    return Program(final, inputs, outputs, traced.leaves, traced.out_tree, arguments, given, traced.constraints, state,
+    given = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
+    return Program(final, inputs, [Output(kind, "" if place is None else made[place].name) for kind, place in outputs],
+                   traced.leaves, traced.out_tree, arguments, given, traced.constraints, _state(traced, specs, outputs),
                    dialect, name, list(traced.dropped))
 
 
-def copy_nodes(source: fx.Graph, into: fx.Graph, values: dict[fx.Node, Any], inputs: list[fx.Node]) -> list[Any]:
-    """Copy the calls of a graph, with sizes as nodes; the values of its outputs."""
-    sizes = SizeNodes(into, inputs)
-
-    def read(x: Any) -> Any:
-        if isinstance(x, fx.Node):
-            return values[x]
-        if isinstance(x, tuple | list):
-            return type(x)([read(v) for v in x]) if type(x) in (tuple, list) else tuple([read(v) for v in x])
-        if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool | Expr):
-            return sizes.of(x)
-        return x
-
-    for node in source.nodes:
-        if node.op == "output":
-            return [read(v) for v in node.args[0]]
-        if node.op == "call_function":
-            args, kwargs = read(node.args), {k: read(v) for k, v in node.kwargs.items()}
-            made = values[node] = into.create_node("call_function", node.target, args, kwargs, name=node.name)
-            made.meta["val"] = spec_of(node.meta.get("val"))
-            stack = node.meta.get("stack")
-            if stack:
-                made.meta["stack"] = (user_frame(stack),)
-                if modules := getattr(stack, "modules", ()):
-                    made.meta["modules"] = modules
-    raise ExportError("a graph without an output")
+def _state(traced: Traced, specs: Any, outputs: list[tuple[str, Any]]) -> dict[str, torch.Tensor]:
+    """The tensors that the program takes or gives; what it writes is its own."""
+    names = [target for kind, target in specs if kind in STATE]
+    names += [leaf.value for leaf in traced.leaves if leaf.kind == "state"]
+    written = {place[1] for kind, place in outputs if kind == "mutation" and place[0] in STATE}
+    return {name: traced.state[name].detach().clone() if name in written else traced.state[name]
+            for name in dict.fromkeys(names)}
 
 
 def prepare(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],

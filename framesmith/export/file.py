@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 from torch import fx
 
-from framesmith.export.program import STATE, Input, Output, Program
+from framesmith.export.program import STATE, Input, Output, Runnable
 from framesmith.export.ranges import Constraints, Dimension, Relation
 from framesmith.export.sizes import SIZE_OPERATORS, parse_size
 from framesmith.export.trace import Leaf
@@ -49,7 +49,7 @@ _ENUMS: dict[str, dict[str, Any]] = {
 
 # --- out
 
-def save(program: Program, path: str | os.PathLike[str]) -> None:
+def save(program: Runnable, path: str | os.PathLike[str]) -> None:
     """Write the program to one file. The file appears whole or not at all."""
     tensors: dict[str, torch.Tensor] = {}
     stored: dict[str, Any] = {}
@@ -84,7 +84,7 @@ def _store(x: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {"tensor": key, "shape": list(x.shape), "stride": list(x.stride()), "offset": x.storage_offset()}
 
 
-def program_json(program: Program) -> dict[str, Any]:
+def program_json(program: Runnable) -> dict[str, Any]:
     """The program without its tensors, as plain data."""
     return {
         "name": program.name, "operators": program.operators, "torch": torch.__version__,
@@ -174,7 +174,7 @@ def _relation_out(rel: Any) -> Any:
 
 # --- in
 
-def load(path: str | os.PathLike[str]) -> Program:
+def load(path: str | os.PathLike[str]) -> Runnable:
     """The program in a file. Raises `ExportError` for a file that is damaged, of another kind, or of a newer format."""
     try:
         with safetensors.safe_open(os.fspath(path), "pt") as file:
@@ -198,7 +198,7 @@ def load(path: str | os.PathLike[str]) -> Program:
         raise ExportError(f"{path} is damaged: {type(e).__name__}: {e}") from e
 
 
-def _program_in(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Program:
+def _program_in(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Runnable:
     symbols: dict[str, Expr] = {name: Symbol(name, lo, hi) for name, lo, hi in data["dimensions"]}
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}
@@ -229,7 +229,7 @@ def _program_in(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) ->
     verify(graph)
     results = [Leaf(kind, parse_size(value["size"], symbols) if kind == "size" and isinstance(value, dict)
                     else read.value(value)) for kind, value in data["results"]]
-    return Program(graph, inputs, [Output(*o) for o in data["outputs"]], results, Tree.from_json(data["result"]),
+    return Runnable(graph, inputs, [Output(*o) for o in data["outputs"]], results, Tree.from_json(data["result"]),
                    Tree.from_json(data["arguments"]), {i: read.value(v) for i, v in data["fixed"]}, constraints, state,
                    data["operators"], data["name"], list(data["notes"]))
 

@@ -17,6 +17,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.autograd.joint import output_node
+from framesmith.export.places import Stack
+from framesmith.export.sizes import SYM_SIZE
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
 from framesmith.fake.handlers import functional
 from framesmith.fake.infer import infer
@@ -86,6 +89,12 @@ class _Lowering(Recorder):
         if in_core(func) or func._schema.is_mutable:
             whole = is_composite(func) and not func._schema.is_mutable
             return functional(self, func, args, kwargs) if whole else super().dispatch(func, args, kwargs)
+        try:
+            return self._taken_apart(func, args, kwargs)
+        except GuardError:  # for these sizes there is no one form
+            return self.dispatch_whole(func, args, kwargs)
+
+    def _taken_apart(self, func: Any, args: tuple, kwargs: dict) -> Any:
         found = ROWS.get(func)
         if found is not None and (result := self.inside(found, *args, **kwargs)) is not NotImplemented:
             return result
@@ -195,11 +204,15 @@ class Replay:
     def run(self, graph: fx.Graph) -> list[Any]:
         """The values of the outputs; writes of inputs are kept apart, in `copies`."""
         for node in graph.nodes:
-            self.recorder.stack = node.meta.get("stack", ())
+            stack = node.meta.get("stack", ())
+            self.recorder.stack = stack if isinstance(stack, Stack) else Stack.of(stack, node.meta.get("modules", ()))
             if node.op == "placeholder":
                 self.values[node] = self._input(node)
             elif node.op == "output":
                 return list(self.read(node.args[0]))  # type: ignore[arg-type]
+            elif node.target is SYM_SIZE:
+                x, dim = self.read(node.args)
+                self.values[node] = x.shape[dim]
             elif node.target is aten.copy_.default:
                 self.copies.append((node.args[0], self.read(node.args[1])))  # type: ignore[arg-type]
             else:
@@ -224,11 +237,9 @@ class Replay:
         return x
 
 
-def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv, written: list[Any]) -> tuple[fx.Graph, list[fx.Node]]:
-    """The graph in a dialect, and the placeholders (of `graph`) that it writes, whose new values follow its outputs.
-
-    `written`: placeholders whose new values stand last among the outputs already.
-    """
+def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv) -> tuple[fx.Graph, list[fx.Node]]:
+    """The graph in a dialect, and the placeholders (of `graph`) that it writes, whose new values follow its
+    outputs."""
     env.closed = True
     if hasattr(env, "inside"):
         env.inside = True
@@ -238,9 +249,22 @@ def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv, written: list[Any]
         outputs = replay.run(graph)
         late = [value for _, value in replay.copies]
     made = recorder.finish([*outputs, *late])
+    written = [node for node, _ in replay.copies] + _written(made, [n for n in graph.nodes if n.op == "placeholder"])
     if dialect == "prims":
         made = decompose(made)
-    return made, [node for node, _ in replay.copies]
+    return made, written
+
+
+def _written(made: fx.Graph, placeholders: list[fx.Node]) -> list[fx.Node]:
+    """Turn the writes of inputs at the end of a graph into outputs; those of `placeholders` that are written."""
+    inputs = dict(zip([n for n in made.nodes if n.op == "placeholder"], placeholders, strict=True))
+    copies = made.find_nodes(op="call_function", target=aten.copy_.default)
+    output = output_node(made)
+    output.args = ((*output.args[0], *[n.args[1] for n in copies]),)  # type: ignore[misc]
+    written = [inputs[n.args[0]] for n in copies]  # type: ignore[index]
+    for node in copies:
+        made.erase_node(node)
+    return written
 
 
 @row(aten._unsafe_view.default, aten._reshape_alias.default)
@@ -398,9 +422,9 @@ def _resized(vec: Any, corners: bool) -> Any:
     return resize
 
 
-for _name, _corners in (("upsample_bilinear2d", True), ("upsample_nearest2d", False), ("upsample_bicubic2d", True),
+for _packet, _corners in (("upsample_bilinear2d", True), ("upsample_nearest2d", False), ("upsample_bicubic2d", True),
                         ("upsample_linear1d", True), ("upsample_trilinear3d", True)):
-    ROWS[getattr(aten, _name).default] = _resized(getattr(aten, _name).vec, _corners)
+    ROWS[getattr(aten, _packet).default] = _resized(getattr(aten, _packet).vec, _corners)
 
 
 def _without_names(options: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,8 +43,8 @@ class Output:
 
 
 @dataclass(slots=True)
-class Program:
-    """An exported program. It is called as the model was.
+class Runnable:
+    """An exported program, as far as it runs: it is called as the model was.
 
     `graph` takes `inputs` and gives `outputs`; `results` are the leaves of what a call returns, in the tree `result`;
     `arguments` the tree of `(args, kwargs)`, and `fixed` the leaves of these that are no tensors, by number, which the
@@ -65,7 +65,6 @@ class Program:
     name: str = "program"
     notes: list[str] = field(default_factory=list)
     _flat: Callable[..., Any] | None = None
-    _plan: Any = None
 
     # --- what is in it
     @property
@@ -109,6 +108,10 @@ class Program:
         """Return whether the graph has its backward: it takes tangents and gives gradients."""
         return any(o.kind == "gradient" for o in self.outputs)
 
+    def with_graph(self, graph: fx.Graph, operators: str, outputs: list[Output]) -> Runnable:
+        """The program with another graph of the same inputs."""
+        return replace(self, graph=graph, operators=operators, outputs=outputs, _flat=None)
+
     # --- running it
     @property
     def flat(self) -> Callable[..., Any]:
@@ -123,8 +126,8 @@ class Program:
         leaves = self.bind(args, kwargs)
         with torch.no_grad():
             if self.is_joint:
-                return self._finish(self._run_joint(leaves, None)[0], leaves)
-            return self._finish(self.flat(*self._given(leaves)), leaves)
+                return self.finish(self._run_joint(leaves, None)[0], leaves)
+            return self.finish(self.flat(*self._given(leaves)), leaves)
 
     def step(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
              tangents: Sequence[torch.Tensor] | None = None) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -135,7 +138,7 @@ class Program:
         leaves = self.bind(tuple(args), dict(kwargs or {}))
         with torch.no_grad():
             given, found = self._run_joint(leaves, tangents)
-            return self._finish(given, leaves), found
+            return self.finish(given, leaves), found
 
     def _run_joint(self, leaves: list[Any],
                    tangents: Sequence[torch.Tensor] | None) -> tuple[list[Any], dict[str, torch.Tensor]]:
@@ -199,16 +202,17 @@ class Program:
         return [_laid_out(leaves[i.target], i.spec) if i.kind == "input" else self.state[i.target].detach()
                 for i in self.inputs if i.kind != "tangent"]
 
-    def _finish(self, out: Sequence[Any], leaves: list[Any]) -> Any:
-        """Write what the program writes, and put its results together."""
+    def finish(self, out: Sequence[Any], leaves: list[Any], state: Callable[[str], torch.Tensor] | None = None) -> Any:
+        """Write what the program writes, and put its results together. `state`: finds a parameter or buffer."""
+        find = state or self.state.__getitem__
         by_name = {i.name: i for i in self.inputs}
-        for o, value in zip(self.outputs, out, strict=False):
+        for o, value in zip([o for o in self.outputs if o.kind != "gradient"], out, strict=True):
             if o.kind == "mutation":
                 i = by_name[o.target]
-                target = leaves[i.target] if i.kind == "input" else self.state[i.target]
+                target = leaves[i.target] if i.kind == "input" else find(i.target)
                 target.detach().copy_(value)
         sizes = self.sizes(leaves) if any(r.kind == "size" for r in self.results) else {}
-        made = [_RESULTS[r.kind](self, r.value, out, leaves, sizes) for r in self.results]
+        made = [_RESULTS[r.kind](find, r.value, out, leaves, sizes) for r in self.results]
         return unflatten(made, self.result)
 
 
@@ -233,9 +237,9 @@ def _rough(stride: Any) -> int:
 
 
 _RESULTS: dict[str, Callable[..., Any]] = {
-    "output": lambda program, value, out, leaves, sizes: out[value],
-    "input": lambda program, value, out, leaves, sizes: leaves[value],
-    "state": lambda program, value, out, leaves, sizes: program.state[value],
-    "size": lambda program, value, out, leaves, sizes: value if isinstance(value, int) else value.evaluate(sizes),
-    "constant": lambda program, value, out, leaves, sizes: value,
+    "output": lambda find, value, out, leaves, sizes: out[value],
+    "input": lambda find, value, out, leaves, sizes: leaves[value],
+    "state": lambda find, value, out, leaves, sizes: find(value),
+    "size": lambda find, value, out, leaves, sizes: value if isinstance(value, int) else value.evaluate(sizes),
+    "constant": lambda find, value, out, leaves, sizes: value,
 }

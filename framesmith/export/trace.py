@@ -24,6 +24,7 @@ from framesmith.capture.settings import undo
 from framesmith.capture.sources import Local, Source
 from framesmith.capture.tracer import Tracer, read_state, restore_state
 from framesmith.export.dims import Dim, Shapes, Wish
+from framesmith.export.places import Stack
 from framesmith.export.ranges import Constraints, RangedEnv, settle
 from framesmith.export.trees import Tree, flatten
 from framesmith.fake import Recorder, dispatch_restored
@@ -68,13 +69,6 @@ class Traced:
     steps: int = 0
 
 
-class Stack(tuple[Place, ...]):
-    """A user's stack; `modules`: the modules whose methods are in it, by their paths, and which call of a module each
-    is."""
-
-    modules: tuple[tuple[str, int], ...] = ()
-
-
 class _Tracer(Tracer):
     """A capture whose sizes are those that are declared, and that may assume no data of an argument."""
 
@@ -98,9 +92,7 @@ class _Tracer(Tracer):
         return tuple(shape)
 
     def user_stack(self) -> tuple[Place, ...]:
-        stack = Stack(super().user_stack())
-        stack.modules = tuple(self._modules())
-        return stack
+        return Stack.of(super().user_stack(), tuple(self._modules()))
 
     def _modules(self) -> Iterator[tuple[str, int]]:
         last = None

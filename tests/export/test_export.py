@@ -25,7 +25,7 @@ def test_a_dynamic_batch_saved_and_loaded(tmp_path):
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     program = framesmith.export(model, (torch.randn(3, 4),), dynamic_shapes=({0: Dim("batch")},))
     same(program, model, *rows(4, 1, 3, 7))
-    framesmith.export.save(program, tmp_path / "model")
+    program.save(tmp_path / "model")
     again = framesmith.load(tmp_path / "model")
     same(again, model, *rows(4, 1, 3, 7))
     assert again.dimensions == {"batch": (1, None)}
