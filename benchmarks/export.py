@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results"
 TOLERANCE = 1e-3
 BATCHES = (2, 1, 3)
 ROUNDS = 3
-TOGETHER = 8
+TOGETHER = 24
 """Models of one process."""
 
 CHECK = """

@@ -71,9 +71,13 @@ def adopt(program: Any, operators: str) -> Program:
     out.args = (tuple([out.args[0][k] for k in kept]),)
     constraints = Constraints([Dimension(s.name, s.lo or 0, s.hi) for s in symbols.values() if isinstance(s, Symbol)])
     in_tree, out_tree = (_tree(spec) for spec in (program.call_spec.in_spec, program.call_spec.out_spec))
-    made_program = Runnable(graph, inputs, [o for o in outputs if o is not None], results, out_tree, in_tree, fixed,
-                            constraints, state, operators, "exported")
-    return Program.of(rebuilt(made_program))
+    whole = Runnable(graph, inputs, [o for o in outputs if o is not None], results, out_tree, in_tree, fixed,
+                     constraints, state, operators, "exported")
+    found = rebuilt(whole)
+    for name in found.mutations:  # what the program writes is its own
+        if name in state:
+            state[name] = state[name].detach().clone()
+    return Program.of(found)
 
 
 def _symbols(program: Any) -> dict[str, Expr]:

@@ -13,7 +13,7 @@ from framesmith.export.program import Output, Runnable
 from framesmith.export.ranges import Constraints, RangedEnv
 from framesmith.export.sizes import spec_of
 from framesmith.graph.verifier import verify
-from framesmith.prims.core import Spec
+from framesmith.prims.core import Prim, Spec
 from framesmith.symbolic.env import ShapeGuard
 from framesmith.symbolic.expr import Expr, Symbol
 from framesmith.util.errors import ExportError, VerifyError
@@ -46,6 +46,8 @@ def rebuilt(program: Runnable, graph: fx.Graph | None = None, operators: str | N
         raise ExportError("a pass keeps the outputs of the graph, in order")
     for node, i in zip(placeholders, program.inputs, strict=True):
         node.meta["val"] = i.spec
+    if program.operators == dialect == "prims":
+        return program.with_graph(_of_prims(source), dialect, program.outputs)
     env = environment(program.constraints, [i.spec for i in program.inputs])
     lowered, copied = lower_graph(source, dialect, env)
     final = fx.Graph()
@@ -57,6 +59,23 @@ def rebuilt(program: Runnable, graph: fx.Graph | None = None, operators: str | N
     final.output(tuple(copy_nodes(lowered, final, values, made)))
     verify(final)
     return program.with_graph(final, dialect, [*program.outputs, *[Output("mutation", n.name) for n in copied]])
+
+
+def _of_prims(graph: fx.Graph) -> fx.Graph:
+    """A graph of prims, with the metadata that their rules give."""
+
+    def read(x: Any) -> Any:
+        if isinstance(x, fx.Node):
+            return x.meta.get("val")
+        return tuple(map(read, x)) if isinstance(x, tuple | list) else x
+
+    for node in graph.nodes:
+        if isinstance(node.target, Prim):
+            old, new = node.meta.get("val"), node.target.meta(*read(node.args))
+            if isinstance(new, Spec) and isinstance(old, Spec):
+                new.stride = old.stride
+            node.meta["val"] = new
+    return verify(graph)
 
 
 def apply(program: Runnable, change: Callable[[fx.Graph], Any]) -> Runnable:
