@@ -33,9 +33,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 400, "symbolic": 1570, "graph": 1120, "prims": 3230, "fake": 3350, "capture": 16650, "autograd": 1230,
-    "loops": 1415, "runtime": 1500, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 95,
-    ".": 1630, "csrc": 10800,
+    "util": 400, "symbolic": 1620, "graph": 1320, "prims": 3230, "fake": 3550, "capture": 16900, "autograd": 1230,
+    "loops": 1415, "runtime": 1620, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 95,
+    ".": 1680, "csrc": 10800,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -147,6 +147,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         recorder = Recorder()
         tracer = Tracer(recorder, f_globals, step, depth, limit)
         tracer.varying, tracer.dynamic = varying, None if doubted else sizes
+        recorder.shape_env = tracer.shapes if sizes is not None and sizes.data else None
         if sizes is not None:
             sizes.made = False
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
@@ -174,7 +175,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
                 broken.add(doubted)
-                sizes = sizes if doubted == where else None
+                if doubted != where and sizes is not None:
+                    sizes.inputs = False
                 doubted = None
                 continue
             if sizes is not None and sizes.made and where not in broken:
@@ -192,6 +194,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             step, depth = new
         finally:
+            if sizes is not None:
+                sizes.made_of_data |= bool(tracer.shapes.data)
             undo(tracer.settings)
             tracer.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, positional, with_values
+from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, lifted, positional, with_values
+from framesmith.fake.layout import same_shape
 from framesmith.fake.recording import Recording
+from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.errors import DataDependent, Unsupported
 
 aten = torch.ops.aten
@@ -17,6 +21,57 @@ aten = torch.ops.aten
 def needs_value(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Compute the value of what depends on constants alone."""
     return with_values(rec, func, args, kwargs, "the value is known at run time only")
+
+
+def at_run_time(rec: Recording, func: Any, args: tuple, kwargs: dict, most: Any,
+                vals: Callable[[Any], Any]) -> Any:
+    """Record an operator of whose results a size is known at run time only: `vals(n)` gives them for the size n, a new
+    symbol of at most `most`. Raises DataDependent where the graph may have no such symbols."""
+    env = rec.shape_env
+    if env is None:
+        raise DataDependent(f"{func} needs the tensor's data", hint=WITHOUT_SIZES)
+    args, kwargs = lifted(rec, args, kwargs)
+    symbol = env.data_symbol(0, most if type(most) is int else None, None)
+    found = vals(symint(symbol, env))
+    node = rec.emit(func, tuple([rec.nodes(a) for a in args]), found, {k: rec.nodes(v) for k, v in kwargs.items()})
+    node.meta["binds"] = symbol
+    results = rec.results(node, found)
+    given = results if type(results) is tuple else (results,)
+    holder = next(x for x in given if isinstance(x, FakeTensor) and x.dim() and expr_of(x.shape[0]) is symbol)
+    env.sources[symbol] = holder, 0
+    return results
+
+
+@handles(aten.nonzero.default)
+def nonzero(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    x = args[0]
+    if known(rec, x) is not None:
+        return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+
+    def places(n: Any) -> FakeTensor:
+        return new_fake((n, x.dim()), (1, n), torch.int64, x.device)
+
+    return at_run_time(rec, func, args, kwargs, x.numel(), places)
+
+
+@handles(aten.argwhere.default)
+def argwhere(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    return rec.inside(aten.nonzero.default, *args)
+
+
+@handles(aten.masked_select.default)
+def masked_select(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """As indexing by a mask, once the operands have one shape."""
+    x, mask = positional(func, args, kwargs)
+    if mask.dtype is not torch.bool:
+        return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+
+
+    def indexed() -> Any:
+        a, b = torch.broadcast_tensors(x, mask)
+        return a[b]
+
+    return rec.inside(indexed)
 
 
 @handles(aten.index.Tensor)
@@ -37,11 +92,20 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
         if t is None or t.dtype not in _MASKS:
             out.append(t)
             continue
+        if not same_shape(t.shape, source.shape[len(out):len(out) + t.dim()]):
+            raise Unsupported("indexing by a mask of another shape than what it masks")
         mask = known(rec, t)
-        if mask is None or mask.shape != tuple(source.shape[len(out): len(out) + mask.dim()]):
+        if mask is not None:
+            out.extend(rec.constant(n.contiguous()) for n in mask.nonzero().unbind(1))
+        elif rec.shape_env is None:
             raise DataDependent("indexing by a mask gives a size that is known at run time only", hint=WITHOUT_SIZES)
-        out.extend(rec.constant(n.contiguous()) for n in mask.nonzero().unbind(1))
+        else:
+            out.extend(n.contiguous() for n in rec.inside(_numbers_of, t))
     return out
+
+
+def _numbers_of(mask: Any) -> Any:
+    return mask.nonzero().unbind(1)
 
 
 @handles(aten.one_hot.default)

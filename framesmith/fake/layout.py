@@ -11,19 +11,19 @@ from typing import Any
 import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides
-from framesmith.symbolic.layout import is_dense, strides_in_order
+from framesmith.symbolic.layout import generally, is_dense, strides_in_order
 
 Sizes = tuple
 
 
 def same_shape(a: Any, b: Any) -> bool:
     """Equal sizes; the ranks first, since comparing sizes of different ranks would take guards that mean nothing."""
-    return len(a) == len(b) and tuple(a) == tuple(b)
+    return len(a) == len(b) and all(m is n or generally(m == n) for m, n in zip(a, b))
 
 
 def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
     """The common shape, or None if there is none."""
-    if len(a) == len(b) and a == b:
+    if same_shape(a, b):
         return a
     if len(a) < len(b):
         a, b = b, a
@@ -64,11 +64,11 @@ def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:
 def _compare(shape: Sizes, operands: list[tuple], d0: int, d1: int) -> int:
     for strides in operands:
         s0, s1 = strides[d0], strides[d1]
-        if s0 == 0 or s1 == 0:
+        if generally(s0 == 0) or generally(s1 == 0):
             continue
-        if s0 < s1:
+        if generally(s0 < s1):
             return -1
-        if s0 > s1 or shape[d0] > shape[d1]:
+        if generally(s0 > s1) or generally(shape[d0] > shape[d1]):
             return 1
     return 0
 
@@ -77,7 +77,8 @@ def expanded_strides(fake: FakeTensor, shape: Sizes) -> tuple:
     """Strides of `fake` broadcast to `shape`."""
     sizes, strides = fake.shape, fake.stride()
     lead = len(shape) - len(sizes)
-    return (0,) * lead + tuple([0 if n == 1 and m != 1 else s for n, s, m in zip(sizes, strides, shape[lead:])])
+    return (0,) * lead + tuple([0 if generally(n == 1) and generally(m != 1) else s
+                                for n, s, m in zip(sizes, strides, shape[lead:])])
 
 
 def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool = False) -> tuple:
@@ -154,15 +155,15 @@ def suggested_format(fake: FakeTensor) -> torch.memory_format:
 def in_channels_last_order(shape: Sizes, strides: tuple) -> bool:
     """Do strides not shrink from C over W and H to N? (N = 1 takes the benefit of doubt, as eager has it.)"""
     least: Any = 0
-    if strides[1] == 0:
+    if generally(strides[1] == 0):
         return False
     for d in (1, *range(len(shape) - 1, 1, -1), 0):
-        if shape[d] == 0 or strides[d] < least:
+        if generally(shape[d] == 0) or generally(strides[d] < least):
             return False
-        if d == 0 and least == strides[1]:
+        if d == 0 and generally(least == strides[1]):
             return False
         least = strides[d]
-        if shape[d] > 1:
+        if generally(shape[d] > 1):
             least = least * shape[d]
     return True
 
@@ -186,7 +187,7 @@ def infer_size(shape: Sizes, wanted: Any) -> tuple | None:
     out = tuple(wanted)
     if hole < 0:
         return out if known is total or known == total else None
-    if type(known) is int and known == 0 or total % known != 0:
+    if known == 0 or total % known != 0:
         return None
     return (*out[:hole], total // known, *out[hole + 1 :])
 
@@ -204,13 +205,13 @@ def view_strides(shape: Sizes, strides: tuple, wanted: Sizes) -> tuple | None:
     new: Any = 1
     for i in range(len(shape) - 1, -1, -1):
         old = old * shape[i]
-        if i != 0 and (shape[i - 1] == 1 or strides[i - 1] == old * base):
+        if i != 0 and (generally(shape[i - 1] == 1) or generally(strides[i - 1] == old * base)):
             continue
-        while d >= 0 and (wanted[d] == 1 or new < old):
+        while d >= 0 and (generally(wanted[d] == 1) or generally(new < old)):
             out[d] = new * base
             new = new * wanted[d]
             d -= 1
-        if new != old:
+        if generally(new != old):
             return None
         if i:
             base = strides[i - 1]
@@ -240,11 +241,11 @@ def meets(a: Geometry, b: Geometry) -> bool:
 def meets_itself(x: FakeTensor) -> bool:
     """Return whether elements share memory, as those of an expanded tensor do; True where that takes more than a look
     at the strides."""
-    if x.is_contiguous() or 0 in x.shape:
+    if x.is_contiguous() or any(generally(n == 0) for n in x.shape):
         return False
     reach: Any = 0
-    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.stride()) if n != 1):
-        if stride <= reach:
+    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.stride()) if generally(n != 1)):
+        if generally(stride <= reach):
             return True
         reach = reach + (size - 1) * stride
     return False

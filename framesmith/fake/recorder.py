@@ -69,6 +69,7 @@ class Recorder:
     def __init__(self, shape_env: Any = None, *, below_autograd: bool = True) -> None:
         self.graph = Graph()
         self.shape_env = shape_env
+        """Where sizes of results that only the graph can tell become symbols; None: there may be none."""
         self.stack: tuple = ()
         self.autocast: tuple[str, ...] = ()
         """Device types for which the program has autocast on. (Below it, where operators are recorded, torch says that
@@ -433,6 +434,8 @@ def _remove_dead(graph: Graph) -> None:
 
 def _has_effect(node: Node) -> bool:
     target: Any = node.target
+    if "binds" in node.meta:
+        return True
     if target is _getitem or node.meta.get("spare") or getattr(target, "is_pure", False):
         return False
     schema = getattr(target, "_schema", None)

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch.fx import Node
 
-from framesmith.symbolic.layout import contiguous_strides
+from framesmith.symbolic.layout import contiguous_strides, is_contiguous
+from framesmith.symbolic.node import env_of, expr_of
 from framesmith.util.errors import DataDependent, Unsupported
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
@@ -83,6 +84,15 @@ class FakeTensor(torch.Tensor):
         cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         return _recorder_of(args).dispatch(func, args, kwargs or {})
+
+    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        """Return whether its layout is one of `memory_format`. Of sizes that only the graph can tell, others than 0 and
+        1 decide."""
+        sizes, strides = self.shape, self.stride()
+        if memory_format is torch.contiguous_format and (env := env_of(*sizes)) is not None and env.data:
+            given = [expr_of(n) for n in sizes], [expr_of(n) for n in strides]
+            return env.generally(is_contiguous(*given, env.hint))
+        return super().is_contiguous(memory_format=memory_format)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"FakeTensor({list(self.shape)}, stride={self.stride()}, dtype={self.dtype}, device='{self.device}')"
