@@ -441,6 +441,8 @@ class _Replay:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
         target: Any = Written.apply if node.meta.get("written") else DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
+        if "binds" in node.meta:
+            return self._bound(node, args, kwargs)
         if isinstance(target, OfOneGraph):
             return self._again(node, args)
         # a node of its own: the joint graph may be differentiated in its turn
@@ -470,6 +472,15 @@ class _Replay:
         for made in nodes_after(self.recorder.graph, last):  # the joint graph may be differentiated in its turn
             made.meta.update(said)
         return value
+
+    def _bound(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """Record again an operator that gives a symbol its value: the same symbol, which other nodes read. It has no
+        gradient."""
+        recorder, vals = self.recorder, _without_history(node.meta["val"])
+        made = recorder.emit(node.target, tuple([recorder.nodes(a) for a in args]), vals,
+                             {k: recorder.nodes(v) for k, v in kwargs.items()})
+        made.meta["binds"] = node.meta["binds"]
+        return recorder.results(made, vals)
 
     def _again(self, node: fx.Node, args: Any) -> Any:
         """Record again a node through which no gradient goes except by a derivative of its own."""

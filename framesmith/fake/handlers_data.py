@@ -11,7 +11,8 @@ from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, 
 from framesmith.fake.layout import same_shape
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
-from framesmith.symbolic.node import expr_of, symint
+from framesmith.graph.cse import value_key
+from framesmith.symbolic.node import env_of, expr_of, symint
 from framesmith.util.errors import DataDependent, Unsupported
 
 aten = torch.ops.aten
@@ -31,13 +32,17 @@ def at_run_time(rec: Recording, func: Any, args: tuple, kwargs: dict, most: Any,
     if env is None:
         raise DataDependent(f"{func} needs the tensor's data", hint=WITHOUT_SIZES)
     args, kwargs = lifted(rec, args, kwargs)
-    symbol = env.data_symbol(0, most if type(most) is int else None, None)
+    given, named = tuple([rec.nodes(a) for a in args]), {k: rec.nodes(v) for k, v in kwargs.items()}
+    key = func, tuple([value_key(a) for a in given]), value_key(named)
+    symbol = rec.bound.get(key)
+    if symbol is None:
+        symbol = rec.bound[key] = env.data_symbol(0, most if type(most) is int else None, None)
     found = vals(symint(symbol, env))
-    node = rec.emit(func, tuple([rec.nodes(a) for a in args]), found, {k: rec.nodes(v) for k, v in kwargs.items()})
+    node = rec.emit(func, given, found, named)
     node.meta["binds"] = symbol
     results = rec.results(node, found)
-    given = results if type(results) is tuple else (results,)
-    holder = next(x for x in given if isinstance(x, FakeTensor) and x.dim() and expr_of(x.shape[0]) is symbol)
+    several = results if type(results) is tuple else (results,)
+    holder = next(x for x in several if isinstance(x, FakeTensor) and x.dim() and expr_of(x.shape[0]) is symbol)
     env.sources[symbol] = holder, 0
     return results
 
@@ -102,6 +107,16 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
         else:
             out.extend(n.contiguous() for n in rec.inside(_numbers_of, t))
     return out
+
+
+@handles(aten.index_put.default)
+def index_put(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Values of a size of data are put where the mask has as many places."""
+    source, indices, values = args[:3]
+    if rec.shape_env is not None and env_of(*values.shape) is rec.shape_env and rec.shape_env.data:
+        if any(t is not None and t.dtype in _MASKS for t in indices):
+            args = source, _numbered(rec, source, indices), *args[2:]
+    return functional(rec, func, args, kwargs)
 
 
 def _numbers_of(mask: Any) -> Any:

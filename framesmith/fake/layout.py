@@ -96,7 +96,7 @@ def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool 
     if alike and len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
         return channels_last_strides(shape)
     layouts = [expanded_strides(t, shape) for t in operands if t.dim()]
-    if alike and all(x == layouts[0] for x in layouts) and is_dense(shape, layouts[0]):
+    if alike and all(same_shape(x, layouts[0]) for x in layouts) and is_dense(shape, layouts[0]):
         return layouts[0]
     return strides_in_order(shape, dense_order(shape, layouts))
 

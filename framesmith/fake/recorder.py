@@ -70,6 +70,8 @@ class Recorder:
         self.graph = Graph()
         self.shape_env = shape_env
         """Where sizes of results that only the graph can tell become symbols; None: there may be none."""
+        self.bound: dict[Any, Any] = {}
+        """Those symbols, by the operator and the values that give them."""
         self.stack: tuple = ()
         self.autocast: tuple[str, ...] = ()
         """Device types for which the program has autocast on. (Below it, where operators are recorded, torch says that

@@ -22,7 +22,7 @@ from framesmith.fake.layout import (
 )
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
 from framesmith.prims.promotion import result_dtype
-from framesmith.symbolic.layout import strides_in_order
+from framesmith.symbolic.layout import generally, strides_in_order
 
 aten = torch.ops.aten
 
@@ -93,7 +93,7 @@ def expand(x: FakeTensor, wanted: Any, *, implicit: bool = False) -> Any:
         want = wanted[i]
         if type(want) is int and want == -1:
             shape[i] = size
-        elif not (want is size or want == size):
+        elif not (want is size or generally(want == size)):
             if size != 1:
                 return NotImplemented
             step = 0
@@ -102,7 +102,7 @@ def expand(x: FakeTensor, wanted: Any, *, implicit: bool = False) -> Any:
         return NotImplemented
     # a new leading dimension of size one takes the stride of a row, as it would in a contiguous tensor
     for i in range(lead - 1, -1, -1):
-        if shape[i] == 1:
+        if generally(shape[i] == 1):
             stride[i] = shape[i + 1] * stride[i + 1] if i + 1 < len(shape) else 1
     return _like(x, tuple(shape), tuple(stride))
 

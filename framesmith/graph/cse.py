@@ -41,6 +41,19 @@ def cse(graph: Graph, own: Collection[Node] = ()) -> int:
     return gone
 
 
+def value_key(x: Any) -> Any:
+    """A hashable value that is equal for nodes (also among arguments) which compute the same value by a last pure
+    operator on the same nodes; others are themselves."""
+    if isinstance(x, (tuple, list)):
+        return tuple([value_key(v) for v in x])
+    if isinstance(x, dict):
+        return tuple([(k, value_key(v)) for k, v in sorted(x.items())])
+    if isinstance(x, Node) and x.op == "call_function" and is_pure(x):
+        found = _key((x.target, x.args, x.kwargs))
+        return x if found is None else found
+    return x
+
+
 def _leaving(graph: Graph) -> set[Node]:
     """The nodes whose memory an output may share: outputs, and what they are views of."""
     leaving: set[Node] = set()

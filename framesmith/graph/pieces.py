@@ -8,7 +8,6 @@ piece is given two tensors of one memory; what the graph writes to its inputs is
 from __future__ import annotations
 
 import operator
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import fx
 
 from framesmith.graph.purity import is_needed, is_view
 from framesmith.graph.raising import may_raise
-from framesmith.graph.symbols import size_sources, symbols_of
+from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
 from framesmith.graph.traversal import copy_node
 from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.node import env_of, expr_of, symint
@@ -80,7 +79,7 @@ def pieces(graph: fx.Graph) -> Steps:
             steps.append(piece)
         steps += [_binding(n) for n in binders if levels[n] == level]
     read = {p for step in steps if isinstance(step, Piece) for p in step.takes if isinstance(p, Symbol)}
-    read |= {s for step in steps if isinstance(step, Binding) for s in _argument_symbols(step.node)}
+    read |= {s for step in steps if isinstance(step, Binding) for s in argument_symbols(step.node)}
     bound = {step.symbol for step in steps if isinstance(step, Binding)}
     if unknown := read - bound - given.keys():
         raise CompileError(f"sizes {unknown} that nothing gives")
@@ -108,7 +107,7 @@ def _levels(nodes: list[fx.Node]) -> dict[fx.Node, int]:
         if node.op != "call_function":
             continue
         before = [levels[a] + ("binds" in a.meta) for a in node.all_input_nodes if a.op == "call_function"]
-        symbols = symbols_of([node]) | _argument_symbols(node)
+        symbols = symbols_of([node]) | argument_symbols(node)
         own = node.meta.get("binds")
         before += [known.get(s, 0) for s in symbols if s is not own]
         level = max(before, default=0)
@@ -143,7 +142,7 @@ class _Cut:
         for place in dict.fromkeys(a for n in inner for a in n.all_input_nodes if a not in inner):
             takes[place] = graph.placeholder(place.name)
             takes[place].meta.update({k: v for k, v in place.meta.items() if k not in ("given up", "binds", "frozen")})
-        read = symbols_of(inner).union(*map(_argument_symbols, inner)) | symbols_of(takes.values())
+        read = symbols_of(inner).union(*map(argument_symbols, inner)) | symbols_of(takes.values())
         numbers = sorted(read - size_sources(graph).keys(), key=lambda s: s.name)
         for symbol in numbers:
             takes[symbol] = graph.placeholder(f"number_{symbol.name}")
@@ -202,21 +201,6 @@ def _binding(node: fx.Node) -> Binding:
         return Binding(node, (node,), symbol, at, dim)
     parts: dict[Any, fx.Node] = {u.args[1]: u for u in node.users}
     return Binding(node, tuple([parts.get(k) for k in range(len(vals))]), symbol, at, dim)
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        return [x for v in value for x in _flat(v)]
-    return [x for v in value.values() for x in _flat(v)] if isinstance(value, dict) else [value]
-
-
-def _argument_symbols(node: fx.Node) -> frozenset[Symbol]:
-    """The symbols among the arguments of a node."""
-    found: dict[Symbol, None] = defaultdict()
-    for value in _flat((node.args, node.kwargs)):
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            found.update(dict.fromkeys(value.node.expr.free))
-    return frozenset(found)
 
 
 __all__ = ["Binding", "Piece", "Steps", "is_cut", "pieces"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import fx
@@ -17,6 +18,21 @@ _CONVOLUTIONS = frozenset(
 def symbols_of(nodes: Iterable[fx.Node]) -> set[Symbol]:
     """The symbols in the sizes of the nodes' values."""
     return {s for node in nodes for n in _sizes(node) if type(n) is not int for s in expr_of(n).free}
+
+
+def argument_symbols(node: fx.Node) -> set[Symbol]:
+    """The symbols among the arguments of a node."""
+    found: set[Symbol] = set()
+    todo: list[Any] = [node.args, node.kwargs]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, (list, tuple)):
+            todo += value
+        elif isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            found |= value.node.expr.free
+    return found
 
 
 def size_sources(graph: fx.Graph) -> dict[Symbol, tuple[int, int]]:

@@ -76,3 +76,81 @@ def test_what_no_range_decides_is_a_break(name):
     x = torch.rand(6, 4)
     for p in (0.5, 2.0, -1.0, x.max().item() - 1e-6, 0.9, 0.5):
         alike(compiled(x, torch.tensor(p)), program(x, torch.tensor(p)))
+
+
+TRAINED = {
+    "masked": lambda x, w, p: (x[x > p] * 2, x[x > p].exp().sum()),
+    "rows": lambda x, w, p: torch.relu(x[x[:, 0] > p] @ w) @ w.t(),
+    "put back": lambda x, w, p: torch.zeros(6).index_add(0, (i := (x[:, 0] > p).nonzero()[:, 0]), x[i, 1].exp()),
+    "means": lambda x, w, p: (y := x[x > p]).sum() / y.shape[0],
+    "the size alone": lambda x, w, p: x.sum() * x[x[:, 0] > p].shape[0],
+    "joined": lambda x, w, p: torch.cat([x[x[:, 0] > p], x[x[:, 1] > p] * 2, x]).softmax(0),
+    "pairs": lambda x, w, p: ((y := x[x[:, 0] > p])[:, None] - y[None]).pow(2).sum(-1),
+    "of what is computed": lambda x, w, p: (h := (x @ w).tanh())[h[:, 0] > p / 2].pow(2),
+    "put": lambda x, w, p: torch.index_put(x.tanh(), [*(x > p).nonzero().unbind(1)], x[x > p] * 3),
+    "masks that are equal": lambda x, w, p: x[x > p] * x.exp()[x > p],
+    "written": lambda x, w, p: written(x * 1, p),
+}
+
+
+def written(x, p):
+    x[x > p] = x[x > p] * 3
+    x[x[:, 0] > p] += 1
+    return x
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_go_through_sizes_of_data(name, captures):
+    program = TRAINED[name]
+    compiled = framesmith.compile(program, fullgraph=True)
+    for p in (0.5, 2.0, -1.0, 0.9, 0.5):
+        given = [torch.rand(s, requires_grad=True) for s in ((6, 4), (4, 3))]
+        same = [x.detach().clone().requires_grad_() for x in given]
+        got, want = compiled(*given, torch.tensor(p)), program(*same, torch.tensor(p))
+        alike(got, want)
+        for results in (got, want):
+            sum((y * y).sum() for y in (results if type(results) is tuple else (results,))).backward()
+        for x, y in zip(given, same, strict=True):
+            alike(x.grad, y.grad)
+    assert len(captures) == 1
+
+
+class Routed(torch.nn.Module):
+    """A mixture of experts: each expert computes the tokens that are routed to it, found by `nonzero`."""
+
+    def __init__(self, width=8, experts=4, best=2):
+        super().__init__()
+        self.gate = torch.nn.Linear(width, experts)
+        self.experts = torch.nn.ModuleList([
+            torch.nn.Sequential(torch.nn.Linear(width, 2 * width), torch.nn.GELU(), torch.nn.Linear(2 * width, width))
+            for _ in range(experts)])
+        self.best = best
+
+    def forward(self, x):
+        weights, chosen = self.gate(x).softmax(-1).topk(self.best, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, place = torch.nonzero(chosen == number, as_tuple=True)
+            out.index_add_(0, token, expert(x[token]) * weights[token, place, None])
+        return out
+
+
+def test_tokens_are_routed_to_experts_in_one_graph(captures):
+    torch.manual_seed(0)
+    model = Routed()
+    compiled = framesmith.compile(model, fullgraph=True)
+    for bias in (0.0, 100.0, 0.0):  # then one expert has all tokens, and two have none
+        with torch.no_grad():
+            model.gate.bias[0] = bias
+        x = torch.randn(10, 8, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        got, want = compiled(x), model(y)
+        torch.testing.assert_close(got, want)
+        mine, theirs = (torch.autograd.grad(r.pow(2).sum(), [v, *model.parameters()], allow_unused=True)
+                        for r, v in ((got, x), (want, y)))
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))
+    assert len(captures) == 2

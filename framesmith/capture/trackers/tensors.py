@@ -239,7 +239,10 @@ def get_item(x: Any, key: Any) -> Any:
 
 
 def set_item(x: Any, key: Any, value: Any) -> None:
-    x[key] = value
+    if isinstance(key, torch.Tensor) and isinstance(value, torch.Tensor) and type(next(iter(value.shape), 1)) is not int:
+        x.index_put_((key,), value)  # the other way asks whether there is one value alone
+    else:
+        x[key] = value
 
 
 def _grad(self: Tensor, tracer: Any) -> Tracker:
