@@ -141,7 +141,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     broken: set[Place] = set()
     limit = -1 if config is None else config.max_instructions
     state = read_state()
-    assumes, assumes_indices = True, False
+    assumes, assumes_indices, lists_data = True, False, True
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
         recorder = Recorder()
@@ -151,6 +151,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         if sizes is not None:
             sizes.made = False
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
+        tracer.lists_data = lists_data and recorder.shape_env is not None
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
                 root = root_frame(tracer, code, f_locals, closure)
@@ -166,6 +167,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             assumes = False
         except CopySeen:
             assumes_indices = True
+        except t.ListSeen:
+            lists_data = False
         except TooLarge:
             varying = None
         except Unsupported as e:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, lifted, positional, with_values
-from framesmith.fake.layout import same_shape
+from framesmith.fake.layout import is_of_data, same_shape
 from framesmith.fake.recording import Recording
-from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.fake.tensor import FakeTensor, dense, new_fake
 from framesmith.graph.cse import value_key
-from framesmith.symbolic.node import env_of, expr_of, symint
+from framesmith.symbolic.layout import generally
+from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.errors import DataDependent, Unsupported
 
 aten = torch.ops.aten
@@ -113,9 +114,9 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
 def index_put(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Values of a size of data are put where the mask has as many places."""
     source, indices, values = args[:3]
-    if rec.shape_env is not None and env_of(*values.shape) is rec.shape_env and rec.shape_env.data:
-        if any(t is not None and t.dtype in _MASKS for t in indices):
-            args = source, _numbered(rec, source, indices), *args[2:]
+    masked = any(t is not None and t.dtype in _MASKS for t in indices)
+    if masked and any(map(is_of_data, values.shape)):
+        args = source, _numbered(rec, source, indices), *args[2:]
     return functional(rec, func, args, kwargs)
 
 
@@ -140,9 +141,9 @@ def one_hot(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 def repeat_interleave(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     if kwargs.get("output_size") is not None:
         return functional(rec, func, args, kwargs)
-    source, repeats, dim = (*args, None)[:3]
-    repeats = known(rec, repeats)
-    if repeats is None:
+    source, given, dim = (*args, None)[:3]
+    repeats = known(rec, given)
+    if repeats is None and rec.shape_env is None:
         raise DataDependent("repeat_interleave by a tensor without output_size needs the tensor's data")
 
     def selected() -> Any:
@@ -150,11 +151,40 @@ def repeat_interleave(rec: Recording, func: Any, args: tuple, kwargs: dict) -> A
         return torch.index_select(x, at, indices)
 
     count = source.numel() if dim is None else source.shape[dim]
-    if repeats.numel() not in (1, count):
+    if given.dim() > 1 or not generally(given.numel() == 1) and not same_shape((given.numel(),), (count,)):
         raise Unsupported("repeat_interleave by repeats of another size")
+    if repeats is None:
+        indices = rec.inside(lambda: torch.repeat_interleave(given.expand(count)))
+        return rec.inside(selected)
     with torch._C._DisableTorchDispatch():
         indices = rec.constant(torch.repeat_interleave(repeats.expand(count)))
     return rec.inside(selected)
+
+
+@handles(aten.repeat_interleave.Tensor)
+def repeated(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    if kwargs.get("output_size") is not None:
+        return functional(rec, func, args, kwargs)
+    if known(rec, args[0]) is not None:
+        return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+    return at_run_time(rec, func, args, kwargs, None, lambda n: new_fake((n,), (1,), args[0].dtype, args[0].device))
+
+
+@handles(aten._unique2.default, aten.unique_consecutive.default)
+def unique(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Of all elements; along a dimension, data must be known."""
+    x = args[0]
+    first = 2 if func is aten._unique2.default else 1
+    inverse, counts = (*positional(func, args, kwargs)[first:first + 2], False, False)[:2]
+    whole = func is aten._unique2.default or len(args) <= 3 and kwargs.get("dim") is None
+    if known(rec, x) is not None or not whole:
+        return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+
+    def results(n: Any) -> tuple[FakeTensor, ...]:
+        return (dense(x, (n,)), dense(x, tuple(x.shape) if inverse else (0,), torch.int64),
+                dense(x, (n,) if counts else (0,), torch.int64))
+
+    return at_run_time(rec, func, args, kwargs, x.numel(), results)
 
 
 @handles(aten.is_pinned.default)

@@ -11,14 +11,16 @@ from typing import Any
 import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides
-from framesmith.symbolic.layout import generally, is_dense, strides_in_order
+from framesmith.symbolic.expr import eq, le
+from framesmith.symbolic.layout import expected, generally, is_dense, strides_in_order
+from framesmith.symbolic.node import env_of, expr_of
 
 Sizes = tuple
 
 
 def same_shape(a: Any, b: Any) -> bool:
     """Equal sizes; the ranks first, since comparing sizes of different ranks would take guards that mean nothing."""
-    return len(a) == len(b) and all(m is n or generally(m == n) for m, n in zip(a, b))
+    return len(a) == len(b) and all(m is n or not _are_data(m, n) and generally(m == n) for m, n in zip(a, b))
 
 
 def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
@@ -34,6 +36,9 @@ def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
             out.append(m)
         elif type(m) is int and m == 1:
             out.append(n)
+        elif _are_data(m, n):  # of two sizes of data one may be 1, too, and then plain Python runs
+            expected(m == n)
+            out.append(m)
         elif m == n or n == 1:
             out.append(m)
         elif m == 1:
@@ -41,6 +46,24 @@ def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
         else:
             return None
     return tuple(out)
+
+
+def is_of_data(n: Any) -> bool:
+    """Return whether only the graph can tell a size or an index."""
+    return type(n) is torch.SymInt and (env := env_of(n)) is not None and not env.data.isdisjoint(expr_of(n).free)
+
+
+def surely_le(a: Any, b: Any) -> bool:
+    """Return whether what is known of two sizes says that the first is not larger."""
+    env = env_of(a, b)
+    return a <= b if env is None else env.known(le(expr_of(a), expr_of(b))) is True
+
+
+def _are_data(m: Any, n: Any) -> bool:
+    """Return whether two sizes are both of data, and nothing tells whether they are equal."""
+    if not is_of_data(m) or not is_of_data(n):
+        return False
+    return m.node.env.known(eq(expr_of(m), expr_of(n))) is None  # type: ignore[no-any-return]
 
 
 def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:

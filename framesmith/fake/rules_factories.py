@@ -12,13 +12,14 @@ from framesmith.fake.infer import RULES, rule
 from framesmith.fake.layout import broadcast, copied_strides, formatted_strides, preserved_strides
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 from framesmith.prims.registry import overload
+from framesmith.symbolic.layout import expected
 
 aten = torch.ops.aten
 
 
 def _made(shape: Any, dtype: Any, device: Any, memory_format: Any = None) -> Any:
     shape = tuple(shape)
-    if any(n < 0 for n in shape):
+    if not all(expected(n >= 0) for n in shape):
         return NotImplemented
     where = CPU if device is None else torch.device(device)
     return new_fake(shape, formatted_strides(shape, memory_format), dtype or torch.get_default_dtype(), where)
@@ -90,7 +91,7 @@ def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, device: An
         return NotImplemented
     if dtype is torch.int64 and not whole:  # eager drops the fractions before it counts
         whole, (start, end, step) = True, (int(start), int(end), int(step))
-    if step == 0 or (end < start if step > 0 else end > start):
+    if step == 0 or not expected(end >= start if step > 0 else end <= start):
         return NotImplemented
     if whole:
         count = (end - start + step - (1 if step > 0 else -1)) // step if step != 1 else end - start

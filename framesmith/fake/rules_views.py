@@ -15,14 +15,16 @@ from framesmith.fake.layout import (
     expanded_strides,
     infer_size,
     is_channels_last,
+    is_of_data,
     preserved_strides,
     same_shape,
     suggested_strides,
+    surely_le,
     view_strides,
 )
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
 from framesmith.prims.promotion import result_dtype
-from framesmith.symbolic.layout import generally, strides_in_order
+from framesmith.symbolic.layout import expected, generally, strides_in_order
 
 aten = torch.ops.aten
 
@@ -134,6 +136,9 @@ def select(x: FakeTensor, dim: int, index: Any) -> Any:
         return NotImplemented
     shape, stride = x.shape, x.stride()
     size = shape[at]
+    if is_of_data(index):
+        expected(index >= 0)
+        expected(index < size)
     if index < -size or index >= size:
         return NotImplemented
     offset = x.storage_offset() + (index if index >= 0 else index + size) * stride[at]
@@ -145,6 +150,10 @@ def _clamped(value: Any, size: Any, missing: Any) -> Any:
         return missing
     if type(value) is int and value >= 2**62:
         return size
+    if is_of_data(value) or is_of_data(size):
+        if not generally(value >= 0) if type(value) is int else not expected(value >= 0):
+            value = torch.sym_max(value + size, 0)
+        return value if surely_le(value, size) else torch.sym_min(value, size)
     if value < 0:
         value = value + size
         return 0 if value < 0 else value
@@ -160,7 +169,9 @@ def slice_(x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step
     size = shape[at]
     first = _clamped(start, size, 0)
     last = _clamped(end, size, size)
-    if last is not size and last < first:
+    if is_of_data(last) or is_of_data(first):
+        last = last if surely_le(first, last) else torch.sym_max(last, first)
+    elif last is not size and last < first:
         last = first
     count = last - first if step == 1 else (last - first + step - 1) // step
     offset = x.storage_offset() + first * stride[at]

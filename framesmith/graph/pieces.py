@@ -8,7 +8,8 @@ piece is given two tensors of one memory; what the graph writes to its inputs is
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from framesmith.graph.purity import is_needed, is_view
 from framesmith.graph.raising import may_raise
 from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
 from framesmith.graph.traversal import copy_node
-from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.expr import Rel, Symbol
 from framesmith.symbolic.node import env_of, expr_of, symint
 from framesmith.util.errors import CompileError
 
@@ -39,13 +40,15 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Binding:
     """A call of an operator, `node`, and the symbol to which it gives a value: `size(dim)` of its result, or of the
-    tensor `gives[at]`; with dim < 0 the result itself, a number."""
+    tensor `gives[at]`; with dim < 0 the result itself, a number. `checks`: what is assumed of the symbols that there
+    are now."""
 
     node: fx.Node
     gives: tuple[fx.Node | None, ...]
     symbol: Symbol
     at: int
     dim: int
+    checks: tuple[Rel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +81,29 @@ def pieces(graph: fx.Graph) -> Steps:
         if piece is not None:
             steps.append(piece)
         steps += [_binding(n) for n in binders if levels[n] == level]
+    if cut.env is not None:
+        _check(steps, cut.env.assumed, given.keys())
     read = {p for step in steps if isinstance(step, Piece) for p in step.takes if isinstance(p, Symbol)}
-    read |= {s for step in steps if isinstance(step, Binding) for s in argument_symbols(step.node)}
+    for step in steps:
+        if isinstance(step, Binding):
+            read |= argument_symbols(step.node).union(*[rel.free for rel in step.checks])
     bound = {step.symbol for step in steps if isinstance(step, Binding)}
     if unknown := read - bound - given.keys():
         raise CompileError(f"sizes {unknown} that nothing gives")
     return Steps(tuple(steps), {s: given[s] for s in read - bound}, tuple(outputs))
+
+
+def _check(steps: list[Piece | Binding], assumed: list[Rel], known: Collection[Symbol]) -> None:
+    """Give each assumption to the step that binds the last of its symbols."""
+    known, left = set(known), list(assumed)
+    for k, step in enumerate(steps):
+        if isinstance(step, Binding):
+            known.add(step.symbol)
+            checks = tuple([rel for rel in left if step.symbol in rel.free and rel.free <= known])
+            steps[k] = replace(step, checks=checks)
+            left = [rel for rel in left if rel not in checks]
+    if any(rel.free & known for rel in left):
+        raise CompileError(f"assumptions {left} of sizes that nothing gives")
 
 
 def _is_bound(node: fx.Node) -> bool:

@@ -18,6 +18,10 @@ Compiled = Callable[[Any], tuple[Any, ...]]
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+class AssumedInVain(Exception):
+    """A size or number that the graph has computed is not as it was compiled for: plain Python runs instead."""
+
+
 class Stepwise:
     """The graph as a function of one tuple of inputs, or of a list, which is emptied. `calls`: compiled pieces, in
     order."""
@@ -89,6 +93,7 @@ class Stepwise:
         dead = [self._slot(n) for n in node.all_input_nodes if n in last]
         target: Any = node.target
         several = isinstance(node.meta["val"], (tuple, list))
+        checks = [(rel, [(s, self._slot(s)) for s in rel.free]) for rel in binding.checks]
 
         def run(values: list[Any]) -> None:
             found = target(*[a(values) for a in args], **{name: a(values) for name, a in kwargs.items()})
@@ -98,6 +103,9 @@ class Stepwise:
                     values[k] = value
             for k in dead:
                 values[k] = None
+            for rel, symbols in checks:
+                if not rel.evaluate({s: values[k] for s, k in symbols}):
+                    raise AssumedInVain(f"{rel} does not hold")
 
         return run
 

@@ -31,13 +31,15 @@ class ShapeGuard:
 class ShapeEnv:
     """Symbols, hints and guards. `stack` is the user's stack now; capture assigns it as it goes. `closed`: the guards
     are complete, and a relation that they do not decide is an error. `data`: the symbols that the graph itself gives
-    their values, of which no guard can be taken."""
+    their values, of which no guard can be taken. `assumed`: what is taken for granted of them: the graph looks when it
+    has the values, and raises where it does not hold."""
 
-    __slots__ = ("closed", "data", "hints", "sources", "symbols", "guards", "stack", "_names", "_facts", "_equal",
-                 "_change", "_canonical", "_simplify")
+    __slots__ = ("assumed", "closed", "data", "hints", "sources", "symbols", "guards", "stack", "_names", "_facts",
+                 "_equal", "_change", "_canonical", "_simplify")
 
     def __init__(self) -> None:
         self.closed = False
+        self.assumed: list[Rel] = []
         self.data: set[Symbol] = set()
         self.hints: dict[str, int] = {}
         self.sources: dict[Symbol, Any] = {}
@@ -149,10 +151,14 @@ class ShapeEnv:
         known = self.known(rel.subs(large))
         return self.guard(rel) if known is None else known
 
-    def assume(self, rel: Rel) -> None:
-        """Take for granted what the program asserts of values that only the graph can tell."""
-        if self.known(rel) is None:
-            self._learn(rel)
+    def expect(self, rel: Rel) -> bool:
+        """The truth of `rel`, where a program in which it does not hold raises. Of values that only the graph can tell
+        it is assumed."""
+        if not self.data or self.closed or self.data.isdisjoint(rel.free) or self.known(rel) is not None:
+            return self.guard(rel)
+        self.assumed.append(rel)
+        self._learn(rel)
+        return True
 
     def specialise(self, e: Expr | int) -> int:
         """The value of `e` now, guarded to stay that."""

@@ -16,6 +16,11 @@ def generally(truth: Any) -> bool:
     return truth if type(truth) is bool else truth.node.guard_size_oblivious("", 0)  # type: ignore[no-any-return]
 
 
+def expected(truth: Any) -> bool:
+    """The truth of a comparison of sizes without which the program raises: see `ShapeEnv.expect`."""
+    return truth if type(truth) is bool else truth.node.expect_true("", 0)  # type: ignore[no-any-return]
+
+
 def strides_in_order(sizes: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
     """Dense strides over ints, `Expr` or `torch.SymInt`, where `order` lists the dimensions from the outermost to the
     innermost in memory. One of size 0 counts as 1, as in eager."""

@@ -146,7 +146,9 @@ class SymNode:
             return self.env.guard(value)
         return bool(_fix_float(self)) if isinstance(value, FloatExpr) else self.env.guard(ne(value, 0))
 
-    expect_true = guard_bool
+    def expect_true(self, file: str, line: int) -> bool:
+        value = self.value
+        return self.env.expect(value) if isinstance(value, Rel) else self.guard_bool(file, line)
 
     def guard_size_oblivious(self, file: str, line: int) -> bool:
         value = self.value
@@ -167,7 +169,7 @@ class SymNode:
         return self.guard_bool("", 0)
 
     def expect_size(self, file: str, line: int) -> bool:
-        return self.env.guard(ge(_int(self), 0))
+        return self.env.expect(ge(_int(self), 0))
 
     def statically_known_true(self, file: str, line: int) -> bool:
         return isinstance(self.value, Rel) and self.env.known(self.value) is True

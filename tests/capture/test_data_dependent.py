@@ -78,6 +78,66 @@ def test_what_no_range_decides_is_a_break(name):
         alike(compiled(x, torch.tensor(p)), program(x, torch.tensor(p)))
 
 
+def count(x, p, most):
+    """How many are larger, as a number that the program vouches for."""
+    n = (x > p).sum().item()
+    torch._check(n >= 0)
+    torch._check(n <= most)
+    return n
+
+
+INTEGERS = {
+    "made": lambda x, p: (torch.zeros(n := count(x, p, 24)), torch.arange(n) * 2, torch.full((n, 2), 1.5),
+                          x.new_ones(2 * n + 1)),
+    "slices": lambda x, p: (x.flatten()[:(n := count(x, p, 24))] * 2, x.flatten()[n:].sum(), x.flatten()[:-1][n:]),
+    "narrowed": lambda x, p: x.flatten().narrow(0, 0, count(x, p, 24)).exp(),
+    "unchecked": lambda x, p: x.flatten()[:int((x > p).sum())] + 1,
+    "arithmetic": lambda x, p: (x * (n := count(x, p, 24)) + n, x[:1].expand(n, 4).sum(0) / 2, n),
+    "decided": lambda x, p: x.flatten()[:n] if (n := count(x, p, 24)) <= 24 else x,
+    "numbers of elements": lambda x, p: x.flatten().topk(count(x, p, 24)).values,
+    "lists": lambda x, p: [y * 2 for y in x.flatten().split(torch.stack([(x > p).sum(), (x <= p).sum()]).tolist())],
+    "repeated": lambda x, p: (x.repeat_interleave((x[:, 0] > p).long() * 2, 0) + 1,
+                              torch.repeat_interleave((x > p).sum(0))),
+    "unique": lambda x, p: ((x * 4 * p.abs()).long().unique() * 2, *(x > p).flatten().unique(return_counts=True)),
+    "consecutive": lambda x, p: torch.unique_consecutive((x > p).flatten(), return_inverse=True, return_counts=True),
+    "elements": lambda x, p: x.flatten()[count(x, p, 23)] * 2,
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_of_data_are_sizes_of_one_graph(name, captures):
+    program = INTEGERS[name]
+    compiled = framesmith.compile(program, fullgraph=True)
+    x = torch.rand(6, 4)
+    for p in (0.5, 2.0, x.min().item() + 1e-6, x.max().item() - 1e-6, 0.5):
+        alike(compiled(x, torch.tensor(p)), program(x, torch.tensor(p)))
+    assert len(captures) == 1
+
+
+def outside(x, p):
+    n = (x > p).sum().item()
+    torch._check(n < 20, lambda: f"{n} are too many")
+    return x.flatten()[:n] + 1
+
+
+def test_what_a_program_checks_is_its_own_error():
+    compiled = framesmith.compile(outside, fullgraph=True)
+    x = torch.rand(6, 4)
+    alike(compiled(x, 0.9), outside(x, 0.9))
+    for run in (outside, compiled):
+        with pytest.raises(RuntimeError, match="24 are too many"):
+            run(x, -1.0)
+    alike(compiled(x, 0.8), outside(x, 0.8))
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+def test_where_what_is_assumed_does_not_hold_plain_python_runs(captures):
+    compiled = framesmith.compile(lambda x, k: x[:(x > 0.5).sum().item() - k] + 1)
+    x = torch.linspace(0, 1, 8)
+    for k in (1, 5, 2, 9):
+        alike(compiled(x, k), x[:4 - k] + 1)
+
+
 TRAINED = {
     "masked": lambda x, w, p: (x[x > p] * 2, x[x > p].exp().sum()),
     "rows": lambda x, w, p: torch.relu(x[x[:, 0] > p] @ w) @ w.t(),
