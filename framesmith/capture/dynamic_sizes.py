@@ -13,7 +13,7 @@ from framesmith.fake import FakeTensor
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge
-from framesmith.symbolic.node import expr_of, symint
+from framesmith.symbolic.node import SYMBOLIC, expr_of, symint
 from framesmith.util.marks import marked_dimensions
 
 from .sources import Guard, Source
@@ -21,7 +21,6 @@ from .sources import Guard, Source
 _SYMBOL = re.compile(r"\b[su]\d+\b")
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_SYMBOLIC = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 Place = tuple[Source, str, int]
 """Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension."""
@@ -100,19 +99,6 @@ def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:
     return tuple([n if type(n) is int else None for n in sizes])
 
 
-def specialised(value: Any) -> Any:
-    """`value` with the present number for each `torch.SymInt`, `SymFloat` and `SymBool`, which is assumed from then on,
-    also within tuples, lists, dicts and slices."""
-    kind = type(value)
-    if kind in _SYMBOLIC:
-        return _SYMBOLIC[kind](value)
-    if kind in (tuple, list, torch.Size):
-        return kind([specialised(v) for v in value])
-    if kind is dict:
-        return {k: specialised(v) for k, v in value.items()}
-    return slice(specialised(value.start), specialised(value.stop), specialised(value.step)) if kind is slice else value
-
-
 def size_text(rebuilder: Any, value: Any) -> str:
     """A value as an expression of residual code. A `torch.SymInt`, `SymBool` or `SymFloat`, also in tuples and lists,
     is an expression over sizes of inputs and over what the graph computes."""
@@ -120,7 +106,7 @@ def size_text(rebuilder: Any, value: Any) -> str:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return "".join(["(", *(f"{size_text(rebuilder, n)}, " for n in value), ")"])
-    if type(value) not in _SYMBOLIC:
+    if type(value) not in SYMBOLIC:
         return str(rebuilder.hold(value))
     e = value.node.expr
     if isinstance(e, Expr) and "m" not in e.text:  # a name like `max` may be the program's own

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 
 from framesmith.fake.dynamic_scalars import Number
-from framesmith.symbolic.node import SymNode
+from framesmith.symbolic.node import SymNode, specialised
 from framesmith.util.errors import DataDependent
 
 from . import data
 from . import trackers as t
-from .dynamic_sizes import specialised
 from .origins import forgetter, is_continuation, origin
 from .run_time_indices import indexed, selected
 from .trackers.symbolic_number import is_symbolic

@@ -11,6 +11,7 @@ from torch.fx import Node
 from framesmith.fake.recording import Content, Recording
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import FakeTensor
+from framesmith.symbolic.node import specialised
 
 _MOST_NODES = 500
 _MOST_ELEMENTS = 1 << 16
@@ -75,7 +76,7 @@ def _run(node: Node, values: dict[Node, Any], device: torch.device | None) -> An
     def read(a: Any) -> Any:
         if isinstance(a, Node):
             return values[a]
-        return type(a)(read(x) for x in a) if isinstance(a, (list, tuple)) else a
+        return type(a)(read(x) for x in a) if isinstance(a, (list, tuple)) else specialised(a)
 
     kwargs = {k: device if k == "device" and device is not None else read(v) for k, v in node.kwargs.items()}
     return node.target(*read(node.args), **kwargs)  # type: ignore[operator]

@@ -396,6 +396,23 @@ def symfloat(value: FloatExpr | Expr | float, env: ShapeEnv) -> float | torch.Sy
     return node.args[0] if node.op == "const" else torch.SymFloat(SymNode(env, node, float))
 
 
+SYMBOLIC: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""The type of the number that a symbolic scalar stands for."""
+
+
+def specialised(value: Any) -> Any:
+    """`value` with the present number for each `torch.SymInt`, `SymFloat` and `SymBool`, which is assumed from then on,
+    also within tuples, lists, dicts and slices."""
+    kind = type(value)
+    if kind in SYMBOLIC:
+        return SYMBOLIC[kind](value)
+    if kind in (tuple, list, torch.Size):
+        return kind([specialised(v) for v in value])
+    if kind is dict:
+        return {k: specialised(v) for k, v in value.items()}
+    return slice(specialised(value.start), specialised(value.stop), specialised(value.step)) if kind is slice else value
+
+
 def expr_of(x: int | torch.SymInt | Expr) -> Expr:
     """The expression of an int, of a `torch.SymInt` of ours, or of an expression itself."""
     if isinstance(x, torch.SymInt):
@@ -412,11 +429,11 @@ def expr_of(x: int | torch.SymInt | Expr) -> Expr:
 def env_of(*values: Any) -> ShapeEnv | None:
     """The shape environment of the first symbolic value among `values`."""
     for x in values:
-        if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) and isinstance(x.node, SymNode):
+        if type(x) in SYMBOLIC and isinstance(x.node, SymNode):
             return x.node.env
     return None
 
 
 def hint_of(x: Any) -> Any:
     """The plain value, for the inputs of this capture, of an int, float, bool or symbolic scalar; takes no guard."""
-    return x.node.hint if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) else x
+    return x.node.hint if type(x) in SYMBOLIC else x

@@ -53,6 +53,17 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.parametrize("fn", [
+    lambda x: x * (torch.arange(3) + x.shape[0])[-1].item(),
+    lambda x: torch.arange(2 * len(x) + 0 * torch.arange(3)[1]),
+])
+def test_values_that_capture_computes_assume_the_sizes_in_them(fn):
+    c = framesmith.compile(fn)
+    for n in (5, 8, 11, 11, 6):
+        x = torch.randn(n, 3)
+        assert torch.equal(c(x), fn(x))
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_second_size_makes_a_variant_for_all(name, captures):
     program = PROGRAMS[name]
