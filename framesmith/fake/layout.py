@@ -23,6 +23,12 @@ def same_shape(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(m is n or not _are_data(m, n) and generally(m == n) for m, n in zip(a, b))
 
 
+def must_match(a: Any, b: Any) -> bool:
+    """Equal sizes, without which the program raises: those of data are expected to be."""
+    return len(a) == len(b) and all(m is n or (expected(m == n) if _are_data(m, n) else generally(m == n))
+                                    for m, n in zip(a, b))
+
+
 def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
     """The common shape, or None if there is none."""
     if same_shape(a, b):

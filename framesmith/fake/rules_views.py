@@ -16,6 +16,7 @@ from framesmith.fake.layout import (
     infer_size,
     is_channels_last,
     is_of_data,
+    must_match,
     preserved_strides,
     same_shape,
     suggested_strides,
@@ -222,7 +223,7 @@ def index_written(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwa
     if type(source) is not FakeTensor:
         return _like(x, x.shape, preserved_strides(x), 0)
     wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
-    if not x.is_contiguous() or source.dtype is not x.dtype or not same_shape(source.shape, wanted):
+    if not x.is_contiguous() or source.dtype is not x.dtype or not must_match(source.shape, wanted):
         return NotImplemented
     return dense(x, x.shape)
 
@@ -358,5 +359,5 @@ def index_put(x: FakeTensor, indices: Any, values: FakeTensor, accumulate: bool 
     """A copy of `x`, where one number, or as many as are indexed, is put."""
     taken = index(x, indices)
     fits = taken is not NotImplemented and values.dtype is x.dtype and (values.dim() == 0
-                                                                        or same_shape(values.shape, taken.shape))
+                                                                        or must_match(values.shape, taken.shape))
     return clone(x) if fits else NotImplemented

@@ -214,3 +214,132 @@ def test_tokens_are_routed_to_experts_in_one_graph(captures):
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), model(x))
     assert len(captures) == 2
+
+
+def decoded(boxes, deltas):
+    """Boxes as corners, of anchors as corners and their changes."""
+    sizes = boxes[:, 2:] - boxes[:, :2]
+    centres = boxes[:, :2] + sizes / 2 + deltas[:, :2] * sizes
+    half = sizes * deltas[:, 2:].clamp(max=4.0).exp() / 2
+    return torch.cat([centres - half, centres + half], 1).clamp(0, 64)
+
+
+def overlaps(boxes):
+    low = torch.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    high = torch.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
+    common = (high - low).clamp(min=0).prod(-1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
+    return common / (areas[:, None] + areas[None] - common + 1e-6)
+
+
+def suppressed(boxes, scores, most, limit=0.5):
+    """Greedy non-maximum suppression: the best box that is left, `most` times, and away with those that it covers."""
+    order = scores.argsort(descending=True, stable=True)
+    covers = overlaps(boxes[order]) > limit
+    left = torch.ones_like(order, dtype=torch.bool)
+    kept = torch.zeros_like(left)
+    for _ in range(most):
+        best = (left.cumsum(0) == 1) & left
+        kept = kept | best
+        left = left & ~(covers & best[:, None]).any(0) & ~best
+    return order[kept]
+
+
+class Detector(torch.nn.Module):
+    def __init__(self, width=16):
+        super().__init__()
+        self.features = torch.nn.Sequential(torch.nn.Conv2d(3, width, 3, 2, 1), torch.nn.ReLU())
+        self.scores, self.deltas = torch.nn.Conv2d(width, 1, 1), torch.nn.Conv2d(width, 4, 1)
+        ys, xs = torch.meshgrid(torch.arange(4.0), torch.arange(4.0), indexing="ij")
+        corners = torch.stack([xs, ys], -1).reshape(-1, 2) * 16
+        self.register_buffer("anchors", torch.cat([corners, corners + 24], 1))
+
+    def forward(self, image, threshold):
+        found = self.features(image)
+        scores = self.scores(found).flatten().sigmoid()
+        boxes = decoded(self.anchors, self.deltas(found)[0].permute(1, 2, 0).reshape(-1, 4))
+        sure = scores > threshold
+        boxes, scores = boxes[sure], scores[sure]
+        kept = suppressed(boxes, scores, 5)
+        return boxes[kept], scores[kept]
+
+
+def test_a_detection_head_is_one_graph(captures):
+    torch.manual_seed(0)
+    model = Detector()
+    compiled = framesmith.compile(model, fullgraph=True)
+    for threshold in (0.5, 0.0, 0.99, 0.52):
+        image = torch.randn(1, 3, 8, 8)
+        got, want = compiled(image, torch.tensor(threshold)), model(image, torch.tensor(threshold))
+        alike(got, want)
+        for a, b in zip(*[torch.autograd.grad((boxes * scores[:, None]).sum(), [*model.parameters()])
+                          for boxes, scores in (got, want)], strict=True):
+            torch.testing.assert_close(a, b)
+    with torch.no_grad():
+        alike(compiled(image, torch.tensor(0.5)), model(image, torch.tensor(0.5)))
+    assert len(captures) == 2
+
+
+class Decoder(torch.nn.Module):
+    """Beam search: the best continuations of all beams, of which finished ones are taken out."""
+
+    def __init__(self, words=12, width=16):
+        super().__init__()
+        self.embed, self.out = torch.nn.Embedding(words, width), torch.nn.Linear(width, words)
+        self.cell = torch.nn.Linear(2 * width, width)
+        self.words = words
+
+    def forward(self, state, beams, steps):
+        state, tokens = state[None], torch.zeros(1, 1, dtype=torch.long)
+        scores = torch.zeros(1)
+        done = []
+        for _ in range(steps):
+            state = self.cell(torch.cat([self.embed(tokens[:, -1]), state], 1)).tanh()
+            total = (scores[:, None] + self.out(state).log_softmax(-1)).flatten()
+            best = total.argsort(descending=True, stable=True)[:beams]
+            origin, word = best // self.words, best % self.words
+            scores, state = total[best], state[origin]
+            tokens = torch.cat([tokens[origin], word[:, None]], 1)
+            ended = word == 1
+            done.append((tokens[ended], scores[ended]))
+            tokens, scores, state = tokens[~ended], scores[~ended], state[~ended]
+        return tokens, scores, done
+
+
+def test_beam_search_is_one_graph(captures):
+    torch.manual_seed(0)
+    model = Decoder()
+    compiled = framesmith.compile(model, fullgraph=True)
+    for bias in (0.0, 4.0, -9.0):  # all beams may end
+        with torch.no_grad():
+            model.out.bias[1] = bias
+        state = torch.randn(16)
+        got, want = compiled(state, 3, 4), model(state, 3, 4)
+        alike(got, want)
+        sums = [sum(s.sum() for _, s in done) + scores.sum() for _, scores, done in (got, want)]
+        for a, b in zip(*[torch.autograd.grad(s, [*model.parameters()]) for s in sums], strict=True):
+            torch.testing.assert_close(a, b)
+    assert len(captures) == 1
+
+
+def packed(values, lengths):
+    """Means of a ragged batch, from values in one row: each row's, by where it ends."""
+    rows = torch.repeat_interleave(torch.arange(lengths.shape[0]), lengths)
+    sums = torch.zeros(lengths.shape[0], values.shape[1]).index_add(0, rows, values.tanh())
+    centred = values - (sums / lengths.clamp(min=1)[:, None])[rows]
+    return centred.exp(), sums
+
+
+def test_a_ragged_batch_is_one_graph(captures):
+    def program(x, mask):
+        lengths = mask.sum(1)
+        return packed(x[mask], lengths)
+
+    compiled = framesmith.compile(program, fullgraph=True)
+    for lengths in ((3, 0, 5), (1, 1, 1), (0, 0, 0), (5, 5, 5)):
+        mask = torch.arange(5)[None] < torch.tensor(lengths)[:, None]
+        x = torch.randn(3, 5, 4, requires_grad=True)
+        got, want = compiled(x, mask), program(x, mask)
+        alike(got, want)
+        alike(*[torch.autograd.grad(a.sum() + b.pow(2).sum(), x) for a, b in (got, want)])
+    assert len(captures) == 1
