@@ -39,7 +39,7 @@ def _of_elements(func: Any) -> None:
     RULES[func] = checked
 
 
-for _name in "amax amin max max.dim min min.dim argmax argmin".split():
+for _name in ("amax", "amin", "max", "max.dim", "min", "min.dim", "argmax", "argmin"):
     _of_elements(overload(_name))
 doubted(aten.logsumexp.default, lambda x, dims, *_: not isinstance(dims, int) and not len(dims))
 

@@ -22,17 +22,16 @@ def symbols_of(nodes: Iterable[fx.Node]) -> set[Symbol]:
 
 def argument_symbols(node: fx.Node) -> set[Symbol]:
     """The symbols among the arguments of a node."""
-    found: set[Symbol] = set()
-    todo: list[Any] = [node.args, node.kwargs]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, (list, tuple)):
-            todo += value
-        elif isinstance(value, dict):
-            todo += value.values()
-        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            found |= value.node.expr.free
-    return found
+    kinds = torch.SymInt, torch.SymFloat, torch.SymBool
+    symbolic: list[Any] = [v for v in flat((node.args, node.kwargs)) if isinstance(v, kinds)]
+    return {s for v in symbolic for s in v.node.expr.free}
+
+
+def flat(value: Any) -> list[Any]:
+    """The values in lists, tuples and dicts."""
+    if isinstance(value, (list, tuple)):
+        return [v for part in value for v in flat(part)]
+    return [v for part in value.values() for v in flat(part)] if isinstance(value, dict) else [value]
 
 
 def size_sources(graph: fx.Graph) -> dict[Symbol, tuple[int, int]]:

@@ -343,3 +343,32 @@ def test_a_ragged_batch_is_one_graph(captures):
         alike(got, want)
         alike(*[torch.autograd.grad(a.sum() + b.pow(2).sum(), x) for a, b in (got, want)])
     assert len(captures) == 1
+
+
+EMPTY = {
+    "largest": lambda x, p: x[x > p].amax() * 2,
+    "its place": lambda x, p: x[x > p].argmax(),
+    "rows": lambda x, p: x[x[:, 0] > p].max(0).values,
+    "more than there are": lambda x, p: x[x > p].topk(2).values,
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_what_needs_elements_raises_as_in_eager(name, captures):
+    program = EMPTY[name]
+    compiled = framesmith.compile(program, fullgraph=True)
+    x = torch.rand(6, 4)
+    for p in (0.5, 0.1, 0.5):
+        alike(compiled(x, torch.tensor(p)), program(x, torch.tensor(p)))
+    for run in (program, compiled):
+        with pytest.raises((RuntimeError, IndexError)):
+            run(x, torch.tensor(2.0))
+    assert len(captures) == 1
+
+
+def test_the_option_leaves_breaks(captures):
+    compiled = framesmith.compile(lambda x: x[x > 0.5] * 2, options={"data_symbols": False})
+    x = torch.rand(6, 4)
+    alike(compiled(x), x[x > 0.5] * 2)
+    with pytest.raises(framesmith.exc.Unsupported):
+        framesmith.compile(lambda x: x[x > 0.5] + 2, options={"data_symbols": False}, fullgraph=True)(x)
