@@ -46,6 +46,7 @@ from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit
 from framesmith.util.errors import (
     BuildError,
     CompilerMissing,
+    DataDependent,
     FirstCall,
     MemorySeen,
     NeedsGrad,
@@ -347,7 +348,10 @@ class FrameCompiler:
             if sizes is not None and sizes.made_of_data and not raised_by_handler(problem):
                 log.emit("recompiles", f"{code.co_qualname}: no symbols of data: {why}")
                 seen.data = False
-                return self._captured(seen, code, func, f_locals, compile_fn)
+                try:
+                    return self._captured(seen, code, func, f_locals, compile_fn)
+                except DataDependent:  # of the two errors, the first says what was not decided
+                    raise problem from None
             resized = sizes is not None and sizes.made
             breaks = isinstance(problem, Unsupported) and self.config.fullgraph and varying is not None
             if not (resized or breaks) or raised_by_handler(problem):

@@ -239,6 +239,8 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     numbers = [n for n in wanted if "binds" in n.meta]
     for node in wanted if late is not None else _when_needed(wanted, cut, [*numbers, *outputs]):
         made[node] = copy_node(graph, node, made.__getitem__)
+        if late is None and "binds" in node.meta:
+            made[node].meta["again"] = True  # the forward has looked at what is assumed
     out = graph.output(tuple(made[n] if isinstance(n, fx.Node) else n for n in outputs))
     out.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in outputs)
     return graph

@@ -13,7 +13,7 @@ from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
 from framesmith.graph.cse import value_key
 from framesmith.symbolic.layout import generally
-from framesmith.symbolic.node import expr_of, symint
+from framesmith.symbolic.node import symint
 from framesmith.util.errors import DataDependent, Unsupported
 
 aten = torch.ops.aten
@@ -38,12 +38,13 @@ def at_run_time(rec: Recording, func: Any, args: tuple, kwargs: dict, most: Any,
     symbol = rec.bound.get(key)
     if symbol is None:
         symbol = rec.bound[key] = env.data_symbol(0, most if type(most) is int else None, None)
-    found = vals(symint(symbol, env))
+    size: Any = symint(symbol, env)
+    found = vals(size)
     node = rec.emit(func, given, found, named)
     node.meta["binds"] = symbol
     results = rec.results(node, found)
     several = results if type(results) is tuple else (results,)
-    holder = next(x for x in several if isinstance(x, FakeTensor) and x.dim() and expr_of(x.shape[0]) is symbol)
+    holder = next(x for x in several if x.dim() and getattr(x.shape[0], "node", None) is size.node)
     env.sources[symbol] = holder, 0
     return results
 

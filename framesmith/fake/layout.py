@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.tensor import FakeTensor, contiguous_strides
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major
 from framesmith.symbolic.expr import eq, le
 from framesmith.symbolic.layout import expected, generally, is_dense, strides_in_order
 from framesmith.symbolic.node import env_of, expr_of
@@ -119,7 +119,7 @@ def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool 
     """
     usual = contiguous_strides(shape)
     alike = not numbers and all(same_shape(t.shape, shape) for t in operands)
-    full = all(t.dim() == 0 or t.is_contiguous() and same_shape(t.shape, shape) for t in operands)
+    full = all(t.dim() == 0 or is_row_major(t) and same_shape(t.shape, shape) for t in operands)
     if full and (alike or all(t.dim() == 0 or t.stride() == usual for t in operands)):
         return usual
     if alike and len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
@@ -134,7 +134,7 @@ def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
     """Strides over `shape` (`real`'s, perhaps symbolic) that lie as those of `real`; those of `real` where it is not
     dense."""
     strides = real.stride()
-    if real.is_contiguous():
+    if is_row_major(real):
         return contiguous_strides(shape)
     if not is_dense(tuple(real.shape), strides):
         return strides
@@ -143,7 +143,7 @@ def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
 
 def preserved_strides(fake: FakeTensor) -> tuple:
     """Strides of a copy that keeps the layout: the same if dense, else dense in the same order."""
-    return fake.stride() if fake.is_contiguous() else dense_strides(fake.shape, fake.stride())
+    return fake.stride() if is_row_major(fake) else dense_strides(fake.shape, fake.stride())
 
 
 def dense_strides(shape: Sizes, strides: tuple) -> tuple:
@@ -270,7 +270,7 @@ def meets(a: Geometry, b: Geometry) -> bool:
 def meets_itself(x: FakeTensor) -> bool:
     """Return whether elements share memory, as those of an expanded tensor do; True where that takes more than a look
     at the strides."""
-    if x.is_contiguous() or any(generally(n == 0) for n in x.shape):
+    if is_row_major(x) or any(generally(n == 0) for n in x.shape):
         return False
     reach: Any = 0
     for stride, size in sorted((s, n) for n, s in zip(x.shape, x.stride()) if generally(n != 1)):

@@ -23,7 +23,7 @@ from framesmith.fake.layout import (
     surely_le,
     view_strides,
 )
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, is_row_major, new_fake
 from framesmith.prims.promotion import result_dtype
 from framesmith.symbolic.layout import expected, generally, strides_in_order
 
@@ -47,7 +47,7 @@ def view(x: FakeTensor, wanted: Any) -> Any:
     if shape is None:
         return NotImplemented
     last = x.stride()[-1] if x.dim() else 1  # not 1 where that dimension has one element: those beside it take it over
-    plain = x.is_contiguous() and (type(last) is not int or last == 1)
+    plain = is_row_major(x) and (type(last) is not int or last == 1)
     stride = contiguous_strides(shape) if plain else view_strides(x.shape, x.stride(), shape)
     return NotImplemented if stride is None else _like(x, shape, stride)
 
@@ -206,7 +206,7 @@ def copy(x: FakeTensor, source: FakeTensor, non_blocking: bool = False) -> Any:
 @rule(aten.scatter.src, aten.scatter.value, aten.scatter_add.default)
 def scatter(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwargs: Any) -> Any:
     at = _dim(dim, x.dim())
-    if kwargs or at < 0 or index.dim() != x.dim() or index.dtype is not torch.int64 or not x.is_contiguous():
+    if kwargs or at < 0 or index.dim() != x.dim() or index.dtype is not torch.int64 or not is_row_major(x):
         return NotImplemented
     if any(m > n for i, (m, n) in enumerate(zip(index.shape, x.shape)) if i != at):
         return NotImplemented
@@ -223,7 +223,7 @@ def index_written(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwa
     if type(source) is not FakeTensor:
         return _like(x, x.shape, preserved_strides(x), 0)
     wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
-    if not x.is_contiguous() or source.dtype is not x.dtype or not must_match(source.shape, wanted):
+    if not is_row_major(x) or source.dtype is not x.dtype or not must_match(source.shape, wanted):
         return NotImplemented
     return dense(x, x.shape)
 
@@ -243,7 +243,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
             return NotImplemented
         if not (same_shape(other[:at], shape[:at]) and same_shape(other[at + 1 :], shape[at + 1 :])):
             return NotImplemented
-        contiguous = contiguous and x.is_contiguous()
+        contiguous = contiguous and is_row_major(x)
         total = total + other[at]
     out = (*shape[:at], total, *shape[at + 1 :])
     if contiguous or not all(is_channels_last(x) for x in tensors):
@@ -260,7 +260,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 def stack(tensors: Any, dim: int = 0) -> Any:
     first = tensors[0]
     at = _dim(dim, first.dim() + 1)
-    if at < 0 or any(not same_shape(x.shape, first.shape) or not x.is_contiguous() for x in tensors):
+    if at < 0 or any(not same_shape(x.shape, first.shape) or not is_row_major(x) for x in tensors):
         return NotImplemented
     shape = (*first.shape[:at], len(tensors), *first.shape[at:])
     dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_dtype(*tensors)
@@ -341,7 +341,7 @@ def index(x: FakeTensor, indices: Any) -> Any:
     before, behind = left[:first], left[first:]
     shape = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
     operands = [x, *[indices[i] for i in places]]
-    tidy = [t.is_contiguous() and t.stride() == contiguous_strides(t.shape) for t in operands]
+    tidy = [is_row_major(t) and t.stride() == contiguous_strides(t.shape) for t in operands]
     tidy[0] = tidy[0] or not left  # wherever its elements lie, one is read for each result
     if all(tidy) and all(same_shape(t.shape, spread) for t in operands[1:]):
         return dense(x, shape)

@@ -85,15 +85,6 @@ class FakeTensor(torch.Tensor):
     ) -> Any:
         return _recorder_of(args).dispatch(func, args, kwargs or {})
 
-    def is_contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
-        """Return whether its layout is one of `memory_format`. Of sizes that only the graph can tell, others than 0 and
-        1 decide."""
-        sizes, strides = self.shape, self.stride()
-        if memory_format is torch.contiguous_format and (env := env_of(*sizes)) is not None and env.data:
-            given = [expr_of(n) for n in sizes], [expr_of(n) for n in strides]
-            return env.generally(is_contiguous(*given, env.hint))
-        return super().is_contiguous(memory_format=memory_format)
-
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"FakeTensor({list(self.shape)}, stride={self.stride()}, dtype={self.dtype}, device='{self.device}')"
 
@@ -149,6 +140,14 @@ def as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
     if other.is_neg():
         torch._C._set_neg(fake, True)
     return fake
+
+
+def is_row_major(x: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous. Of sizes that only the graph can tell, others than 0 and 1 decide."""
+    if (env := env_of(*x.shape)) is not None and env.data:
+        sizes, strides = [expr_of(n) for n in x.shape], [expr_of(n) for n in x.stride()]
+        return env.generally(is_contiguous(sizes, strides, env.hint))
+    return x.is_contiguous()
 
 
 def is_differentiable(dtype: torch.dtype) -> bool:

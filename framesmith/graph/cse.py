@@ -41,17 +41,19 @@ def cse(graph: Graph, own: Collection[Node] = ()) -> int:
     return gone
 
 
-def value_key(x: Any) -> Any:
-    """A hashable value that is equal for nodes (also among arguments) which compute the same value by a last pure
-    operator on the same nodes; others are themselves."""
+def value_key(x: Any, depth: int = 4) -> Any:
+    """A hashable value that is equal for nodes (also among arguments) which compute the same value, by so many pure
+    operators on the same nodes; others are themselves."""
     if isinstance(x, (tuple, list)):
-        return tuple([value_key(v) for v in x])
+        return tuple([value_key(v, depth) for v in x])
     if isinstance(x, dict):
-        return tuple([(k, value_key(v)) for k, v in sorted(x.items())])
-    if isinstance(x, Node) and x.op == "call_function" and is_pure(x):
-        found = _key((x.target, x.args, x.kwargs))
-        return x if found is None else found
-    return x
+        return tuple([(k, value_key(v, depth)) for k, v in sorted(x.items())])
+    if isinstance(x, Node):
+        if not depth or x.op != "call_function" or not is_pure(x):
+            return x
+        return x.target, value_key(x.args, depth - 1), value_key(x.kwargs, depth - 1)
+    found = _key(x)
+    return id(x) if found is None else found
 
 
 def _leaving(graph: Graph) -> set[Node]:

@@ -17,10 +17,10 @@ from torch import fx
 
 from framesmith.graph.purity import is_needed, is_view
 from framesmith.graph.raising import may_raise
-from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
+from framesmith.graph.symbols import argument_symbols, size_sources, symbols_held, symbols_of
 from framesmith.graph.traversal import copy_node
 from framesmith.symbolic.expr import Rel, Symbol
-from framesmith.symbolic.node import env_of, expr_of, symint
+from framesmith.symbolic.node import env_of, symint
 from framesmith.util.errors import CompileError
 
 _COPY = torch.ops.aten.copy_.default
@@ -75,13 +75,13 @@ def pieces(graph: fx.Graph) -> Steps:
     binders = [n for n in nodes if "binds" in n.meta]
     needs = set(nodes[-1].all_input_nodes).union(*[n.all_input_nodes for n in binders])
     steps: list[Piece | Binding] = []
-    cut = _Cut(levels, needs, env_of(*[x for n in binders for x in _sizes_of(n.meta["val"])]))
+    cut = _Cut(levels, needs, env_of(*[x for n in binders for x in symbols_held(n)]))
     for level in range(top + 1):
         piece = cut.piece([n for n in nodes if levels.get(n) == level and not _is_bound(n)], level)
         if piece is not None:
             steps.append(piece)
         steps += [_binding(n) for n in binders if levels[n] == level]
-    if cut.env is not None:
+    if cut.env is not None and not any("again" in n.meta for n in binders):
         _check(steps, cut.env.assumed, given.keys())
     read = {p for step in steps if isinstance(step, Piece) for p in step.takes if isinstance(p, Symbol)}
     for step in steps:
@@ -109,13 +109,6 @@ def _check(steps: list[Piece | Binding], assumed: list[Rel], known: Collection[S
 def _is_bound(node: fx.Node) -> bool:
     """Return whether a node is an operator that binds, or one of its results."""
     return "binds" in node.meta or node.target is operator.getitem and "binds" in node.all_input_nodes[0].meta
-
-
-def _sizes_of(val: Any) -> list[Any]:
-    """The sizes of a value or several, or the value itself."""
-    if isinstance(val, (tuple, list)):
-        return [n for v in val for n in _sizes_of(v)]
-    return list(val.shape) if isinstance(val, torch.Tensor) else [val]
 
 
 def _levels(nodes: list[fx.Node]) -> dict[fx.Node, int]:
@@ -216,7 +209,8 @@ def _binding(node: fx.Node) -> Binding:
         return Binding(node, (), symbol, -1, -1)
     several = isinstance(val, (tuple, list))
     vals = val if several else [val]
-    at, dim = next((k, d) for k, v in enumerate(vals) for d, n in enumerate(v.shape) if expr_of(n) is symbol)
+    at, dim = next((k, d) for k, v in enumerate(vals) for d, n in enumerate(v.shape)
+                   if isinstance(n, torch.SymInt) and n.node.value is symbol)
     if not several:
         return Binding(node, (node,), symbol, at, dim)
     parts: dict[Any, fx.Node] = {u.args[1]: u for u in node.users}

@@ -27,6 +27,12 @@ def argument_symbols(node: fx.Node) -> set[Symbol]:
     return {s for v in symbolic for s in v.node.expr.free}
 
 
+def symbols_held(node: fx.Node) -> list[Any]:
+    """The sizes of a node's results, or the number that it gives."""
+    vals = flat(node.meta["val"])
+    return [n for v in vals for n in (v.shape if isinstance(v, torch.Tensor) else (v,))]
+
+
 def flat(value: Any) -> list[Any]:
     """The values in lists, tuples and dicts."""
     if isinstance(value, (list, tuple)):

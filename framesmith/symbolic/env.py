@@ -31,14 +31,15 @@ class ShapeGuard:
 class ShapeEnv:
     """Symbols, hints and guards. `stack` is the user's stack now; capture assigns it as it goes. `closed`: the guards
     are complete, and a relation that they do not decide is an error. `data`: the symbols that the graph itself gives
-    their values, of which no guard can be taken. `assumed`: what is taken for granted of them: the graph looks when it
-    has the values, and raises where it does not hold."""
+    their values, of which no guard can be taken. `in_formulas`: it is derivatives' formulas that ask, whose short cuts
+    for sizes of 0 and 1 give what the way for all others gives. `assumed`: what is taken for granted of them: the
+    graph looks when it has the values, and raises where it does not hold."""
 
-    __slots__ = ("assumed", "closed", "data", "hints", "sources", "symbols", "guards", "stack", "_names", "_facts",
-                 "_equal", "_change", "_canonical", "_simplify")
+    __slots__ = ("assumed", "closed", "data", "hints", "in_formulas", "sources", "symbols", "guards", "stack", "_names",
+                 "_facts", "_equal", "_change", "_canonical", "_simplify")
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.in_formulas = False
         self.assumed: list[Rel] = []
         self.data: set[Symbol] = set()
         self.hints: dict[str, int] = {}
@@ -234,7 +235,7 @@ class ShapeEnv:
         self._change = {k: step(v) for k, v in self._change.items()}
         self._change[atom] = value
         self._simplify = Substitution(self._change)
-        own = {s.name: s for s in self.symbols}
+        own = {s.name: s for s in (*self.symbols, *self.data)}
         if isinstance(atom, Symbol) and atom.name in own and (value.is_const or atom not in value.free):
             target = own[atom.name]
             rest = value.subs({s: own[s.name] for s in value.free if s.name in own})

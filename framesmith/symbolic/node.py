@@ -141,9 +141,9 @@ class SymNode:
         return _fix_float(self)
 
     def guard_bool(self, file: str, line: int) -> bool:
-        value = self.value
+        value, env = self.value, self.env
         if isinstance(value, Rel):
-            return self.env.guard(value)
+            return env.generally(value) if env.in_formulas else env.guard(value)
         return bool(_fix_float(self)) if isinstance(value, FloatExpr) else self.env.guard(ne(value, 0))
 
     def expect_true(self, file: str, line: int) -> bool:
@@ -178,7 +178,8 @@ class SymNode:
         return self.guard_int("", 0)
 
     def bool_(self) -> bool:
-        return self.guard_bool("", 0)
+        value = self.value
+        return self.env.guard(value) if isinstance(value, Rel) else self.guard_bool("", 0)
 
     # --- changes of kind
     def sym_float(self) -> SymNode:

@@ -149,6 +149,9 @@ TRAINED = {
     "of what is computed": lambda x, w, p: (h := (x @ w).tanh())[h[:, 0] > p / 2].pow(2),
     "put": lambda x, w, p: torch.index_put(x.tanh(), [*(x > p).nonzero().unbind(1)], x[x > p] * 3),
     "masks that are equal": lambda x, w, p: x[x > p] * x.exp()[x > p],
+    "masks of equal rows": lambda x, w, p: x[x[:, 0] > p].softmax(0) @ w * x[x[:, 0] > p].sum(1, keepdim=True),
+    "sizes that turn out equal": lambda x, w, p: x[x[:, 0] > p] * x[(x[:, 0] - p) > 0].exp(),
+    "scanned": lambda x, w, p: x[x > p].cumsum(0) * 2,
     "written": lambda x, w, p: written(x * 1, p),
 }
 
