@@ -23,7 +23,9 @@ class Config:
 
     `dynamic`: None: sizes of tensors that were seen to change are symbols from the next compile on, and Python numbers
     that vary become inputs of the graph; True: all sizes but 0 and 1 are symbols from the first compile on; False:
-    neither, each size and each number makes a variant. `cache_dir`: None = the user's cache folder.
+    neither, each size and each number makes a variant. `keep_sizes`: which sizes were seen to change is kept in the
+    cache, so that other processes have symbols from their first compile on. `cache_dir`: None = the user's cache
+    folder.
     `max_variants`: compiled variants of one code object, for each module that it is called with; calls that none of
     them takes run in plain Python from then on. `keep_graphless`: keep variants without tensor operations; otherwise a
     code object that twice had none runs in plain Python. `max_instructions`: a frame that takes more interpreted
@@ -65,6 +67,7 @@ class Config:
     numerics: str = "default"
     recordings: int = 16
     max_variants: int = 8
+    keep_sizes: bool = True
     parallel_threshold: int = 32768
     compiler: str | None = None
     compiler_flags: str = ""
