@@ -86,19 +86,18 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
         return None
     if not _known(m[stride, padding, dilation]):
         return None
-    line = rank == 3
+    line, present = rank == 3, tuple(map(usual, vx.shape))
     window: tuple[Any, ...] = (
         *[_pair(size, first if line else None) for size, first in zip(m[stride, padding, dilation], (1, 0, 1))],
-        m[groups])
+        m[groups], (*present[:2], *((1,) if line else ()), *present[2:]))
     add = Nodes(m.graph, m.root)
-    present = tuple(map(usual, vx.shape))
     if not line:
-        return _image(add, Convolution(image, weight, m[b], *window, present), choose)
+        return _image(add, Convolution(image, weight, m[b], *window), choose)
     if vx.dtype is not torch.float32:
         return None
     image, weight = (add(aten.unsqueeze.default, (t, 2), (*v.shape[:2], 1, v.shape[2]))
                      for t, v in ((image, vx), (weight, vw)))
-    out = _image(add, Convolution(image, weight, m[b], *window, (*present[:2], 1, present[2])), choose)
+    out = _image(add, Convolution(image, weight, m[b], *window), choose)
     if out is None:
         m.graph.erase_node(image)
         m.graph.erase_node(weight)
