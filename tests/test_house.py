@@ -34,7 +34,7 @@ NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 420, "symbolic": 1630, "graph": 1120, "prims": 3220, "fake": 3420, "capture": 16640, "autograd": 1220,
-    "loops": 1410, "runtime": 1520, "lower": 5060, "schedule": 2160, "codegen": 4630, "tuning": 490, "tools": 240,
+    "loops": 1410, "runtime": 1520, "lower": 5080, "schedule": 2160, "codegen": 4630, "tuning": 490, "tools": 240,
     "export": 2400, ".": 1660, "csrc": 10770,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
