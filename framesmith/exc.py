@@ -5,10 +5,11 @@ from framesmith.util.errors import (
     BuildError,
     CompilerMissing,
     ContradictedMark,
+    ExportError,
     FramesmithError,
     ShapeError,
     Unsupported,
 )
 
-__all__ = ["BackendError", "BuildError", "CompilerMissing", "ContradictedMark", "FramesmithError", "ShapeError",
-           "Unsupported"]
+__all__ = ["BackendError", "BuildError", "CompilerMissing", "ContradictedMark", "ExportError", "FramesmithError",
+           "ShapeError", "Unsupported"]

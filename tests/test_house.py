@@ -33,9 +33,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 440, "symbolic": 1620, "graph": 1120, "prims": 3230, "fake": 3350, "capture": 16650, "autograd": 1230,
-    "loops": 1415, "runtime": 1530, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 260,
-    ".": 1670, "csrc": 10800,
+    "util": 420, "symbolic": 1630, "graph": 1120, "prims": 3220, "fake": 3420, "capture": 16640, "autograd": 1220,
+    "loops": 1410, "runtime": 1520, "lower": 5060, "schedule": 2160, "codegen": 4630, "tuning": 490, "tools": 240,
+    "export": 2400, ".": 1660, "csrc": 10770,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -35,6 +35,9 @@ class ShapeEnv:
     __slots__ = ("closed", "hints", "sources", "symbols", "guards", "where", "_names", "_facts", "_equal", "_change",
                  "_canonical", "_simplify")
 
+    probing = False
+    """Operators without a shape rule are asked at several sizes, not at the hints alone."""
+
     def __init__(self) -> None:
         self.closed = False
         self.hints: dict[str, int] = {}

@@ -149,3 +149,8 @@ class BackendError(FramesmithError):
 
 class GuardError(FramesmithError):
     """A guard does not hold for the very values that it was made from."""
+
+
+class ExportError(FramesmithError):
+    """A program cannot be exported as asked, or an exported one cannot be used so; the message proposes what to
+    change."""
