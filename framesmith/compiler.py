@@ -48,6 +48,7 @@ from framesmith.util.errors import (
     BuildError,
     CompilerMissing,
     ContradictedMark,
+    DataDependent,
     FirstCall,
     MemorySeen,
     NeedsGrad,
@@ -132,7 +133,8 @@ class CodeState:
     `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason
     for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
     the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
-    dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary.
+    dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary;
+    `data`: it could for symbols of data.
     `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that
     ended in a break, since the last with one.
     """
@@ -148,6 +150,7 @@ class CodeState:
     graphless: int = 0
     sizes: dict[str, frozenset[int]] = field(default_factory=dict)
     static: bool = False
+    data: bool = True
     idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
 
@@ -355,11 +358,18 @@ class FrameCompiler:
         except (CompilerMissing, BuildError, ContradictedMark, RecursionError, MemoryError):
             raise
         except Exception as problem:
+            why = f"{type(problem).__name__}: {problem}".partition("\n")[0]
+            if sizes is not None and sizes.made_of_data and not raised_by_handler(problem):
+                log.emit("recompiles", f"{code.co_qualname}: no symbols of data: {why}")
+                seen.data = False
+                try:
+                    return self._captured(seen, code, func, f_locals, compile_fn)
+                except DataDependent:  # of the two errors, the first says what was not decided
+                    raise problem from None
             resized = sizes is not None and sizes.made
             breaks = isinstance(problem, Unsupported) and self.config.fullgraph and varying is not None
             if not (resized or breaks) or raised_by_handler(problem):
                 raise
-            why = f"{type(problem).__name__}: {problem}".partition("\n")[0]
         # what fails for any size may do for these; what branches on a number would break, which `fullgraph` forbids
         captured = capture(None if self.config.fullgraph else varying)
         if resized:
@@ -372,9 +382,10 @@ class FrameCompiler:
     def _sizes(self, seen: CodeState) -> DynamicSizes | None:
         """Sizes of inputs that are symbols: those that were seen to vary, or that the user asked for. A back end of the
         user's is given graphs of fixed sizes."""
-        if self.config.dynamic is False or seen.static or self.config.backend not in NATIVE:
+        if self.config.backend not in NATIVE:
             return None
-        return DynamicSizes(self.config.dynamic is True, seen.sizes)
+        inputs = self.config.dynamic is not False and not seen.static
+        return DynamicSizes(self.config.dynamic is True, seen.sizes, inputs, self.config.data_symbols and seen.data)
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""

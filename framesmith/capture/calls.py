@@ -65,7 +65,7 @@ class Calls:
     # --- errors and folding -------------------------------------------------------------------------------------------
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """`fn` run for real, where sizes that vary are fixed; what it raises, the captured program raises."""
-        if self.shapes.symbols:
+        if self.shapes.symbols or self.shapes.data:
             args, kwargs = specialised(args), specialised(kwargs)
         try:
             return fn(*args, **kwargs) if kwargs else fn(*args)

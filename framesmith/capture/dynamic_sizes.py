@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake import FakeTensor
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le
@@ -18,7 +19,7 @@ from framesmith.util.marks import Mark, marked_dimensions
 
 from .sources import Guard, Source
 
-_SYMBOL = re.compile(r"\bs\d+\b")
+_SYMBOL = re.compile(r"\b[su]\d+\b")
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -29,17 +30,23 @@ Place = tuple[Source, str, int]
 @dataclass(slots=True)
 class DynamicSizes:
     """Which sizes of inputs are symbols: those that the program marks, and `seen`, those that were seen to vary, by the
-    source of the tensor as text; `every`: all sizes of inputs that are no parameters. `made`: a symbol was made;
-    `strict`: those of them that are marked to vary, in words."""
+    source of the tensor as text; `every`: all sizes of inputs that are no parameters. `inputs`: False: none of these.
+    `data`: sizes and integers that the graph computes of data may be symbols, too. `made`: a symbol of a size of an
+    input was made; `made_of_data`: one of data; `strict`: those of inputs that are marked to vary, in words."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    inputs: bool = True
+    data: bool = False
     made: bool = False
+    made_of_data: bool = False
     strict: list[str] = field(default_factory=list)
 
     def dims(self, source: Source, x: torch.Tensor) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
         assumed. Raises ContradictedMark for a size outside of a mark's range."""
+        if not self.inputs:
+            return {}
         marked, fixed = marked_dimensions(x)
         for d, mark in marked.items():
             if mark.lo is not None and x.shape[d] < mark.lo or mark.hi is not None and x.shape[d] > mark.hi:
@@ -128,7 +135,7 @@ def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:
 
 def size_text(rebuilder: Any, value: Any) -> str:
     """A value as an expression of residual code. A `torch.SymInt`, `SymBool` or `SymFloat`, also in tuples and lists,
-    is an expression over sizes of inputs."""
+    is an expression over sizes of inputs and over what the graph computes."""
     if type(value) is int:
         return repr(value)
     if isinstance(value, (tuple, list)):
@@ -142,6 +149,35 @@ def size_text(rebuilder: Any, value: Any) -> str:
     return f"{rebuilder.hold(e.evaluate)}({{{values}}})"
 
 
+def holders(rebuilder: Any, fakes: list[FakeTensor]) -> list[FakeTensor]:
+    """The tensors of which residual code reads the symbols of data that are in the layouts of `fakes`."""
+    env = rebuilder.tracer.shapes
+    if not env.data:
+        return []
+    found = {s: None for x in fakes for n in (*x.shape, *x.stride(), x.storage_offset()) for s in expr_of(n).free
+             if s in env.data}
+    return [env.sources[s][0] for s in found]
+
+
+def sizes_at(rebuilder: Any, given: list[FakeTensor]) -> dict[str, str]:
+    """The expressions of symbols by name, where a graph gives these tensors."""
+    sources = rebuilder.tracer.shapes.sources
+    numbers = {id(sources[s][0]): s.name for s in rebuilder.tracer.shapes.data if sources[s][1] < 0}
+    found = {numbers[id(x)]: f"__fs_o[{k}].item()" for k, x in enumerate(given) if id(x) in numbers}
+    for k, x in enumerate(given):
+        for d, n in enumerate(x.shape):
+            if isinstance(symbol := expr_of(n), Symbol):
+                found.setdefault(symbol.name, f"__fs_o[{k}].shape[{d}]")
+    return found
+
+
 def _read(rebuilder: Any, name: str) -> str:
-    source, _, dim = next(place for s, place in rebuilder.tracer.shapes.sources.items() if s.name == name)
+    if name in rebuilder.data_sizes:
+        return rebuilder.data_sizes[name]  # type: ignore[no-any-return]
+    place = next(place for s, place in rebuilder.tracer.shapes.sources.items() if s.name == name)
+    if len(place) == 2:
+        holder, dim = place
+        text = rebuilder.value(rebuilder.tracer.made(holder))
+        return f"{text}.shape[{dim}]" if dim >= 0 else f"{text}.item()"
+    source, _, dim = place
     return f"{rebuilder.input(next(x for x in rebuilder.tracer.inputs if x.source == source))}.shape[{dim}]"

@@ -143,15 +143,17 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     broken: set[Place] = set()
     limit = -1 if config is None else config.max_instructions
     state = read_state()
-    assumes, assumes_indices = True, False
+    assumes, assumes_indices, lists_data = True, False, True
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
         recorder = Recorder()
         tracer = Tracer(recorder, f_globals, step, depth, limit)
         tracer.varying, tracer.dynamic = varying, None if doubted else sizes
+        recorder.shape_env = tracer.shapes if sizes is not None and sizes.data else None
         if sizes is not None:
             sizes.made = False
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
+        tracer.lists_data = lists_data and recorder.shape_env is not None
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
                 root = root_frame(tracer, code, f_locals, closure)
@@ -169,6 +171,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             assumes = False
         except CopySeen:
             assumes_indices = True
+        except t.ListSeen:
+            lists_data = False
         except TooLarge:
             varying = None
         except Unsupported as e:
@@ -178,7 +182,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
                 broken.add(doubted)
-                sizes = sizes if doubted == where else None
+                if doubted != where and sizes is not None:
+                    sizes.inputs = False
                 doubted = None
                 continue
             if sizes is not None and sizes.made and where not in broken:
@@ -196,6 +201,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             step, depth = new
         finally:
+            if sizes is not None:
+                sizes.made_of_data |= bool(tracer.shapes.data)
             undo(tracer.settings)
             tracer.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))

@@ -140,6 +140,10 @@ class TorchFunctions:
         """Call a method of torch.Tensor."""
         if name in OBSERVERS:
             self.seen_as_copy(obj.fake)
+        if name == "tolist":
+            if args or kwargs or (listed := data.listed(self, obj)) is None:
+                raise Unsupported("Tensor.tolist: Python values of a tensor's data")
+            return listed
         if name == "select" and len(args) == 2 and (key := selected(self, obj, *args)) is not None:
             return obj.item(self, key)
         if name == "__getitem__" and len(args) == 1:

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from framesmith.fake.layout import is_of_data
 from framesmith.fake.recording import Content, Recording
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import FakeTensor
+from framesmith.graph.symbols import flat
 from framesmith.symbolic.node import specialised
 
 _MOST_NODES = 500
@@ -50,6 +52,8 @@ def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | No
         return True
     seen.add(node)
     val = node.meta.get("val")
+    if "binds" in node.meta or any(map(is_of_data, [*getattr(val, "shape", ()), *flat((node.args, node.kwargs))])):
+        return False
     if isinstance(val, torch.Tensor) and val.numel() > most or len(seen) > _MOST_NODES:
         return False
     target: Any = node.target

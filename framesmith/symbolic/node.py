@@ -141,15 +141,35 @@ class SymNode:
         return _fix_float(self)
 
     def guard_bool(self, file: str, line: int) -> bool:
-        value = self.value
+        value, env = self.value, self.env
         if isinstance(value, Rel):
-            return self.env.guard(value)
+            return env.generally(value) if env.in_formulas else env.guard(value)
         return bool(_fix_float(self)) if isinstance(value, FloatExpr) else self.env.guard(ne(value, 0))
 
-    expect_true = guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
+    def expect_true(self, file: str, line: int) -> bool:
+        value = self.value
+        return self.env.expect(value) if isinstance(value, Rel) else self.guard_bool(file, line)
+
+    def guard_size_oblivious(self, file: str, line: int) -> bool:
+        value = self.value
+        return self.env.generally(value) if isinstance(value, Rel) else self.guard_bool(file, line)
+
+    def guard_or_false(self, file: str, line: int) -> bool:
+        return self._guard_or(False)
+
+    def guard_or_true(self, file: str, line: int) -> bool:
+        return self._guard_or(True)
+
+    def _guard_or(self, otherwise: bool) -> bool:
+        """The truth, or `otherwise` where only the graph can tell."""
+        value = self.value
+        if isinstance(value, Rel) and not self.env.data.isdisjoint(value.free):
+            known = self.env.known(value)
+            return otherwise if known is None else known
+        return self.guard_bool("", 0)
 
     def expect_size(self, file: str, line: int) -> bool:
-        return self.env.guard(ge(_int(self), 0))
+        return self.env.expect(ge(_int(self), 0))
 
     def statically_known_true(self, file: str, line: int) -> bool:
         return isinstance(self.value, Rel) and self.env.known(self.value) is True
@@ -158,7 +178,8 @@ class SymNode:
         return self.guard_int("", 0)
 
     def bool_(self) -> bool:
-        return self.guard_bool("", 0)
+        value = self.value
+        return self.env.guard(value) if isinstance(value, Rel) else self.guard_bool("", 0)
 
     # --- changes of kind
     def sym_float(self) -> SymNode:
@@ -330,7 +351,10 @@ def _abs(self: SymNode) -> SymNode:
 def _predicate(rule: Callable[..., Rel]) -> Callable[[SymNode, Sequence[SymNode], Sequence[SymNode]], SymNode]:
     def method(self: SymNode, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
         shape, steps = [_int(s) for s in sizes], [_int(s) for s in strides]
-        return SymNode(self.env, rule(shape, steps, self.env.hint), bool)
+        env, rel = self.env, rule(shape, steps, self.env.hint)
+        if env.data and not env.data.isdisjoint(rel.free):
+            rel = TRUE if env.generally(rel) else FALSE
+        return SymNode(env, rel, bool)
 
     return method
 
