@@ -33,7 +33,7 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 400, "symbolic": 1620, "graph": 1320, "prims": 3230, "fake": 3550, "capture": 17000, "autograd": 1300,
+    "util": 400, "symbolic": 1680, "graph": 1320, "prims": 3230, "fake": 3550, "capture": 17000, "autograd": 1300,
     "loops": 1415, "runtime": 1620, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 500, "tools": 95,
     ".": 1680, "csrc": 10800,
 }

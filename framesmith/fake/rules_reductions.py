@@ -44,6 +44,11 @@ for _name in ("amax", "amin", "max", "max.dim", "min", "min.dim", "argmax", "arg
 doubted(aten.logsumexp.default, lambda x, dims, *_: not isinstance(dims, int) and not len(dims))
 
 
+@rule(aten.histc.default)
+def histc(x: FakeTensor, bins: int = 100, *_: Any) -> Any:
+    return dense(x, (bins,)) if bins > 0 and x.dtype.is_floating_point else DOUBTED
+
+
 @rule(aten.softmax.int, aten.log_softmax.int)
 def softmax(x: FakeTensor, dim: int, dtype: Any = None) -> Any:
     dtype = dtype or x.dtype

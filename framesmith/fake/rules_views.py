@@ -110,6 +110,11 @@ def expand(x: FakeTensor, wanted: Any, *, implicit: bool = False) -> Any:
     return _like(x, tuple(shape), tuple(stride))
 
 
+@rule(aten.alias.default, aten.detach.default)
+def alias(x: FakeTensor) -> Any:
+    return _like(x, x.shape, x.stride())
+
+
 @rule(aten.unsqueeze.default)
 def unsqueeze(x: FakeTensor, dim: int) -> Any:
     at = _dim(dim, x.dim() + 1)
@@ -260,11 +265,12 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 def stack(tensors: Any, dim: int = 0) -> Any:
     first = tensors[0]
     at = _dim(dim, first.dim() + 1)
-    if at < 0 or any(not same_shape(x.shape, first.shape) or not is_row_major(x) for x in tensors):
+    if at < 0 or any(not same_shape(x.shape, first.shape) for x in tensors):
         return NotImplemented
-    shape = (*first.shape[:at], len(tensors), *first.shape[at:])
-    dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_dtype(*tensors)
-    return dense(first, shape, dtype)
+    if at == first.dim():
+        return cat([unsqueeze(x, at) for x in tensors], at)
+    joined = cat(tensors, at)
+    return joined if joined is NotImplemented else view(joined, (*first.shape[:at], len(tensors), *first.shape[at:]))
 
 
 @rule(aten.gather.default)
