@@ -12,7 +12,7 @@ from framesmith import exc
 from framesmith.config import Config as config
 
 if TYPE_CHECKING:
-    from framesmith import testing
+    from framesmith import export, testing
     from framesmith.api import (
         allow_in_graph,
         assume_constant_result,
@@ -21,25 +21,30 @@ if TYPE_CHECKING:
         disallow_in_graph,
         explain,
         reset,
+        shapes,
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
+    from framesmith.export import Dim, load
     from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
     from framesmith.runtime.recorder import cuda_graph_memory
     from framesmith.util.marks import graph_break, is_compiling, mark_dynamic, mark_static
 
 __version__ = "0.1.0"
 __all__ = [
-    "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable",
-    "disallow_in_graph", "exc", "explain",
-    "graph_break", "is_compiling", "list_backends", "lookup_backend", "mark_dynamic", "mark_static", "register_backend",
-    "register_decomposition", "register_lowering", "register_pass", "reset", "testing", "unregister",
+    "Dim", "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable",
+    "disallow_in_graph", "exc", "explain", "export",
+    "graph_break", "is_compiling", "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static",
+    "register_backend", "register_decomposition", "register_lowering", "register_pass", "reset", "shapes", "testing",
+    "unregister",
 ]
 
 _HOME = {
     "framesmith.api": (
         "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "reset",
+        "shapes",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
+    "framesmith.export": ("Dim", "load"),
     "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
     "framesmith.runtime.recorder": ("cuda_graph_memory",),
     "framesmith.util.marks": ("graph_break", "is_compiling", "mark_dynamic", "mark_static"),
@@ -48,8 +53,8 @@ _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "testing":
-        return importlib.import_module("framesmith.testing")
+    if name in ("export", "testing"):
+        return importlib.import_module(f"framesmith.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'framesmith' has no attribute {name!r}")
     for each, module in _WHERE.items():

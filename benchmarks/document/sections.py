@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from benchmarks import dynamic
+from benchmarks import dynamic, export, symbolic
 from benchmarks import table as tables
 from benchmarks.breadth import report
 from benchmarks.document import operators, package, summary
@@ -132,6 +132,28 @@ def _dynamic() -> str:
     return _paragraphs(_about(results), table(*dynamic.rows_of(results)))
 
 
+def _algebra() -> str:
+    results = saved("symbolic-cpu")
+    return _paragraphs(_about(results), table(*symbolic.speed_rows(results)), table(*symbolic.compile_rows(results)))
+
+
+def _export() -> str:
+    results = saved("export-named")
+    passed = f"{results['passed']} of {results['counted']} exported, loaded and equal at three sizes."
+    return _paragraphs(f"{passed} {_about(results)}", table(*export.rows_of(results)))
+
+
+def _export_libraries() -> str:
+    parts = []
+    for suite in ("transformers", "timm"):
+        results = saved(f"export-{suite}")
+        failed = [[name, row["problem"].splitlines()[0][:160]] for name, row in results["models"].items()
+                  if row["status"] == "fail"]
+        passed = f"{suite}: {results['passed']} of {results['counted']} exported, loaded and equal at three sizes."
+        parts += [f"{passed} {_about(results)}", table(["model", "why not"], failed) if failed else ""]
+    return _paragraphs(*parts)
+
+
 _SUITE = {
     "tests": "tests", "captured": "captured", "run again": "hits", "broke": "broke", "refused": "refused",
     "faults": "faults",
@@ -182,6 +204,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "breadth timm": partial(_breadth, "breadth-timm-eager"),
     "capture cost": _capture_cost,
     "dynamic sizes": _dynamic,
+    "algebra": _algebra,
+    "export": _export,
+    "export libraries": _export_libraries,
     "cpython suite": _cpython,
     "fuzz": _fuzz,
     "reliability": lambda: reliability.table(reliability.rows()),

@@ -12,9 +12,10 @@ import torch
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge
+from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le
 from framesmith.symbolic.node import SYMBOLIC, expr_of, symint
-from framesmith.util.marks import marked_dimensions
+from framesmith.util.errors import ContradictedMark
+from framesmith.util.marks import Mark, marked_dimensions
 
 from .sources import Guard, Source
 
@@ -31,7 +32,7 @@ class DynamicSizes:
     """Which sizes of inputs are symbols: those that the program marks, and `seen`, those that were seen to vary, by the
     source of the tensor as text; `every`: all sizes of inputs that are no parameters. `inputs`: False: none of these.
     `data`: sizes and integers that the graph computes of data may be symbols, too. `made`: a symbol of a size of an
-    input was made; `made_of_data`: one of data."""
+    input was made; `made_of_data`: one of data; `strict`: those of inputs that are marked to vary, in words."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -39,14 +40,21 @@ class DynamicSizes:
     data: bool = False
     made: bool = False
     made_of_data: bool = False
+    strict: list[str] = field(default_factory=list)
 
-    def dims(self, source: Source, x: torch.Tensor) -> set[int]:
-        """The dimensions of the tensor at `source` that have symbols. Sizes 0 and 1 are assumed."""
+    def dims(self, source: Source, x: torch.Tensor) -> dict[int, Mark]:
+        """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
+        assumed. Raises ContradictedMark for a size outside of a mark's range."""
         if not self.inputs:
-            return set()
+            return {}
         marked, fixed = marked_dimensions(x)
-        found = {*(range(x.dim()) if self.every else self.seen.get(str(source), ())), *marked} - fixed
-        return {d for d in found if x.shape[d] > 1}
+        for d, mark in marked.items():
+            if mark.lo is not None and x.shape[d] < mark.lo or mark.hi is not None and x.shape[d] > mark.hi:
+                raise ContradictedMark(f"{_named(source, d)} is {x.shape[d]}, and marked to be in the range from "
+                                       f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
+                                       hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
+        seen = dict.fromkeys(range(x.dim()) if self.every else self.seen.get(str(source), ()), Mark(strict=False))
+        return {d: mark for d, mark in (seen | marked).items() if d not in fixed and x.shape[d] > 1}
 
 
 class Sizes:
@@ -56,6 +64,8 @@ class Sizes:
         self.dynamic: DynamicSizes | None = None
         self.shapes = ShapeEnv()
         self._strides: list[Guard] = []
+        self._marked: dict[Expr, str] = {}
+        """Symbols of sizes that are marked to vary, in words."""
 
     def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
         """The shape of an input with a symbol for each size that varies; None if there is none."""
@@ -65,9 +75,15 @@ class Sizes:
         if strides_like(value, tuple(value.shape)) != value.stride():  # a dimension of one element has any stride
             return None
         dynamic.made = True
+        dynamic.strict += [_named(source, d) for d, mark in dims.items() if mark.strict]
         env = self.shapes
-        return tuple([symint(env.new_symbol(n, (source, "size", d)), env) if d in dims else n
-                      for d, n in enumerate(value.shape)])
+        shape: list[Any] = list(value.shape)
+        for d, mark in sorted(dims.items()):
+            symbol = env.new_symbol(shape[d], (source, "size", d), lo=max(mark.lo or 2, 2), hi=mark.hi)
+            if mark.strict:
+                self._marked[symbol] = _named(source, d)
+            shape[d] = symint(symbol, env)
+        return tuple(shape)
 
     def symbolic_layout(self, value: torch.Tensor, source: Source,
                         shape: tuple[Any, ...]) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
@@ -84,15 +100,33 @@ class Sizes:
         return _fixed(shape), _fixed(strides)
 
     def size_guards(self) -> list[Guard]:
-        """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked."""
+        """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked. Raises
+        ContradictedMark if it assumes one value of a size that is marked to vary."""
         env = self.shapes
-        bounds = [Guard(None, "shape", (ge(Symbol(s.name, None, None), s.lo or 0), self._places([s])))
-                  for s in env.symbols]
+        for s in env.symbols:
+            if s in self._marked and (fixing := env.fixed_by(s)) is not None:
+                raise contradicted(self._marked[s], f"assumes that it is {env.hints[s.name]}",
+                                   fixing.stack[-1][:2] if fixing.stack else None)
+        bounds = []
+        for s in env.symbols:
+            bare = Symbol(s.name, None, None)
+            within = ge(bare, s.lo or 0) if s.hi is None else and_(ge(bare, s.lo or 0), le(bare, s.hi))
+            bounds.append(Guard(None, "shape", (within, self._places([s]))))
         asked = [Guard(None, "shape", (g.rel, self._places([g.rel])), g.stack) for g in env.guards]
         return [*self._strides, *bounds, *asked]
 
     def _places(self, values: Any) -> dict[str, Place]:
         return {s.name: self.shapes.sources[s] for e in values for s in sorted(e.free, key=lambda s: s.name)}
+
+
+def contradicted(what: str, how: str, at: tuple[str, int] | None) -> ContradictedMark:
+    """The error for a program that takes a size that it marks to vary for a constant."""
+    return ContradictedMark(f"{what} is marked to vary, but the program {how}", at=at,
+                            hint="write this for any size, or use torch._dynamo.maybe_mark_dynamic or mark_static")
+
+
+def _named(source: Source, dim: int) -> str:
+    return f"size {dim} of {source}"
 
 
 def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:

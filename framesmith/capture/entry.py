@@ -28,7 +28,7 @@ from .assertions import drawing
 from .break_points import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .bytecode import decoded
 from .default_dtypes import Under, under
-from .dynamic_sizes import DynamicSizes
+from .dynamic_sizes import DynamicSizes, contradicted
 from .frame import Frame
 from .lifetimes import watch
 from .modes import restore_devices
@@ -66,6 +66,7 @@ class UserError(FramesmithError):
         kind = tracker.pytype().__name__
         super().__init__(f"the program raises {kind}{_said(tracker)} at {at}")
         self.kind = kind
+        self.said = _said(tracker)[2:-1]
         self.at = at
 
 
@@ -138,6 +139,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     step, depth = -1, 0
     reason: Break | None = None
     doubted: Place | None = None
+    why = ""
     broken: set[Place] = set()
     limit = -1 if config is None else config.max_instructions
     state = read_state()
@@ -159,6 +161,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 residual = Residual(tracer, code)
                 run_to_end_or_break(tracer, root, residual)
                 refuse_abandoned(tracer, residual.rebuilder.names)
+            if doubted is not None and sizes is not None and sizes.strict:
+                raise contradicted(sizes.strict[0], f"is captured for one size alone ({why})", doubted[:2])
             with torch._C.DisableTorchFunctionSubclass():
                 return finish(tracer, residual, compile_fn, reason, config is not None and config.autotune)
         except t.CapturedError as e:
@@ -183,7 +187,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 doubted = None
                 continue
             if sizes is not None and sizes.made and where not in broken:
-                doubted = where
+                doubted, why = where, e.reason
                 continue
             seen = e.callers + 1 if isinstance(e, FrameSeen) else 0
             limit_here = tracer.steps if step < 0 else step

@@ -208,6 +208,10 @@ class Rebuilder:
             self.own_attributes(x, name)
         return name
 
+    def size(self, x: t.Sym) -> str:
+        """A number that is computed of inputs' sizes."""
+        return self.temp(size_text(self, x.value))
+
     def of_class(self, x: t.Tensor, expr: str) -> str:
         """`expr`, a tensor that the graph computed, as an instance of the class that the program made of it."""
         if is_class_of_programs(x.pyclass):
@@ -246,10 +250,6 @@ def _late(rebuilder: Rebuilder, x: t.SymbolicNumber) -> str:
     if x.write is None:
         return rebuilder.temp(rebuilder.source(x.source))  # type: ignore[arg-type]
     return rebuilder.temp(x.write(*rebuilder.values(list(x.parts))))
-
-
-def _symbolic_size(rebuilder: Rebuilder, x: t.Sym) -> str:
-    return rebuilder.temp(size_text(rebuilder, x.value))
 
 
 def _data(rebuilder: Rebuilder, x: t.Data) -> str:
@@ -499,7 +499,8 @@ def _inference(rebuilder: Rebuilder, x: t.InferenceGuard) -> str:
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Array: _array, t.Inner: _never, t.Pullback: _never,
-    t.Tensor: Rebuilder.tensor, t.InferenceGuard: _inference, t.Sym: _symbolic_size, t.SymbolicNumber: _late,
+    t.Tensor: lambda rebuilder, x: rebuilder.tensor(x), t.InferenceGuard: _inference,
+    t.Sym: lambda rebuilder, x: rebuilder.size(x), t.SymbolicNumber: _late,
     t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,
     t.Static: _static, t.Builtin: _static, t.Data: _data, t.Draw: _draw, t.Chosen: _chosen,

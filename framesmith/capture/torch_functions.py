@@ -115,7 +115,7 @@ class TorchFunctions:
 
     def recorded(self, fn: Any, real: list[Any], named: dict[str, Any]) -> t.Tracker:
         """Call `fn` on fakes, and make the tracker of what it gives."""
-        self.shapes.stack = self.recorder.stack = self.user_stack()
+        self.recorder.stack = self.user_stack()
         before = self.mark()
         if before is not None and named.get("out") is not None:
             self.refuse_out(real, named)

@@ -83,6 +83,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         Outcomes.__init__(self)
         Copies.__init__(self)
         Sizes.__init__(self)
+        self.shapes.where = self.user_place
         self.recorder = recorder
         self.root_globals = root_globals
         self.guards: dict[tuple[Source | None, str, Any], Guard] = {}

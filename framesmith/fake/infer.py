@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.probing import probed
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 from framesmith.util.errors import Unsupported
@@ -60,6 +61,12 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
             return vals
         if vals is DOUBTED or len({x.dtype for x in (*args, *kwargs.values()) if type(x) is FakeTensor}) > 1:
             true_error(func, args, kwargs)  # meta kernels overlook that dtypes do not go together
+    vals = probed(_by_kernels, func, args, kwargs)
+    return _by_kernels(func, args, kwargs) if vals is NotImplemented else vals
+
+
+def _by_kernels(func: Any, args: tuple, kwargs: dict) -> Any:
+    """The results' metadata by a kernel, at hint sizes."""
     if _is_written_in_python(func) or func in _ELSEWHERE and not any(type(x) is FakeTensor and x.device.type != "cpu"
                                                                      for x in args):
         vals = _by_kernel(func, args, kwargs)

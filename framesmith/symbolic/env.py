@@ -29,14 +29,17 @@ class ShapeGuard:
 
 
 class ShapeEnv:
-    """Symbols, hints and guards. `stack` is the user's stack now; capture assigns it as it goes. `closed`: the guards
-    are complete, and a relation that they do not decide is an error. `data`: the symbols that the graph itself gives
-    their values, of which no guard can be taken. `in_formulas`: it is derivatives' formulas that ask, whose short cuts
-    for sizes of 0 and 1 give what the way for all others gives. `assumed`: what is taken for granted of them: the
-    graph looks when it has the values, and raises where it does not hold."""
+    """Symbols, hints and guards. `where` tells the user's stack now. `closed`: the guards are complete, and a relation
+    that they do not decide is an error. `data`: the symbols that the graph itself gives their values, of which no guard
+    can be taken. `in_formulas`: it is derivatives' formulas that ask, whose short cuts for sizes of 0 and 1 give what
+    the way for all others gives. `assumed`: what is taken for granted of them: the graph looks when it has the values,
+    and raises where it does not hold."""
 
-    __slots__ = ("assumed", "closed", "data", "hints", "in_formulas", "sources", "symbols", "guards", "stack", "_names",
+    __slots__ = ("assumed", "closed", "data", "hints", "in_formulas", "sources", "symbols", "guards", "where", "_names",
                  "_facts", "_equal", "_change", "_canonical", "_simplify")
+
+    probing = False
+    """Operators without a shape rule are asked at several sizes, not at the hints alone."""
 
     def __init__(self) -> None:
         self.closed = self.in_formulas = False
@@ -46,7 +49,7 @@ class ShapeEnv:
         self.sources: dict[Symbol, Any] = {}
         self.symbols: list[Symbol] = []
         self.guards: list[ShapeGuard] = []
-        self.stack: tuple[Frame, ...] = ()
+        self.where: Callable[[], tuple[Frame, ...]] = tuple
         self._names = itertools.count()
         self._facts: dict[Rel, None] = {}
         self._equal: dict[Expr, Expr] = {}  # over the environment's own symbols only
@@ -111,6 +114,8 @@ class ShapeEnv:
                 return rel.known
         if rel.op in ("and", "or"):
             return _CONNECT[rel.op]([self.known(r) for r in rel.args])
+        if (shifted := _from_zero(rel)).known is not None:
+            return shifted.known
         return True if self._implied(rel) else False if self._implied(not_(rel)) else None
 
     def _implied(self, rel: Rel) -> bool:
@@ -139,7 +144,7 @@ class ShapeEnv:
             raise GuardError(f"a back end asks whether {rel}, which the guards do not decide")
         truth = rel.evaluate(self.hints)
         holds = rel if truth else not_(rel)
-        self.guards.append(ShapeGuard(holds, self.stack))
+        self.guards.append(ShapeGuard(holds, self.where()))
         self._learn(holds)
         return truth
 
@@ -171,6 +176,18 @@ class ShapeEnv:
         if not self.guard(eq(e, value)):
             raise GuardError(f"{e} is not its own hint {value}")
         return value
+
+    def fixed_by(self, symbol: Symbol) -> ShapeGuard | None:
+        """The first guard by which only one value is left to a symbol; None if there are several."""
+        if not self.simplify(symbol).is_const:
+            return None
+        replayed = ShapeEnv()
+        replayed.hints, replayed.symbols = dict(self.hints), self.symbols
+        for guard in self.guards:
+            replayed._learn(guard.rel)
+            if replayed.simplify(symbol).is_const:
+                return guard
+        return None
 
     def check(self, values: Mapping[Any, int]) -> ShapeGuard | None:
         """The first guard that does not hold for other values of the symbols (by symbol or name)."""
@@ -248,6 +265,13 @@ class ShapeEnv:
     def __str__(self) -> str:
         lines = [f"{s} = {self.hints[s.name]}  # {self.sources[s]}" for s in self.symbols]
         return "\n".join(lines + [f"guard {g}" for g in self.guards])
+
+
+def _from_zero(rel: Rel) -> Rel:
+    """The relation in symbols that begin at 0, each less its least value: s*t - t >= 1 is s'*t' + s' + 2*t' + 1 >= 0,
+    where s, t >= 2, so that the ranges of the terms decide."""
+    return rel.subs({s: Symbol(f"{s.name}-{s.lo}", 0, None if s.hi is None else s.hi - s.lo) + s.lo
+                     for s in rel.free if s.lo})
 
 
 _LEARN: dict[str, Callable[[ShapeEnv, Rel], None]] = {
