@@ -3,7 +3,7 @@
     python -m benchmarks.dynamic [--models NAME,...] [--rounds N] [--out FILE]
 
 Contenders in one process: eager; framesmith and torch.compile as they are by default, each compiled once and called
-with the sizes in one random order; framesmith with `dynamic=False` and a variant for each size. Each result of
+with the sizes in one order; framesmith with `dynamic=False` and a variant for each size that is timed. Each result of
 framesmith is compared with eager's.
 """
 
@@ -38,11 +38,18 @@ Inputs = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """`about`: the model and its sizes in words; `build` makes the model, `sizes` the inputs of each call."""
+    """`about`: the model and its sizes in words; `build` makes the model, `sizes` the inputs of each call. `every`: one
+    of so many sizes is timed. `trains`: a call is a step of training, its result a gradient."""
 
     about: str
     build: Callable[[], Any]
     sizes: Callable[[random.Random], list[Inputs]]
+    every: int = 1
+    trains: bool = False
+
+    def call(self, model: Any) -> Callable[..., torch.Tensor]:
+        """The function of inputs that is timed, around `model` or what a compiler made of it."""
+        return partial(_step if self.trains else _inference, model)
 
 
 def _tokens(count: int, batch: int, length: int, mask: bool) -> Callable[[random.Random], list[Inputs]]:
@@ -71,6 +78,39 @@ def _gpt2() -> Any:
     return transformers.GPT2Model(config)
 
 
+class _Decoder(torch.nn.Module):
+    """One token more of GPT-2, given the keys and values of those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = _gpt2()
+
+    def forward(self, input_ids: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        from transformers import DynamicCache
+        cache = DynamicCache(list(zip(keys.unbind(), values.unbind())))
+        out: torch.Tensor = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)[0]
+        return out
+
+
+def _cached(rng: random.Random) -> list[Inputs]:
+    return [{"input_ids": torch.randint(0, 1000, (1, 1)), "keys": torch.randn(4, 1, 4, length, 64),
+             "values": torch.randn(4, 1, 4, length, 64)} for length in range(1, 201)]
+
+
+def _whisper() -> Any:
+    import transformers
+    config = transformers.WhisperConfig(
+        d_model=256, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+        encoder_ffn_dim=1024, decoder_ffn_dim=1024, vocab_size=1000, max_source_positions=200, use_cache=False,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+    return transformers.WhisperModel(config)
+
+
+def _spoken(rng: random.Random) -> list[Inputs]:
+    return [{"input_features": torch.randn(2, 80, 400), "decoder_input_ids": torch.randint(0, 1000, (2, length))}
+            for length in rng.sample(range(2, 200), 20)]
+
+
 def _resnet() -> Any:
     import timm
     return timm.create_model("resnet18")
@@ -81,6 +121,11 @@ CASES = {
                  _tokens(40, 16, 512, True)),
     "gpt2": Case("GPT-2 (4 layers, 256 wide), 20 pairs of batch 1…8 and length 1…256", _gpt2,
                  _tokens(20, 8, 256, False)),
+    "decode": Case("GPT-2 (4 layers, 256 wide), 200 tokens, each with the cache of those before it", _Decoder, _cached,
+                   every=20),
+    "whisper": Case("Whisper (2 + 2 layers, 256 wide), 20 lengths 2…200 of the text", _whisper, _spoken),
+    "bert-training": Case("BERT (4 layers, 256 wide), forward and backward, 12 pairs of batch 1…8 and length 1…256",
+                          _bert, _tokens(12, 8, 256, True), trains=True),
     "resnet18": Case("ResNet-18, 12 resolutions 64…240, batch 1…4", _resnet, _images),
 }
 
@@ -89,9 +134,24 @@ def _first(out: Any) -> torch.Tensor:
     return out if isinstance(out, torch.Tensor) else out[0]
 
 
-def _first_pass(call: Callable[..., Any], sizes: list[Inputs]) -> tuple[float, list[torch.Tensor]]:
+def _inference(call: Callable[..., Any], **inputs: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return _first(call(**inputs))
+
+
+def _step(call: Callable[..., Any], **inputs: torch.Tensor) -> torch.Tensor:
+    """The gradient of the first parameter."""
+    parameters = list(call.parameters())  # type: ignore[attr-defined]
+    for p in parameters:
+        p.grad = None
+    _first(call(**inputs)).square().mean().backward()
+    found: torch.Tensor = parameters[0].grad
+    return found
+
+
+def _first_pass(call: Callable[..., torch.Tensor], sizes: list[Inputs]) -> tuple[float, list[torch.Tensor]]:
     start = time.perf_counter()
-    results = [_first(call(**inputs)).clone() for inputs in sizes]
+    results = [call(**inputs).clone() for inputs in sizes]
     return time.perf_counter() - start, results
 
 
@@ -119,20 +179,20 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
     compiler.convert_frame = counted
     try:
-        with torch.no_grad():
-            want = [_first(model(**inputs)) for inputs in sizes]
-            ours = framesmith.compile(model)
-            seconds, got = _first_pass(ours, sizes)
-            compiles = len(captured)
-            static = framesmith.compile(model, dynamic=False, options={"max_variants": len(sizes) + 1})
-            _first_pass(static, sizes)
-            dynamo.reset()
-            dynamo.utils.counters.clear()
-            peer = torch.compile(model)
-            peer_seconds, _ = _first_pass(peer, sizes)
-            peer_compiles = dynamo.utils.counters["stats"]["unique_graphs"]
-            calls = {"eager": model, "framesmith": ours, "static": static, "torch.compile": peer}
-            times = [_times(calls, inputs, rounds) for inputs in sizes]
+        timed = sizes[::case.every]
+        want = [case.call(model)(**inputs) for inputs in sizes]
+        ours = case.call(framesmith.compile(model))
+        seconds, got = _first_pass(ours, sizes)
+        compiles = len(captured)
+        static = case.call(framesmith.compile(model, dynamic=False, options={"max_variants": len(timed) + 1}))
+        _first_pass(static, timed)
+        dynamo.reset()
+        dynamo.utils.counters.clear()
+        peer = case.call(torch.compile(model))
+        peer_seconds, _ = _first_pass(peer, sizes)
+        peer_compiles = dynamo.utils.counters["stats"]["unique_graphs"]
+        calls = {"eager": case.call(model), "framesmith": ours, "static": static, "torch.compile": peer}
+        times = [_times(calls, inputs, rounds) for inputs in timed]
     finally:
         compiler.convert_frame = capture
     return {

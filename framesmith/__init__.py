@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         disallow_in_graph,
         explain,
         reset,
+        shapes,
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
     from framesmith.export import Dim, load
@@ -33,13 +34,14 @@ __all__ = [
     "Dim", "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable",
     "disallow_in_graph", "exc", "explain", "export",
     "graph_break", "is_compiling", "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static",
-    "register_backend", "register_decomposition", "register_lowering", "register_pass", "reset", "testing",
+    "register_backend", "register_decomposition", "register_lowering", "register_pass", "reset", "shapes", "testing",
     "unregister",
 ]
 
 _HOME = {
     "framesmith.api": (
         "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "reset",
+        "shapes",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
     "framesmith.export": ("Dim", "load"),

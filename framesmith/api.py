@@ -20,6 +20,7 @@ from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.shared_variants import compiler_for
 from framesmith.tools.explain import Explanation, explain_call
+from framesmith.tools.shapes import Shapes, shapes_of_call
 from framesmith.util import log
 from framesmith.util.errors import BackendError
 from framesmith.wrapping import CompiledModule, Request, root_of, wrap_function, wrap_module
@@ -164,9 +165,20 @@ def _each(fn: Any, mark: Callable[[Callable[..., Any]], None]) -> Any:
 def explain(model: Callable[..., Any]) -> Callable[..., Explanation]:
     """`explain(model)(*args)` captures and compiles one call anew and tells what came of it: see
     `tools.explain.Explanation`."""
-    if isinstance(model, CompiledModule):
-        model = model._framesmith_original  # type: ignore[attr-defined]
-    if isinstance(model, _C.CompiledFunction):
-        model = model.function
+    model = _plain(model)
     root = root_of(model) if isinstance(model, nn.Module) else model
     return functools.partial(explain_call, root)
+
+
+def shapes(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Shapes:
+    """The shapes that `model(*args, **kwargs)` gives, its arithmetic and its memory as formulas of the sizes of its
+    tensors, without running it: see `tools.shapes.Shapes`. Raises `exc.ShapeError` where an operator refuses the
+    shapes, and `exc.Unsupported` where the graph would break."""
+    return shapes_of_call(_plain(model), args, kwargs)
+
+
+def _plain(model: Any) -> Any:
+    """What was given to `compile`, of what it returned."""
+    if isinstance(model, CompiledModule):
+        return model._framesmith_original  # type: ignore[attr-defined]
+    return model.function if isinstance(model, _C.CompiledFunction) else model

@@ -12,8 +12,11 @@ from torch import fx
 from framesmith import _C
 from framesmith.config import Config
 from framesmith.graph.interpreter import run
+from framesmith.graph.pieces import Piece, Place, is_cut, pieces
 from framesmith.graph.versions import uncounted
-from framesmith.pipeline import Report, begin_graph, is_self_contained
+from framesmith.pipeline import Report, begin_graph, is_self_contained, joined
+from framesmith.runtime.stepwise import Stepwise
+from framesmith.symbolic.node import hint_of
 from framesmith.util.errors import BackendError
 
 Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
@@ -38,6 +41,8 @@ def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> Pe
     """Begin what `compile_native` does."""
     if not _is_nameable(graph):
         return PendingGraph(False, lambda: run_eager(graph, examples, config))
+    if is_cut(graph):
+        return PendingGraph(False, lambda: _stepwise(graph, examples, config))
     quiet, foreign = uncounted(graph), any(_is_foreign(node.target) for node in graph.nodes)
     begun = begin_graph(graph, config, examples)
 
@@ -47,6 +52,28 @@ def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> Pe
         return quiet(call), result.report
 
     return PendingGraph(begun.waits, finish)
+
+
+def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
+    """Machine code of the pieces of a graph that computes sizes of its own, and what runs them in turn."""
+    steps = pieces(graph)
+    real = dict(zip([n for n in graph.nodes if n.op == "placeholder"], examples, strict=True))
+    begun = [begin_native(step.graph, [_example(p, real) for p in step.takes], config) for step in steps.steps
+             if isinstance(step, Piece)]
+    calls, reports = zip(*[b.finish() for b in begun]) if begun else ((), ())
+    call = _C.CompiledFunction(Stepwise(graph, steps, calls).__call__, None)
+    return uncounted(graph)(call), joined([r for r in reports if r is not None])
+
+
+def _example(place: Place, real: dict[fx.Node, Any]) -> Any:
+    """What stands for an input of a piece while it is compiled: the graph's own inputs, or sizes that are guesses."""
+    if place in real:
+        return real[place]  # type: ignore[index]
+    if isinstance(place, fx.Node):
+        val = place.meta["val"]
+        return torch.empty_strided([*map(hint_of, val.shape)], [*map(hint_of, val.stride())], dtype=val.dtype,
+                                   device="meta")
+    return 0
 
 
 def begin_ahead(graph: fx.Graph, config: Config) -> PendingGraph | None:

@@ -38,6 +38,7 @@ from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
 from framesmith.pipeline import Report
+from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
 from framesmith.util import log
 from framesmith.util.advice import advice
@@ -46,6 +47,8 @@ from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit
 from framesmith.util.errors import (
     BuildError,
     CompilerMissing,
+    ContradictedMark,
+    DataDependent,
     FirstCall,
     MemorySeen,
     NeedsGrad,
@@ -73,8 +76,8 @@ os.register_at_fork(after_in_child=lambda: _locks.__setitem__(0, threading.RLock
 
 
 @contextlib.contextmanager
-def _turn() -> Iterator[bool]:
-    """Hold the lock; whether it had to be waited for."""
+def alone() -> Iterator[bool]:
+    """Hold the lock under which frames are captured and compiled; whether it had to be waited for."""
     lock = _locks[0]
     waited = not lock.acquire(blocking=False)
     if waited:
@@ -119,6 +122,8 @@ class Ledger:
 
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    """Why code for sizes that vary could not be made of a frame, which has a variant for each size."""
 
 
 @dataclass(slots=True)
@@ -128,7 +133,8 @@ class CodeState:
     `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason
     for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
     the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
-    dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary.
+    dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary;
+    `data`: it could for symbols of data.
     `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that
     ended in a break, since the last with one.
     """
@@ -144,6 +150,7 @@ class CodeState:
     graphless: int = 0
     sizes: dict[str, frozenset[int]] = field(default_factory=dict)
     static: bool = False
+    data: bool = True
     idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
 
@@ -193,7 +200,7 @@ class FrameCompiler:
             self.warn(f"around:{place}",
                       f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
-        with _turn() as waited:
+        with alone() as waited:
             if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
             if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
@@ -232,6 +239,10 @@ class FrameCompiler:
             )
         return _C.FULL if stance == "force_eager" else None
 
+    @functools.cached_property
+    def _seen_sizes(self) -> SeenSizes:
+        return SeenSizes(self.config)
+
     @property
     def limit(self) -> int:
         """The most variants of a code object: torch.compile's setting, if the program made one and none for us, for
@@ -256,8 +267,11 @@ class FrameCompiler:
             seen.misses[miss.guard] = miss
             seen.times[miss.guard] += 1
             log.emit("recompiles", f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): {miss.text}")
+        before = dict(seen.sizes)
         for path, dims in resized_tensors(mine, code, func, f_locals).items():
             seen.sizes[path] = seen.sizes.get(path, frozenset()) | dims
+        if seen.sizes != before:
+            self._seen_sizes.note(code, seen.sizes)
         return len(mine)
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
@@ -268,7 +282,7 @@ class FrameCompiler:
     def _look_up(self, code: CodeType) -> CodeState:
         seen = self._seen.get(id(code))
         if seen is None or seen.code() is not code:
-            seen = self._seen[id(code)] = CodeState(weakref.ref(code))
+            seen = self._seen[id(code)] = CodeState(weakref.ref(code), sizes=self._seen_sizes.of(code))
         return seen
 
     def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
@@ -311,6 +325,9 @@ class FrameCompiler:
             if self.config.fullgraph and not isinstance(problem, CompilerMissing):
                 raise
             return self._no_machine_code(code, problem)
+        except ContradictedMark as error:
+            drop_traces(error, handled)
+            raise
         except (RecursionError, MemoryError):
             return None  # too little is left for capture here and now
         except Exception as problem:  # the edge: whatever is wrong inside, the user's program runs
@@ -338,27 +355,37 @@ class FrameCompiler:
         varying, sizes = self._varying(seen), self._sizes(seen)
         try:
             return capture(varying, sizes)
-        except (CompilerMissing, BuildError, RecursionError, MemoryError):
+        except (CompilerMissing, BuildError, ContradictedMark, RecursionError, MemoryError):
             raise
         except Exception as problem:
+            why = f"{type(problem).__name__}: {problem}".partition("\n")[0]
+            if sizes is not None and sizes.made_of_data and not raised_by_handler(problem):
+                log.emit("recompiles", f"{code.co_qualname}: no symbols of data: {why}")
+                seen.data = False
+                try:
+                    return self._captured(seen, code, func, f_locals, compile_fn)
+                except DataDependent:  # of the two errors, the first says what was not decided
+                    raise problem from None
             resized = sizes is not None and sizes.made
             breaks = isinstance(problem, Unsupported) and self.config.fullgraph and varying is not None
             if not (resized or breaks) or raised_by_handler(problem):
                 raise
-            why = f"{type(problem).__name__}: {problem}".partition("\n")[0]
         # what fails for any size may do for these; what branches on a number would break, which `fullgraph` forbids
         captured = capture(None if self.config.fullgraph else varying)
         if resized:
             log.emit("recompiles", f"{code.co_qualname}: sizes stay fixed: {why}")
             seen.static = True
+            if self.ledger is not None:
+                self.ledger.fixed.append(why)
         return captured
 
     def _sizes(self, seen: CodeState) -> DynamicSizes | None:
         """Sizes of inputs that are symbols: those that were seen to vary, or that the user asked for. A back end of the
         user's is given graphs of fixed sizes."""
-        if self.config.dynamic is False or seen.static or self.config.backend not in NATIVE:
+        if self.config.backend not in NATIVE:
             return None
-        return DynamicSizes(self.config.dynamic is True, seen.sizes)
+        inputs = self.config.dynamic is not False and not seen.static
+        return DynamicSizes(self.config.dynamic is True, seen.sizes, inputs, self.config.data_symbols and seen.data)
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""
@@ -397,7 +424,7 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with _turn(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), handlers_heard(), stage("back end"), without_default_device():
                 call, report = _straight(part, given, config)
             reports.append(report)
             return call
@@ -405,20 +432,20 @@ class FrameCompiler:
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with _turn(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), handlers_heard(), stage("back end"), without_default_device():
                 begun = begin_native(forward, given, config)
                 later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
         def finish(begun: PendingGraph) -> Compiled:
-            with _turn(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), handlers_heard(), stage("back end"), without_default_device():
                 call, report = begun.finish()
             reports.append(report)
             return call
 
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, turn=_turn,
+        return Differentiable(graph, examples, compile, *how, turn=alone,
                               both=both if is_native else None).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals

@@ -23,17 +23,20 @@ class Config:
 
     `dynamic`: None: sizes of tensors that were seen to change are symbols from the next compile on, and Python numbers
     that vary become inputs of the graph; True: all sizes but 0 and 1 are symbols from the first compile on; False:
-    neither, each size and each number makes a variant. `cache_dir`: None = the user's cache folder.
-    `max_variants`: compiled variants of one code object, for each module that it is called with; calls that none of
-    them takes run in plain Python from then on. `keep_graphless`: keep variants without tensor operations; otherwise a
-    code object that twice had none runs in plain Python. `max_instructions`: a frame that takes more interpreted
-    instructions to capture runs in plain Python. `standard_library`: capture its frames too. `warn`: tell the user,
-    once a place, what runs in plain Python. `partitioner`: choose what a forward keeps for its backward; otherwise all
-    that the backward reads is kept. `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a
-    forward may keep; the rest is computed again. `scoped_memory`: large values of a graph have memory of their own,
-    from their first write to their last use, and inputs that the caller releases die as early; otherwise they have
-    places in one arena (graphs of training have this on, whatever is asked for). `numerics`: "eager" rounds each
-    operator's bfloat16 and float16 results before the next operator reads them, as eager does; by default what is
+    neither, each size and each number makes a variant. `keep_sizes`: which sizes were seen to change is kept in the
+    cache, so that other processes have symbols from their first compile on. `data_symbols`: sizes and integers that the
+    program computes of data (`nonzero`, `x[mask]`, `.item()`) are symbols of the graph, which they break up otherwise.
+    `cache_dir`: None = the user's cache folder. `max_variants`: compiled variants of one code object, for each module
+    that it is called with; calls that none of them takes run in plain Python from then on. `keep_graphless`: keep
+    variants without tensor operations; otherwise a code object that twice had none runs in plain Python.
+    `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
+    `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
+    `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
+    `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is
+    computed again. `scoped_memory`: large values of a graph have memory of their own, from their first write to their
+    last use, and inputs that the caller releases die as early; otherwise they have places in one arena (graphs of
+    training have this on, whatever is asked for). `numerics`: "eager" rounds each operator's bfloat16 and float16
+    results before the next operator reads them, as eager does; by default what is
     computed in float32 stays so within a kernel. Random numbers are eager's either way. `recordings`: in the modes
     "reduce-overhead" and "max-autotune", calls of a graph on a CUDA device are recorded as CUDA graphs; so many are
     kept for one graph (by sizes, by addresses of inputs, by stream), the least recently used goes first. 0: none are
@@ -47,6 +50,7 @@ class Config:
 
     fullgraph: bool = False
     dynamic: bool | None = None
+    data_symbols: bool = True
     backend: str | Callable[..., Any] = "native"
     mode: str = "default"
     cache_dir: str | None = None
@@ -65,6 +69,7 @@ class Config:
     numerics: str = "default"
     recordings: int = 16
     max_variants: int = 8
+    keep_sizes: bool = True
     parallel_threshold: int = 32768
     compiler: str | None = None
     compiler_flags: str = ""

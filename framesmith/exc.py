@@ -1,5 +1,15 @@
 """The errors that users may meet."""
 
-from framesmith.util.errors import BackendError, BuildError, CompilerMissing, ExportError, FramesmithError, Unsupported
+from framesmith.util.errors import (
+    BackendError,
+    BuildError,
+    CompilerMissing,
+    ContradictedMark,
+    ExportError,
+    FramesmithError,
+    ShapeError,
+    Unsupported,
+)
 
-__all__ = ["BackendError", "BuildError", "CompilerMissing", "ExportError", "FramesmithError", "Unsupported"]
+__all__ = ["BackendError", "BuildError", "CompilerMissing", "ContradictedMark", "ExportError", "FramesmithError",
+           "ShapeError", "Unsupported"]

@@ -141,6 +141,13 @@ class Report:
     """For each kernel: the user's lines that it computes, and their operators."""
 
 
+def joined(reports: Sequence[Report]) -> Report:
+    """The report of a graph that was compiled in pieces."""
+    return Report(sum(r.operators for r in reports), sum(r.kernels for r in reports),
+                  tuple([e for r in reports for e in r.externs]), sum(r.constants for r in reports),
+                  "\n".join(r.source for r in reports), tuple([w for r in reports for w in r.work]))
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """`call`: the compiled graph. `report` as above."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from benchmarks import dynamic, export
+from benchmarks import dynamic, export, symbolic
 from benchmarks import table as tables
 from benchmarks.breadth import report
 from benchmarks.document import operators, package, summary
@@ -132,6 +132,11 @@ def _dynamic() -> str:
     return _paragraphs(_about(results), table(*dynamic.rows_of(results)))
 
 
+def _algebra() -> str:
+    results = saved("symbolic-cpu")
+    return _paragraphs(_about(results), table(*symbolic.speed_rows(results)), table(*symbolic.compile_rows(results)))
+
+
 def _export() -> str:
     results = saved("export-named")
     passed = f"{results['passed']} of {results['counted']} exported, loaded and equal at three sizes."
@@ -199,6 +204,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "breadth timm": partial(_breadth, "breadth-timm-eager"),
     "capture cost": _capture_cost,
     "dynamic sizes": _dynamic,
+    "algebra": _algebra,
     "export": _export,
     "export libraries": _export_libraries,
     "cpython suite": _cpython,

@@ -28,7 +28,9 @@ from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
+from framesmith.graph.symbols import symbols_held
 from framesmith.graph.traversal import descendants, last_node, nodes_after
+from framesmith.symbolic.node import env_of
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -140,7 +142,8 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
         grads: Sequence[Any] = [None] * len(leaves)
         if used:
             last = last_node(recorder.graph)
-            grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves, reached)
+            with _in_formulas(replay.graph):
+                grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves, reached)
             # what formulas compute of a region's values alone is computed again with them
             for node in nodes_after(recorder.graph, last):
                 regions = [n.meta["checkpoint"] for n in node.all_input_nodes if "checkpoint" in n.meta]
@@ -221,6 +224,20 @@ def _without_formula() -> Iterator[None]:
         if any(words in str(error) for words in _REFUSALS):
             raise Unsupported(str(error)) from error
         raise
+
+
+@contextmanager
+def _in_formulas(graph: fx.Graph) -> Iterator[None]:
+    """What asks about the graph's symbols of data are formulas of derivatives."""
+    holders = [v for n in graph.nodes if "binds" in n.meta for v in symbols_held(n)]
+    env = env_of(*holders)
+    if env is not None:
+        env.in_formulas = True
+    try:
+        yield
+    finally:
+        if env is not None:
+            env.in_formulas = False
 
 
 def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: dict[int, FakeTensor],
@@ -441,6 +458,8 @@ class _Replay:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
         target: Any = Written.apply if node.meta.get("written") else DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
+        if "binds" in node.meta:
+            return self._bound(node, args, kwargs)
         if isinstance(target, OfOneGraph):
             return self._again(node, args)
         # a node of its own: the joint graph may be differentiated in its turn
@@ -470,6 +489,15 @@ class _Replay:
         for made in nodes_after(self.recorder.graph, last):  # the joint graph may be differentiated in its turn
             made.meta.update(said)
         return value
+
+    def _bound(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """Record again an operator that gives a symbol its value: the same symbol, which other nodes read. It has no
+        gradient."""
+        recorder, vals = self.recorder, _without_history(node.meta["val"])
+        made = recorder.emit(node.target, tuple([recorder.nodes(a) for a in args]), vals,
+                             {k: recorder.nodes(v) for k, v in kwargs.items()})
+        made.meta["binds"] = node.meta["binds"]
+        return recorder.results(made, vals)
 
     def _again(self, node: fx.Node, args: Any) -> Any:
         """Record again a node through which no gradient goes except by a derivative of its own."""

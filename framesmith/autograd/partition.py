@@ -21,8 +21,9 @@ from framesmith.fake.outputs import memory_of
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
-from framesmith.graph.symbols import size_sources, symbols_of
+from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, descendants
+from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -72,13 +73,15 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     barred = _barred(joint, inputs, results)
     kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
                         _of_others(inputs, tangents, late, barred)) if recompute else read) | random
+    kept |= _told(nodes, late, kept)
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     lay_out(nodes, set(extras) - random)
     _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
-    if unknown := symbols_of(backward.nodes) - size_sources(backward).keys():
+    bound = {n.meta["binds"] for n in backward.nodes if "binds" in n.meta}
+    if unknown := symbols_of(backward.nodes) - size_sources(backward).keys() - bound:
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
     table: Table = {}
     numbers = numbered(nodes, table)
@@ -225,17 +228,50 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     effects = [n for n in nodes if late is not None and n not in late and n.op == "call_function" and is_needed(n)]
     cut = set(places)
     needed = ancestors([*(n for n in outputs if isinstance(n, fx.Node)), *effects], stop=cut)
+    if late is None:
+        needed |= ancestors(_numbers_of(nodes, needed - cut, places), stop=cut)
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     for place in places:
         made[place] = graph.placeholder(place.name)
         made[place].meta.update({k: v for k, v in place.meta.items() if late is not None or k in _PLACES})
     wanted = [n for n in nodes if n in needed and n not in cut]
-    for node in wanted if late is not None else _when_needed(wanted, cut, outputs):
+    numbers = [n for n in wanted if "binds" in n.meta]
+    for node in wanted if late is not None else _when_needed(wanted, cut, [*numbers, *outputs]):
         made[node] = copy_node(graph, node, made.__getitem__)
+        if late is None and "binds" in node.meta:
+            made[node].meta["again"] = True  # the forward has looked at what is assumed
     out = graph.output(tuple(made[n] if isinstance(n, fx.Node) else n for n in outputs))
     out.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in outputs)
     return graph
+
+
+def _told(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]) -> set[fx.Node]:
+    """What else is to be kept so that the backward knows its symbols: tensors with sizes of data, and numbers that are
+    read again."""
+    binders = {n.meta["binds"]: n for n in nodes if "binds" in n.meta}
+    if not binders:
+        return set()
+    own = [n for n in nodes if n in late]
+    sizes = {expr_of(n) for k in kept for n in k.meta["val"].shape}
+    read = symbols_of(own).union(*map(argument_symbols, own), *[e.free for e in sizes])
+    missing = (read & binders.keys()) - sizes
+    found: set[fx.Node] = set()
+    for symbol in missing:
+        node = binders[symbol]
+        if isinstance(node.meta["val"], torch.SymInt):
+            found.update(node.all_input_nodes)
+        else:
+            found.update(n for n in (node, *node.users) if symbol in map(expr_of, getattr(n.meta["val"], "shape", ())))
+    return found
+
+
+def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node]) -> list[fx.Node]:
+    """The nodes that give symbols which `wanted` reads, and which are sizes of none of `places`."""
+    binders = {n.meta["binds"]: n for n in nodes if isinstance(n.meta.get("val"), torch.SymInt) and "binds" in n.meta}
+    read: set[Any] = symbols_of(wanted).union(*map(argument_symbols, wanted)) if binders else set()
+    known = {expr_of(n) for place in places for n in getattr(place.meta["val"], "shape", ())}
+    return [node for symbol, node in binders.items() if symbol in read - known]
 
 
 def _when_needed(nodes: list[fx.Node], cut: set[fx.Node], outputs: Any) -> list[fx.Node]:

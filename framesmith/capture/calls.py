@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.node import specialised
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import trackers as t
@@ -21,7 +22,6 @@ from .binding import bind
 from .break_points import Stop, choose_stop
 from .bytecode import decoded
 from .class_making import builtin_part
-from .dynamic_sizes import specialised
 from .frame import Frame
 from .overrides import is_overridable
 from .policy import pure_method, refused_function, runs_whole
@@ -65,7 +65,7 @@ class Calls:
     # --- errors and folding -------------------------------------------------------------------------------------------
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """`fn` run for real, where sizes that vary are fixed; what it raises, the captured program raises."""
-        if self.shapes.symbols:
+        if self.shapes.symbols or self.shapes.data:
             args, kwargs = specialised(args), specialised(kwargs)
         try:
             return fn(*args, **kwargs) if kwargs else fn(*args)

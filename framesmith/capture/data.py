@@ -103,6 +103,74 @@ def number(tracer: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | No
     return t.Data(kind or own, (settled(tracer, x),), lambda a: f"{a}.item(){cast}")
 
 
+def listed(tracer: Any, x: t.Tensor) -> t.Tracker | None:
+    """`x.tolist()` of few numbers; None where a break there is better."""
+    shape = x.fake.shape
+    if not tracer.lists_data or len(shape) != 1 or type(shape[0]) is not int or shape[0] > _MOST:
+        return None
+    found = []
+    for i in range(shape[0]):
+        one = number(tracer, tracer.torch_call(torch.select, [x, t.Const(0), t.Const(i)], {}))
+        if one is None:
+            return None
+        one.listed = True  # type: ignore[attr-defined]
+        found.append(one)
+    return t.List(found)
+
+
+def is_size(tracer: Any, x: t.Tracker) -> bool:
+    """Return whether data may be an expression of symbols: arithmetic of integers that the graph computes."""
+    if type(x) is t.Const:
+        return type(x.value) is int
+    if type(x) is not t.Data or x.kind is not int or tracer.recorder.shape_env is None:
+        return False
+    if x.fn is None:
+        leaf = x.parts[0]
+        return len(x.parts) == 1 and isinstance(leaf, t.Tensor) and leaf.fake.dtype in _INTEGRAL
+    return all(is_size(tracer, p) for p in x.parts)
+
+
+def size(tracer: Any, x: t.Data) -> Any:
+    """An integer of data as a `torch.SymInt` over symbols to which the graph gives their values; the integer itself if
+    it is known."""
+    found = x.assumed(tracer)
+    if found is not None:
+        return found[0]
+    if x.fn is not None:
+        return x.fn(*[size(tracer, p) if type(p) is t.Data else p.value for p in x.parts])  # type: ignore[attr-defined]
+    leaf = x.parts[0]
+    assert isinstance(leaf, t.Tensor)
+    return tracer.recorder.integer(leaf.fake)
+
+
+def relation(tracer: Any, x: t.Data) -> Any:
+    """A comparison of integers that may be sizes, as a `torch.SymBool` or bool; None for other data."""
+    if x.kind is not bool or x.fn not in _SYMBOLS or not all(
+            is_size(tracer, p) or type(p) is t.Sym for p in x.parts):
+        return None
+    return x.fn(*[size(tracer, p) if type(p) is t.Data else p.value for p in x.parts])  # type: ignore[attr-defined]
+
+
+def decided(tracer: Any, x: t.Data) -> bool | None:
+    """The truth of a comparison of integers of which the graph has symbols already, if their ranges decide it."""
+    if not tracer.shapes.data or not _have_symbols(tracer, x):
+        return None
+    found = relation(tracer, x)
+    return found.node.env.known(found.node.value) if type(found) is torch.SymBool else found
+
+
+def _have_symbols(tracer: Any, x: t.Tracker) -> bool:
+    if type(x) is not t.Data:
+        return type(x) in (t.Const, t.Sym) or isinstance(x, t.Tensor) and tracer.recorder.has_integer(x.fake)
+    return all(_have_symbols(tracer, p) for p in x.parts)
+
+
+def expected(tracer: Any, x: t.Data) -> bool:
+    """Whether a comparison that the program asserts of sizes is left to the graph to look at."""
+    found = relation(tracer, x)
+    return type(found) is torch.SymBool and found.node.expect_true("", 0)
+
+
 def joined(parts: list[t.Tracker]) -> t.Tracker:
     """The parts of an f-string, of which one is text of data."""
     return t.Data(str, tuple(parts), lambda *texts: f"''.join([{', '.join(texts)}])")
@@ -139,7 +207,7 @@ def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | 
     known = all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b))
     if symbol is None or not known:
         return None
-    return t.Data(bool, (a, b), lambda x, y: f"({x} {symbol} {y})")
+    return t.Data(bool, (a, b), lambda x, y: f"({x} {symbol} {y})", fn)
 
 
 def truth(tracer: Any, v: t.Tracker) -> t.Tracker:

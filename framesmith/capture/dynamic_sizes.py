@@ -9,18 +9,19 @@ from typing import Any
 
 import torch
 
+from framesmith.fake import FakeTensor
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge
-from framesmith.symbolic.node import expr_of, symint
-from framesmith.util.marks import marked_dimensions
+from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le
+from framesmith.symbolic.node import SYMBOLIC, expr_of, symint
+from framesmith.util.errors import ContradictedMark
+from framesmith.util.marks import Mark, marked_dimensions
 
 from .sources import Guard, Source
 
-_SYMBOL = re.compile(r"\bs\d+\b")
+_SYMBOL = re.compile(r"\b[su]\d+\b")
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_SYMBOLIC = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 
 Place = tuple[Source, str, int]
 """Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension."""
@@ -29,17 +30,31 @@ Place = tuple[Source, str, int]
 @dataclass(slots=True)
 class DynamicSizes:
     """Which sizes of inputs are symbols: those that the program marks, and `seen`, those that were seen to vary, by the
-    source of the tensor as text; `every`: all sizes of inputs that are no parameters. `made`: a symbol was made."""
+    source of the tensor as text; `every`: all sizes of inputs that are no parameters. `inputs`: False: none of these.
+    `data`: sizes and integers that the graph computes of data may be symbols, too. `made`: a symbol of a size of an
+    input was made; `made_of_data`: one of data; `strict`: those of inputs that are marked to vary, in words."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    inputs: bool = True
+    data: bool = False
     made: bool = False
+    made_of_data: bool = False
+    strict: list[str] = field(default_factory=list)
 
-    def dims(self, source: Source, x: torch.Tensor) -> set[int]:
-        """The dimensions of the tensor at `source` that have symbols. Sizes 0 and 1 are assumed."""
+    def dims(self, source: Source, x: torch.Tensor) -> dict[int, Mark]:
+        """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
+        assumed. Raises ContradictedMark for a size outside of a mark's range."""
+        if not self.inputs:
+            return {}
         marked, fixed = marked_dimensions(x)
-        found = {*(range(x.dim()) if self.every else self.seen.get(str(source), ())), *marked} - fixed
-        return {d for d in found if x.shape[d] > 1}
+        for d, mark in marked.items():
+            if mark.lo is not None and x.shape[d] < mark.lo or mark.hi is not None and x.shape[d] > mark.hi:
+                raise ContradictedMark(f"{_named(source, d)} is {x.shape[d]}, and marked to be in the range from "
+                                       f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
+                                       hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
+        seen = dict.fromkeys(range(x.dim()) if self.every else self.seen.get(str(source), ()), Mark(strict=False))
+        return {d: mark for d, mark in (seen | marked).items() if d not in fixed and x.shape[d] > 1}
 
 
 class Sizes:
@@ -49,6 +64,8 @@ class Sizes:
         self.dynamic: DynamicSizes | None = None
         self.shapes = ShapeEnv()
         self._strides: list[Guard] = []
+        self._marked: dict[Expr, str] = {}
+        """Symbols of sizes that are marked to vary, in words."""
 
     def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
         """The shape of an input with a symbol for each size that varies; None if there is none."""
@@ -58,9 +75,15 @@ class Sizes:
         if strides_like(value, tuple(value.shape)) != value.stride():  # a dimension of one element has any stride
             return None
         dynamic.made = True
+        dynamic.strict += [_named(source, d) for d, mark in dims.items() if mark.strict]
         env = self.shapes
-        return tuple([symint(env.new_symbol(n, (source, "size", d)), env) if d in dims else n
-                      for d, n in enumerate(value.shape)])
+        shape: list[Any] = list(value.shape)
+        for d, mark in sorted(dims.items()):
+            symbol = env.new_symbol(shape[d], (source, "size", d), lo=max(mark.lo or 2, 2), hi=mark.hi)
+            if mark.strict:
+                self._marked[symbol] = _named(source, d)
+            shape[d] = symint(symbol, env)
+        return tuple(shape)
 
     def symbolic_layout(self, value: torch.Tensor, source: Source,
                         shape: tuple[Any, ...]) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
@@ -77,10 +100,18 @@ class Sizes:
         return _fixed(shape), _fixed(strides)
 
     def size_guards(self) -> list[Guard]:
-        """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked."""
+        """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked. Raises
+        ContradictedMark if it assumes one value of a size that is marked to vary."""
         env = self.shapes
-        bounds = [Guard(None, "shape", (ge(Symbol(s.name, None, None), s.lo or 0), self._places([s])))
-                  for s in env.symbols]
+        for s in env.symbols:
+            if s in self._marked and (fixing := env.fixed_by(s)) is not None:
+                raise contradicted(self._marked[s], f"assumes that it is {env.hints[s.name]}",
+                                   fixing.stack[-1][:2] if fixing.stack else None)
+        bounds = []
+        for s in env.symbols:
+            bare = Symbol(s.name, None, None)
+            within = ge(bare, s.lo or 0) if s.hi is None else and_(ge(bare, s.lo or 0), le(bare, s.hi))
+            bounds.append(Guard(None, "shape", (within, self._places([s]))))
         asked = [Guard(None, "shape", (g.rel, self._places([g.rel])), g.stack) for g in env.guards]
         return [*self._strides, *bounds, *asked]
 
@@ -88,31 +119,28 @@ class Sizes:
         return {s.name: self.shapes.sources[s] for e in values for s in sorted(e.free, key=lambda s: s.name)}
 
 
+def contradicted(what: str, how: str, at: tuple[str, int] | None) -> ContradictedMark:
+    """The error for a program that takes a size that it marks to vary for a constant."""
+    return ContradictedMark(f"{what} is marked to vary, but the program {how}", at=at,
+                            hint="write this for any size, or use torch._dynamo.maybe_mark_dynamic or mark_static")
+
+
+def _named(source: Source, dim: int) -> str:
+    return f"size {dim} of {source}"
+
+
 def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:
     return tuple([n if type(n) is int else None for n in sizes])
 
 
-def specialised(value: Any) -> Any:
-    """`value` with the present number for each `torch.SymInt`, `SymFloat` and `SymBool`, which is assumed from then on,
-    also within tuples, lists, dicts and slices."""
-    kind = type(value)
-    if kind in _SYMBOLIC:
-        return _SYMBOLIC[kind](value)
-    if kind in (tuple, list, torch.Size):
-        return kind([specialised(v) for v in value])
-    if kind is dict:
-        return {k: specialised(v) for k, v in value.items()}
-    return slice(specialised(value.start), specialised(value.stop), specialised(value.step)) if kind is slice else value
-
-
 def size_text(rebuilder: Any, value: Any) -> str:
     """A value as an expression of residual code. A `torch.SymInt`, `SymBool` or `SymFloat`, also in tuples and lists,
-    is an expression over sizes of inputs."""
+    is an expression over sizes of inputs and over what the graph computes."""
     if type(value) is int:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return "".join(["(", *(f"{size_text(rebuilder, n)}, " for n in value), ")"])
-    if type(value) not in _SYMBOLIC:
+    if type(value) not in SYMBOLIC:
         return str(rebuilder.hold(value))
     e = value.node.expr
     if isinstance(e, Expr) and "m" not in e.text:  # a name like `max` may be the program's own
@@ -121,6 +149,35 @@ def size_text(rebuilder: Any, value: Any) -> str:
     return f"{rebuilder.hold(e.evaluate)}({{{values}}})"
 
 
+def holders(rebuilder: Any, fakes: list[FakeTensor]) -> list[FakeTensor]:
+    """The tensors of which residual code reads the symbols of data that are in the layouts of `fakes`."""
+    env = rebuilder.tracer.shapes
+    if not env.data:
+        return []
+    found = {s: None for x in fakes for n in (*x.shape, *x.stride(), x.storage_offset()) for s in expr_of(n).free
+             if s in env.data}
+    return [env.sources[s][0] for s in found]
+
+
+def sizes_at(rebuilder: Any, given: list[FakeTensor]) -> dict[str, str]:
+    """The expressions of symbols by name, where a graph gives these tensors."""
+    sources = rebuilder.tracer.shapes.sources
+    numbers = {id(sources[s][0]): s.name for s in rebuilder.tracer.shapes.data if sources[s][1] < 0}
+    found = {numbers[id(x)]: f"__fs_o[{k}].item()" for k, x in enumerate(given) if id(x) in numbers}
+    for k, x in enumerate(given):
+        for d, n in enumerate(x.shape):
+            if isinstance(symbol := expr_of(n), Symbol):
+                found.setdefault(symbol.name, f"__fs_o[{k}].shape[{d}]")
+    return found
+
+
 def _read(rebuilder: Any, name: str) -> str:
-    source, _, dim = next(place for s, place in rebuilder.tracer.shapes.sources.items() if s.name == name)
+    if name in rebuilder.data_sizes:
+        return rebuilder.data_sizes[name]  # type: ignore[no-any-return]
+    place = next(place for s, place in rebuilder.tracer.shapes.sources.items() if s.name == name)
+    if len(place) == 2:
+        holder, dim = place
+        text = rebuilder.value(rebuilder.tracer.made(holder))
+        return f"{text}.shape[{dim}]" if dim >= 0 else f"{text}.item()"
+    source, _, dim = place
     return f"{rebuilder.input(next(x for x in rebuilder.tracer.inputs if x.source == source))}.shape[{dim}]"

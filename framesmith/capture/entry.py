@@ -28,7 +28,7 @@ from .assertions import drawing
 from .break_points import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .bytecode import decoded
 from .default_dtypes import Under, under
-from .dynamic_sizes import DynamicSizes
+from .dynamic_sizes import DynamicSizes, contradicted
 from .frame import Frame
 from .lifetimes import watch
 from .modes import restore_devices
@@ -66,6 +66,7 @@ class UserError(FramesmithError):
         kind = tracker.pytype().__name__
         super().__init__(f"the program raises {kind}{_said(tracker)} at {at}")
         self.kind = kind
+        self.said = _said(tracker)[2:-1]
         self.at = at
 
 
@@ -138,18 +139,21 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     step, depth = -1, 0
     reason: Break | None = None
     doubted: Place | None = None
+    why = ""
     broken: set[Place] = set()
     limit = -1 if config is None else config.max_instructions
     state = read_state()
-    assumes, assumes_indices = True, False
+    assumes, assumes_indices, lists_data = True, False, True
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
         recorder = Recorder()
         tracer = Tracer(recorder, f_globals, step, depth, limit)
         tracer.varying, tracer.dynamic = varying, None if doubted else sizes
+        recorder.shape_env = tracer.shapes if sizes is not None and sizes.data else None
         if sizes is not None:
             sizes.made = False
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
+        tracer.lists_data = lists_data and recorder.shape_env is not None
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
                 root = root_frame(tracer, code, f_locals, closure)
@@ -157,6 +161,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 residual = Residual(tracer, code)
                 run_to_end_or_break(tracer, root, residual)
                 refuse_abandoned(tracer, residual.rebuilder.names)
+            if doubted is not None and sizes is not None and sizes.strict:
+                raise contradicted(sizes.strict[0], f"is captured for one size alone ({why})", doubted[:2])
             with torch._C.DisableTorchFunctionSubclass():
                 return finish(tracer, residual, compile_fn, reason, config is not None and config.autotune)
         except t.CapturedError as e:
@@ -165,6 +171,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             assumes = False
         except CopySeen:
             assumes_indices = True
+        except t.ListSeen:
+            lists_data = False
         except TooLarge:
             varying = None
         except Unsupported as e:
@@ -174,11 +182,12 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
                 broken.add(doubted)
-                sizes = sizes if doubted == where else None
+                if doubted != where and sizes is not None:
+                    sizes.inputs = False
                 doubted = None
                 continue
             if sizes is not None and sizes.made and where not in broken:
-                doubted = where
+                doubted, why = where, e.reason
                 continue
             seen = e.callers + 1 if isinstance(e, FrameSeen) else 0
             limit_here = tracer.steps if step < 0 else step
@@ -192,6 +201,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 raise
             step, depth = new
         finally:
+            if sizes is not None:
+                sizes.made_of_data |= bool(tracer.shapes.data)
             undo(tracer.settings)
             tracer.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))

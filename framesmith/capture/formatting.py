@@ -9,8 +9,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from framesmith.symbolic.node import specialised
+
 from . import trackers as t
-from .dynamic_sizes import specialised
 from .sources import MISSING
 
 

@@ -14,7 +14,7 @@ from framesmith.fake import FakeTensor
 from framesmith.fake.layout import meets_itself
 from framesmith.fake.tensor import Alias
 
-from .dynamic_sizes import size_text
+from .dynamic_sizes import holders, size_text, sizes_at
 from .inference import in_mode, made_in
 
 aten = torch.ops.aten
@@ -101,17 +101,22 @@ def _views(rebuilder: Any, fakes: list[FakeTensor], view_grad: ViewGrad) -> tupl
         members.setdefault(id(fake._alias.storage), []).append(k)
     if len(members) == len(fakes) and not any(map(_is_made_again, fakes)):
         return fakes, []
+    for holder in holders(rebuilder, fakes):
+        if id(holder._alias.storage) not in members:
+            members[id(holder._alias.storage)] = [len(fakes)]
+            fakes = [*fakes, holder]
     given: list[FakeTensor] = []
     lines: list[str] = []
     views = Views(rebuilder, view_grad, lines.append, {})
     texts = [""] * len(fakes)
     for places in members.values():
         base = fakes[places[0]]._alias.root.val
-        whole = base if len(places) > 1 or _is_made_again(fakes[places[0]]) else fakes[places[0]]
-        at = f"__fs_o[{len(given)}]"
-        given.append(whole)
+        given.append(base if len(places) > 1 or _is_made_again(fakes[places[0]]) else fakes[places[0]])
+    rebuilder.data_sizes = sizes_at(rebuilder, given)
+    for number, places in enumerate(members.values()):
+        base, at = fakes[places[0]]._alias.root.val, f"__fs_o[{number}]"
         for k in places:
-            texts[k] = at if fakes[k] is whole else views.text(at, base, fakes[k])
+            texts[k] = at if fakes[k] is given[number] else views.text(at, base, fakes[k])
     return given, [*lines, f"__fs_o = ({', '.join(texts)},)"]
 
 

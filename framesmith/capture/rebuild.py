@@ -68,6 +68,8 @@ class Rebuilder:
         """Cells of their functions: what they hold may be keys by a method of such a class, and is made afterwards."""
         self.n_temps = 0
         self.detached: dict[int, str] = {}
+        self.data_sizes: dict[str, str] = {}
+        """Symbols of data, as views that leave the graph read them."""
         self.drawn_from: list[torch.Generator] = []
         """Generators that are put back where an assertion on data does not hold."""
         self.targets: dict[Source, str] = {}

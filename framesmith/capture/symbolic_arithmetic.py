@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import weakref
@@ -12,12 +13,11 @@ from typing import Any
 import torch
 
 from framesmith.fake.dynamic_scalars import Number
-from framesmith.symbolic.node import SymNode
+from framesmith.symbolic.node import SymNode, specialised
 from framesmith.util.errors import DataDependent
 
 from . import data
 from . import trackers as t
-from .dynamic_sizes import specialised
 from .origins import forgetter, is_continuation, origin
 from .run_time_indices import indexed, selected
 from .trackers.symbolic_number import is_symbolic
@@ -109,6 +109,8 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
     if fn is get_item and not whole and not tracer.modes.functions and (copied := indexed(tracer, args[0], args[1],
                                                                                           _number)) is not None:
         return *copied, {}
+    if fn is get_item and type(args[1]) is t.Data and data.is_size(tracer, args[1]) and not whole:
+        return torch.select, [args[0].real(tracer), 0, data.size(tracer, args[1])], {}
     if fn not in _OPERATORS:
         for x in (*args, *kwargs.values()):
             if type(x) is t.SymbolicNumber and hasattr(x.example, "item"):
@@ -180,7 +182,8 @@ def _of_data(tracer: Any, x: t.Data) -> Number:
                                 hint="torch.rand draws within the graph")
         leaf = x.parts[0] if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor) else None
         small = x.total or leaf is not None and leaf.fake.dtype is not torch.float64
-        made = Number(x.kind(1), lambda: _in_graph(tracer, x), lambda: x.real(tracer), small)
+        size = functools.partial(data.size, tracer, x) if data.is_size(tracer, x) else None
+        made = Number(x.kind(1), lambda: _in_graph(tracer, x), lambda: x.real(tracer), small, size=size)
         found = tracer.numbers[id(x)] = x, tracer.recorder.number_of(made)
     return found[1]
 

@@ -115,7 +115,7 @@ class TorchFunctions:
 
     def recorded(self, fn: Any, real: list[Any], named: dict[str, Any]) -> t.Tracker:
         """Call `fn` on fakes, and make the tracker of what it gives."""
-        self.shapes.stack = self.recorder.stack = self.user_stack()
+        self.recorder.stack = self.user_stack()
         before = self.mark()
         if before is not None and named.get("out") is not None:
             self.refuse_out(real, named)
@@ -140,6 +140,10 @@ class TorchFunctions:
         """Call a method of torch.Tensor."""
         if name in OBSERVERS:
             self.seen_as_copy(obj.fake)
+        if name == "tolist":
+            if args or kwargs or (listed := data.listed(self, obj)) is None:
+                raise Unsupported("Tensor.tolist: Python values of a tensor's data")
+            return listed
         if name == "select" and len(args) == 2 and (key := selected(self, obj, *args)) is not None:
             return obj.item(self, key)
         if name == "__getitem__" and len(args) == 1:

@@ -71,6 +71,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """The program made a parameter that requires grad."""
     transformed = False
     """The program is in a function transform: gradients there are part of what it computes."""
+    lists_data = False
+    """Whether `tolist` gives numbers of data."""
     assumes = True
     """Whether assertions on data may be taken to hold."""
 
@@ -81,6 +83,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         Outcomes.__init__(self)
         Copies.__init__(self)
         Sizes.__init__(self)
+        self.shapes.where = self.user_place
         self.recorder = recorder
         self.root_globals = root_globals
         self.guards: dict[tuple[Source | None, str, Any], Guard] = {}
@@ -166,6 +169,14 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         if type(source) is Local and (source.name.startswith(STACK) or varying_local(self.frames[0].code, source.name)):
             return True
         return bool(self.varying) and str(source) in self.varying
+
+    def size_or_real(self, x: t.Tracker) -> Any:
+        """An element of a sequence for a function that is run for real; of data as a symbol, if it may be one."""
+        return data.size(self, x) if type(x) is t.Data and data.is_size(self, x) else x.real(self)
+
+    def by_range(self, x: t.Data) -> bool | None:
+        """The truth of a comparison of sizes of data, if what is known of them decides it."""
+        return data.decided(self, x)
 
     # --- tensors ------------------------------------------------------------------------------------------------------
     def input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:

@@ -23,7 +23,7 @@ from framesmith.loops.ir import (
     walk,
 )
 from framesmith.runtime import plan as rt
-from framesmith.symbolic.expr import Expr
+from framesmith.symbolic.expr import Expr, max_
 from framesmith.util.errors import CompileError
 
 KINDS = {
@@ -96,7 +96,9 @@ class Planner:
                         number = self.number(name)
                         in_kernels[by_value].update([number] if kind == "input" else [])
         outputs = tuple(map(self._output, program.outputs))
-        arena = self.table.integer(program.arena_bytes)
+        # where sizes are 0, values have no bytes, but the call path still gives them their place and their sizes
+        arena = self.table.integer(program.arena_bytes if type(program.arena_bytes) is int
+                                   else max_(program.arena_bytes, 1))
         symbols = tuple(self._symbol(s) for s in program.symbols.values())
         bumped = sorted({self.positions[program.buffers[name].index]
                          for name in self.written if program.buffers[name].kind == "input"})

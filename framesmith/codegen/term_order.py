@@ -1,10 +1,10 @@
-"""Rules for printing expressions that all target languages share: signs, and the order of terms."""
+"""Rules for printing expressions that all target languages share: signs, parentheses, and the order of terms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from framesmith.symbolic.expr import Expr
+from framesmith.symbolic.expr import Expr, Product
 
 
 def sum_text(terms: Iterable[tuple[Expr, int]], offset: int, text: Callable[[Expr], str],
@@ -19,3 +19,8 @@ def sum_text(terms: Iterable[tuple[Expr, int]], offset: int, text: Callable[[Exp
     parts.sort(key=lambda p: p[1] == "-")
     head = parts[0][3:] if parts[0][1] == "+" else "-" + parts[0][3:]
     return f"({head}{''.join(parts[1:])})"
+
+
+def divisor_text(e: Expr, text: str) -> str:
+    """`text` of `e`, which binds at least as tightly as a product, as the right operand of a division or remainder."""
+    return f"({text})" if type(e) is Product else text

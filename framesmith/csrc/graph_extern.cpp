@@ -1,6 +1,7 @@
 // Calls of PyTorch operators from generated code: boxed, through the dispatcher, below autograd.
 #include "graph_frame.h"
 
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 
 namespace framesmith {
@@ -52,6 +53,8 @@ static void bind(Frame& f, int value, at::Tensor t, bool clone, bool alone) {
     if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) ||
         (f.plan.device >= 0 && !is_aligned(t.const_data_ptr()))) {
       t = laid_out(t, g);
+    } else if (C10_UNLIKELY(t.strides() != c10::IntArrayRef(g.stride))) {  // in dimensions of one element
+      t = at::as_strided(t, g.size, g.stride, t.storage_offset());
     }
     f.pointers[value] = t.mutable_data_ptr();
   } else {

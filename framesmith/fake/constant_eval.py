@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from framesmith.fake.layout import is_of_data
 from framesmith.fake.recording import Content, Recording
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import FakeTensor
+from framesmith.graph.symbols import flat
+from framesmith.symbolic.node import specialised
 
 _MOST_NODES = 500
 _MOST_ELEMENTS = 1 << 16
@@ -49,6 +52,8 @@ def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | No
         return True
     seen.add(node)
     val = node.meta.get("val")
+    if "binds" in node.meta or any(map(is_of_data, [*getattr(val, "shape", ()), *flat((node.args, node.kwargs))])):
+        return False
     if isinstance(val, torch.Tensor) and val.numel() > most or len(seen) > _MOST_NODES:
         return False
     target: Any = node.target
@@ -75,7 +80,7 @@ def _run(node: Node, values: dict[Node, Any], device: torch.device | None) -> An
     def read(a: Any) -> Any:
         if isinstance(a, Node):
             return values[a]
-        return type(a)(read(x) for x in a) if isinstance(a, (list, tuple)) else a
+        return type(a)(read(x) for x in a) if isinstance(a, (list, tuple)) else specialised(a)
 
     kwargs = {k: device if k == "device" and device is not None else read(v) for k, v in node.kwargs.items()}
     return node.target(*read(node.args), **kwargs)  # type: ignore[operator]

@@ -26,16 +26,18 @@ class Number:
     """The number that torch finds inside of a SymFloat or SymInt, of the type of `example`. `fix()` gives the value,
     which is assumed from then on, or refuses. `small`: float32 holds it, or the graph is not run; eager has errors for
     others in some operators. `known`: its value is known before the graph runs, and then `divides` says that the graph
-    must not run with zero."""
+    must not run with zero. `size`: gives it as a symbol (or an expression of symbols), where it may be the size of a
+    tensor or an index."""
 
-    __slots__ = ("_fake", "_make", "divides", "example", "fix", "known", "small")
+    __slots__ = ("_fake", "_make", "divides", "example", "fix", "known", "size", "small")
 
     def __init__(self, example: Any, make: Callable[[], FakeTensor], fix: Callable[[], Any], small: bool = True,
-                 known: bool = False) -> None:
+                 known: bool = False, size: Callable[[], Any] | None = None) -> None:
         self.example = example
         self.fix = fix
         self.small = small
         self.known = known
+        self.size = size
         self.divides = False
         self._make = make
         self._fake: FakeTensor | None = None
@@ -87,6 +89,9 @@ class Number:
     __str__ = __repr__ = _graph_repr
 
     def __getattr__(self, name: str) -> Any:
+        if self.size is not None:
+            size = self.size()
+            return getattr(size.node if isinstance(size, torch.SymInt) else torch.SymInt(size), name)
         raise Unsupported(f"{name.strip('_')} of a number that varies from call to call, within torch")
 
 
@@ -111,7 +116,7 @@ def _flat(values: Any) -> Any:
 
 def _fixed(value: Any) -> Any:
     if type(value) in SYMBOLS and type(value.node) is Number:
-        return value.node.fix()
+        return value.node.fix() if value.node.size is None else value.node.size()
     return type(value)([_fixed(v) for v in value]) if type(value) in (list, tuple) else value
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, positional, with_values
+from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, lifted, positional, with_values
+from framesmith.fake.layout import is_of_data, same_shape
 from framesmith.fake.recording import Recording
+from framesmith.fake.tensor import FakeTensor, dense, new_fake
+from framesmith.graph.cse import value_key
+from framesmith.symbolic.layout import generally
+from framesmith.symbolic.node import symint
 from framesmith.util.errors import DataDependent, Unsupported
 
 aten = torch.ops.aten
@@ -17,6 +23,62 @@ aten = torch.ops.aten
 def needs_value(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Compute the value of what depends on constants alone."""
     return with_values(rec, func, args, kwargs, "the value is known at run time only")
+
+
+def at_run_time(rec: Recording, func: Any, args: tuple, kwargs: dict, most: Any,
+                vals: Callable[[Any], Any]) -> Any:
+    """Record an operator of whose results a size is known at run time only: `vals(n)` gives them for the size n, a new
+    symbol of at most `most`. Raises DataDependent where the graph may have no such symbols."""
+    env = rec.shape_env
+    if env is None:
+        raise DataDependent(f"{func} needs the tensor's data", hint=WITHOUT_SIZES)
+    args, kwargs = lifted(rec, args, kwargs)
+    given, named = tuple([rec.nodes(a) for a in args]), {k: rec.nodes(v) for k, v in kwargs.items()}
+    key = func, tuple([value_key(a) for a in given]), value_key(named)
+    symbol = rec.bound.get(key)
+    if symbol is None:
+        symbol = rec.bound[key] = env.data_symbol(0, most if type(most) is int else None, None)
+    size: Any = symint(symbol, env)
+    found = vals(size)
+    node = rec.emit(func, given, found, named)
+    node.meta["binds"] = symbol
+    results = rec.results(node, found)
+    several = results if type(results) is tuple else (results,)
+    holder = next(x for x in several if x.dim() and getattr(x.shape[0], "node", None) is size.node)
+    env.sources[symbol] = holder, 0
+    return results
+
+
+@handles(aten.nonzero.default)
+def nonzero(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    x = args[0]
+    if known(rec, x) is not None:
+        return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+
+    def places(n: Any) -> FakeTensor:
+        return new_fake((n, x.dim()), (1, n), torch.int64, x.device)
+
+    return at_run_time(rec, func, args, kwargs, x.numel(), places)
+
+
+@handles(aten.argwhere.default)
+def argwhere(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    return rec.inside(aten.nonzero.default, *args)
+
+
+@handles(aten.masked_select.default)
+def masked_select(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """As indexing by a mask, once the operands have one shape."""
+    x, mask = positional(func, args, kwargs)
+    if mask.dtype is not torch.bool:
+        return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+
+
+    def indexed() -> Any:
+        a, b = torch.broadcast_tensors(x, mask)
+        return a[b]
+
+    return rec.inside(indexed)
 
 
 @handles(aten.index.Tensor)
@@ -37,11 +99,30 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
         if t is None or t.dtype not in _MASKS:
             out.append(t)
             continue
+        if not same_shape(t.shape, source.shape[len(out):len(out) + t.dim()]):
+            raise Unsupported("indexing by a mask of another shape than what it masks")
         mask = known(rec, t)
-        if mask is None or mask.shape != tuple(source.shape[len(out): len(out) + mask.dim()]):
+        if mask is not None:
+            out.extend(rec.constant(n.contiguous()) for n in mask.nonzero().unbind(1))
+        elif rec.shape_env is None:
             raise DataDependent("indexing by a mask gives a size that is known at run time only", hint=WITHOUT_SIZES)
-        out.extend(rec.constant(n.contiguous()) for n in mask.nonzero().unbind(1))
+        else:
+            out.extend(n.contiguous() for n in rec.inside(_numbers_of, t))
     return out
+
+
+@handles(aten.index_put.default)
+def index_put(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Values of a size of data are put where the mask has as many places."""
+    source, indices, values = args[:3]
+    masked = any(t is not None and t.dtype in _MASKS for t in indices)
+    if masked and any(map(is_of_data, values.shape)):
+        args = source, _numbered(rec, source, indices), *args[2:]
+    return functional(rec, func, args, kwargs)
+
+
+def _numbers_of(mask: Any) -> Any:
+    return mask.nonzero().unbind(1)
 
 
 @handles(aten.one_hot.default)
@@ -61,9 +142,9 @@ def one_hot(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 def repeat_interleave(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     if kwargs.get("output_size") is not None:
         return functional(rec, func, args, kwargs)
-    source, repeats, dim = (*args, None)[:3]
-    repeats = known(rec, repeats)
-    if repeats is None:
+    source, given, dim = (*args, None)[:3]
+    repeats = known(rec, given)
+    if repeats is None and rec.shape_env is None:
         raise DataDependent("repeat_interleave by a tensor without output_size needs the tensor's data")
 
     def selected() -> Any:
@@ -71,11 +152,40 @@ def repeat_interleave(rec: Recording, func: Any, args: tuple, kwargs: dict) -> A
         return torch.index_select(x, at, indices)
 
     count = source.numel() if dim is None else source.shape[dim]
-    if repeats.numel() not in (1, count):
+    if given.dim() > 1 or not generally(given.numel() == 1) and not same_shape((given.numel(),), (count,)):
         raise Unsupported("repeat_interleave by repeats of another size")
+    if repeats is None:
+        indices = rec.inside(lambda: torch.repeat_interleave(given.expand(count)))
+        return rec.inside(selected)
     with torch._C._DisableTorchDispatch():
         indices = rec.constant(torch.repeat_interleave(repeats.expand(count)))
     return rec.inside(selected)
+
+
+@handles(aten.repeat_interleave.Tensor)
+def repeated(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    if kwargs.get("output_size") is not None:
+        return functional(rec, func, args, kwargs)
+    if known(rec, args[0]) is not None:
+        return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+    return at_run_time(rec, func, args, kwargs, None, lambda n: new_fake((n,), (1,), args[0].dtype, args[0].device))
+
+
+@handles(aten._unique2.default, aten.unique_consecutive.default)
+def unique(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Of all elements; along a dimension, data must be known."""
+    x = args[0]
+    first = 2 if func is aten._unique2.default else 1
+    inverse, counts = (*positional(func, args, kwargs)[first:first + 2], False, False)[:2]
+    whole = func is aten._unique2.default or len(args) <= 3 and kwargs.get("dim") is None
+    if known(rec, x) is not None or not whole:
+        return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
+
+    def results(n: Any) -> tuple[FakeTensor, ...]:
+        return (dense(x, (n,)), dense(x, tuple(x.shape) if inverse else (0,), torch.int64),
+                dense(x, (n,) if counts else (0,), torch.int64))
+
+    return at_run_time(rec, func, args, kwargs, x.numel(), results)
 
 
 @handles(aten.is_pinned.default)

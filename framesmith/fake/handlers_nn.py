@@ -9,7 +9,7 @@ import torch
 from framesmith.fake.handlers import composite, functional, handles, positional, store
 from framesmith.fake.infer import is_empty
 from framesmith.fake.recording import Recording
-from framesmith.fake.tensor import FakeTensor
+from framesmith.fake.tensor import FakeTensor, is_row_major
 
 aten = torch.ops.aten
 
@@ -20,7 +20,7 @@ def embedding_bag(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     given = positional(func, args, kwargs)
     if func is not aten._embedding_bag.default:
         contiguous = {"memory_format": torch.contiguous_format}
-        rows = [x if x.is_contiguous() else functional(rec, aten.clone.default, (x,), contiguous) for x in given[1:3]]
+        rows = [x if is_row_major(x) else functional(rec, aten.clone.default, (x,), contiguous) for x in given[1:3]]
         given = (given[0], *rows, *given[3:])
     defaults = (False, 0, False, None, False, None)
     filled: tuple = (*given, *defaults[len(given) - 3 :])

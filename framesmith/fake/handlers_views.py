@@ -9,9 +9,9 @@ import torch
 from framesmith.fake.handlers import composite, functional, handles, positional, view
 from framesmith.fake.layout import geometry, infer_size, meets_itself, view_strides
 from framesmith.fake.recording import Recording
-from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.fake.tensor import FakeTensor, is_row_major, new_fake
 from framesmith.graph.traversal import ancestors, last_node
-from framesmith.symbolic.layout import is_dense
+from framesmith.symbolic.layout import expected, is_dense
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -57,7 +57,7 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     shape = infer_size(source.shape, wanted)
     if shape is None:
         return composite(rec, func, args, kwargs)
-    if source.is_contiguous() or view_strides(source.shape, source.stride(), shape) is not None:
+    if is_row_major(source) or view_strides(source.shape, source.stride(), shape) is not None:
         return view(rec, aten.view.default, (source, shape), {})
     return functional(rec, func, (source, list(shape)), {})
 
@@ -110,6 +110,8 @@ def split(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 @handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def split_with_sizes(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, sizes, dim = (*positional(func, args, kwargs), 0)[:3]
+    if any(type(n) is not int for n in sizes) and all(expected(n >= 0) for n in sizes):
+        expected(sum(sizes) == source.shape[dim])
     parts, start = [], 0
     for size in sizes:
         parts.append(_slice(rec, source, dim, start, start + size))

@@ -10,20 +10,28 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.tensor import FakeTensor, contiguous_strides
-from framesmith.symbolic.layout import is_dense, strides_in_order
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major
+from framesmith.symbolic.expr import eq, le
+from framesmith.symbolic.layout import expected, generally, is_dense, strides_in_order
+from framesmith.symbolic.node import env_of, expr_of
 
 Sizes = tuple
 
 
 def same_shape(a: Any, b: Any) -> bool:
     """Equal sizes; the ranks first, since comparing sizes of different ranks would take guards that mean nothing."""
-    return len(a) == len(b) and tuple(a) == tuple(b)
+    return len(a) == len(b) and all(m is n or not _are_data(m, n) and generally(m == n) for m, n in zip(a, b))
+
+
+def must_match(a: Any, b: Any) -> bool:
+    """Equal sizes, without which the program raises: those of data are expected to be."""
+    return len(a) == len(b) and all(m is n or (expected(m == n) if _are_data(m, n) else generally(m == n))
+                                    for m, n in zip(a, b))
 
 
 def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
     """The common shape, or None if there is none."""
-    if len(a) == len(b) and a == b:
+    if same_shape(a, b):
         return a
     if len(a) < len(b):
         a, b = b, a
@@ -34,6 +42,9 @@ def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
             out.append(m)
         elif type(m) is int and m == 1:
             out.append(n)
+        elif _are_data(m, n):  # of two sizes of data one may be 1, too, and then plain Python runs
+            expected(m == n)
+            out.append(m)
         elif m == n or n == 1:
             out.append(m)
         elif m == 1:
@@ -41,6 +52,24 @@ def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
         else:
             return None
     return tuple(out)
+
+
+def is_of_data(n: Any) -> bool:
+    """Return whether only the graph can tell a size or an index."""
+    return type(n) is torch.SymInt and (env := env_of(n)) is not None and not env.data.isdisjoint(expr_of(n).free)
+
+
+def surely_le(a: Any, b: Any) -> bool:
+    """Return whether what is known of two sizes says that the first is not larger."""
+    env = env_of(a, b)
+    return a <= b if env is None else env.known(le(expr_of(a), expr_of(b))) is True
+
+
+def _are_data(m: Any, n: Any) -> bool:
+    """Return whether two sizes are both of data, and nothing tells whether they are equal."""
+    if not is_of_data(m) or not is_of_data(n):
+        return False
+    return m.node.env.known(eq(expr_of(m), expr_of(n))) is None  # type: ignore[no-any-return]
 
 
 def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:
@@ -64,11 +93,11 @@ def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:
 def _compare(shape: Sizes, operands: list[tuple], d0: int, d1: int) -> int:
     for strides in operands:
         s0, s1 = strides[d0], strides[d1]
-        if s0 == 0 or s1 == 0:
+        if generally(s0 == 0) or generally(s1 == 0):
             continue
-        if s0 < s1:
+        if generally(s0 < s1):
             return -1
-        if s0 > s1 or shape[d0] > shape[d1]:
+        if generally(s0 > s1) or generally(shape[d0] > shape[d1]):
             return 1
     return 0
 
@@ -77,7 +106,8 @@ def expanded_strides(fake: FakeTensor, shape: Sizes) -> tuple:
     """Strides of `fake` broadcast to `shape`."""
     sizes, strides = fake.shape, fake.stride()
     lead = len(shape) - len(sizes)
-    return (0,) * lead + tuple([0 if n == 1 and m != 1 else s for n, s, m in zip(sizes, strides, shape[lead:])])
+    return (0,) * lead + tuple([0 if generally(n == 1) and generally(m != 1) else s
+                                for n, s, m in zip(sizes, strides, shape[lead:])])
 
 
 def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool = False) -> tuple:
@@ -89,13 +119,13 @@ def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool 
     """
     usual = contiguous_strides(shape)
     alike = not numbers and all(same_shape(t.shape, shape) for t in operands)
-    full = all(t.dim() == 0 or t.is_contiguous() and same_shape(t.shape, shape) for t in operands)
+    full = all(t.dim() == 0 or is_row_major(t) and same_shape(t.shape, shape) for t in operands)
     if full and (alike or all(t.dim() == 0 or t.stride() == usual for t in operands)):
         return usual
     if alike and len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
         return channels_last_strides(shape)
     layouts = [expanded_strides(t, shape) for t in operands if t.dim()]
-    if alike and all(x == layouts[0] for x in layouts) and is_dense(shape, layouts[0]):
+    if alike and all(same_shape(x, layouts[0]) for x in layouts) and is_dense(shape, layouts[0]):
         return layouts[0]
     return strides_in_order(shape, dense_order(shape, layouts))
 
@@ -104,7 +134,7 @@ def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
     """Strides over `shape` (`real`'s, perhaps symbolic) that lie as those of `real`; those of `real` where it is not
     dense."""
     strides = real.stride()
-    if real.is_contiguous():
+    if is_row_major(real):
         return contiguous_strides(shape)
     if not is_dense(tuple(real.shape), strides):
         return strides
@@ -113,7 +143,7 @@ def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
 
 def preserved_strides(fake: FakeTensor) -> tuple:
     """Strides of a copy that keeps the layout: the same if dense, else dense in the same order."""
-    return fake.stride() if fake.is_contiguous() else dense_strides(fake.shape, fake.stride())
+    return fake.stride() if is_row_major(fake) else dense_strides(fake.shape, fake.stride())
 
 
 def dense_strides(shape: Sizes, strides: tuple) -> tuple:
@@ -154,15 +184,15 @@ def suggested_format(fake: FakeTensor) -> torch.memory_format:
 def in_channels_last_order(shape: Sizes, strides: tuple) -> bool:
     """Do strides not shrink from C over W and H to N? (N = 1 takes the benefit of doubt, as eager has it.)"""
     least: Any = 0
-    if strides[1] == 0:
+    if generally(strides[1] == 0):
         return False
     for d in (1, *range(len(shape) - 1, 1, -1), 0):
-        if shape[d] == 0 or strides[d] < least:
+        if generally(shape[d] == 0) or generally(strides[d] < least):
             return False
-        if d == 0 and least == strides[1]:
+        if d == 0 and generally(least == strides[1]):
             return False
         least = strides[d]
-        if shape[d] > 1:
+        if generally(shape[d] > 1):
             least = least * shape[d]
     return True
 
@@ -186,7 +216,7 @@ def infer_size(shape: Sizes, wanted: Any) -> tuple | None:
     out = tuple(wanted)
     if hole < 0:
         return out if known is total or known == total else None
-    if type(known) is int and known == 0 or total % known != 0:
+    if known == 0 or total % known != 0:
         return None
     return (*out[:hole], total // known, *out[hole + 1 :])
 
@@ -204,13 +234,13 @@ def view_strides(shape: Sizes, strides: tuple, wanted: Sizes) -> tuple | None:
     new: Any = 1
     for i in range(len(shape) - 1, -1, -1):
         old = old * shape[i]
-        if i != 0 and (shape[i - 1] == 1 or strides[i - 1] == old * base):
+        if i != 0 and (generally(shape[i - 1] == 1) or generally(strides[i - 1] == old * base)):
             continue
-        while d >= 0 and (wanted[d] == 1 or new < old):
+        while d >= 0 and (generally(wanted[d] == 1) or generally(new < old)):
             out[d] = new * base
             new = new * wanted[d]
             d -= 1
-        if new != old:
+        if generally(new != old):
             return None
         if i:
             base = strides[i - 1]
@@ -240,11 +270,11 @@ def meets(a: Geometry, b: Geometry) -> bool:
 def meets_itself(x: FakeTensor) -> bool:
     """Return whether elements share memory, as those of an expanded tensor do; True where that takes more than a look
     at the strides."""
-    if x.is_contiguous() or 0 in x.shape:
+    if is_row_major(x) or any(generally(n == 0) for n in x.shape):
         return False
     reach: Any = 0
-    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.stride()) if n != 1):
-        if stride <= reach:
+    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.stride()) if generally(n != 1)):
+        if generally(stride <= reach):
             return True
         reach = reach + (size - 1) * stride
     return False

@@ -32,6 +32,7 @@ from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, as_lazy_as, current_device, metadata_of, new_fake
 from framesmith.fake.views import PUT_BACK
+from framesmith.symbolic.node import symint
 from framesmith.util.errors import Unsupported
 
 _push: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
@@ -69,6 +70,10 @@ class Recorder:
     def __init__(self, shape_env: Any = None, *, below_autograd: bool = True) -> None:
         self.graph = Graph()
         self.shape_env = shape_env
+        """Where sizes of results that only the graph can tell become symbols; None: there may be none."""
+        self.bound: dict[Any, Any] = {}
+        """Those symbols, by the operator and the values that give them."""
+        self._integers: dict[int, tuple[FakeTensor, Any]] = {}
         self.stack: tuple = ()
         self.autocast: tuple[str, ...] = ()
         """Device types for which the program has autocast on. (Below it, where operators are recorded, torch says that
@@ -234,6 +239,23 @@ class Recorder:
         node = self._last_number = self._placeholder("number", val)
         self._last_placeholder = others
         return self.own(val, node)
+
+    def integer(self, fake: FakeTensor) -> Any:
+        """The one element of a tensor, as a symbol."""
+        known = self._integers.get(id(fake))
+        if known is None:
+            limits = torch.iinfo(fake.dtype)
+            whole = fake.dtype is torch.int64
+            symbol = self.shape_env.data_symbol(None if whole else limits.min, None if whole else limits.max,
+                                                (fake, -1))
+            value = symint(symbol, self.shape_env)
+            self.emit(_aten._local_scalar_dense.default, (self.nodes(fake),), value).meta["binds"] = symbol
+            known = self._integers[id(fake)] = fake, value
+        return known[1]
+
+    def has_integer(self, fake: FakeTensor) -> bool:
+        """Return whether the element of a tensor is a symbol already."""
+        return id(fake) in self._integers
 
     def number(self, value: Any, dtype: torch.dtype) -> FakeTensor:
         val = new_fake((), (), dtype)
@@ -433,6 +455,8 @@ def _remove_dead(graph: Graph) -> None:
 
 def _has_effect(node: Node) -> bool:
     target: Any = node.target
+    if "binds" in node.meta:
+        return True
     if target is _getitem or node.meta.get("spare") or getattr(target, "is_pure", False):
         return False
     schema = getattr(target, "_schema", None)

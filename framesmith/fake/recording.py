@@ -25,6 +25,8 @@ class Recording(Protocol):
     on_cuda: bool
     on_current_device: bool
     placed: list[FakeTensor]
+    shape_env: Any
+    bound: dict[Any, Any]
 
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any: ...
     def inside(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any: ...

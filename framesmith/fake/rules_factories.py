@@ -12,13 +12,14 @@ from framesmith.fake.infer import RULES, rule
 from framesmith.fake.layout import broadcast, copied_strides, formatted_strides, preserved_strides
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 from framesmith.prims.registry import overload
+from framesmith.symbolic.layout import expected
 
 aten = torch.ops.aten
 
 
 def _made(shape: Any, dtype: Any, device: Any, memory_format: Any = None) -> Any:
     shape = tuple(shape)
-    if any(n < 0 for n in shape):
+    if not all(expected(n >= 0) for n in shape):
         return NotImplemented
     where = CPU if device is None else torch.device(device)
     return new_fake(shape, formatted_strides(shape, memory_format), dtype or torch.get_default_dtype(), where)
@@ -84,19 +85,18 @@ def normal(mean: FakeTensor, std: FakeTensor, *_: Any, **__: Any) -> Any:
 
 @rule(aten.arange.start_step)
 def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    values = (start, end, step)
-    whole = all(isinstance(v, (int, torch.SymInt)) for v in values)
-    if not whole and not all(isinstance(v, (int, float)) for v in values):
+    if not all(isinstance(v, (int, float, torch.SymInt)) for v in (start, end, step)):
         return NotImplemented
-    if dtype is torch.int64 and not whole:  # eager drops the fractions before it counts
-        whole, (start, end, step) = True, (int(start), int(end), int(step))
-    if step == 0 or (end < start if step > 0 else end > start):
+    fraction = any(isinstance(v, float) for v in (start, end, step))
+    start, end, step = (int(v) if isinstance(v, float) and (v.is_integer() or dtype is torch.int64) else v
+                        for v in (start, end, step))  # of int64, eager drops the fractions before it counts
+    if step == 0 or not expected(end >= start if step > 0 else end <= start):
         return NotImplemented
-    if whole:
+    if all(isinstance(v, (int, torch.SymInt)) for v in (start, end, step)):
         count = (end - start + step - (1 if step > 0 else -1)) // step if step != 1 else end - start
     else:
         count = ceil((end - start) / step)
-    return _made((count,), dtype or (torch.int64 if whole else None), device)
+    return _made((count,), dtype or (None if fraction else torch.int64), device)
 
 
 RULES[aten.arange.start] = arange

@@ -14,7 +14,7 @@ from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import RULES, Rule, rule
 from framesmith.fake.layout import same_shape, suggested_strides
 from framesmith.fake.rules_pointwise import elementwise
-from framesmith.fake.tensor import FakeTensor, dense, new_fake
+from framesmith.fake.tensor import FakeTensor, dense, is_row_major, new_fake
 
 aten = torch.ops.aten
 
@@ -54,7 +54,7 @@ by_decomposition(
 
 @rule(aten.native_dropout_backward.default)
 def native_dropout_backward(grad: FakeTensor, mask: FakeTensor, scale: float) -> Any:
-    fits = _alike(grad) and grad.is_contiguous() and mask.is_contiguous() and same_shape(grad.shape, mask.shape)
+    fits = _alike(grad) and is_row_major(grad) and is_row_major(mask) and same_shape(grad.shape, mask.shape)
     return dense(grad, tuple(grad.shape)) if fits else NotImplemented
 
 
@@ -93,7 +93,7 @@ def distance_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args
 @rule(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args: Any) -> Any:
     fits = _alike(grad, x) and target.dtype is torch.int64 and target.dim() == x.dim() - 1
-    fits = fits and (x.dim() == 2 or x.dim() == 4 and x.is_contiguous())
+    fits = fits and (x.dim() == 2 or x.dim() == 4 and is_row_major(x))
     return dense(x, tuple(x.shape)) if fits else NotImplemented
 
 

@@ -18,7 +18,7 @@ from framesmith.fake.layout import (
     suggested_strides,
 )
 from framesmith.fake.rules_attention import choice, result
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, is_row_major, new_fake
 from framesmith.symbolic.layout import strides_in_order
 from framesmith.util.precision import compute_dtype
 
@@ -90,8 +90,8 @@ def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *a
     if weight.dim() != 2 or index.dim() != 1 or offsets.dim() != 1 or not weight.dtype.is_floating_point:
         return NotImplemented
     bags = offsets.shape[0] - 1 if last else offsets.shape[0]
-    quick = (mode == 0 and padding < 0 and weight.dtype is not torch.float64 and weight.is_contiguous()
-             and index.is_contiguous())
+    quick = (mode == 0 and padding < 0 and weight.dtype is not torch.float64 and is_row_major(weight)
+             and is_row_major(index))
     counted = offsets.shape[0] if mode == 0 else bags
     sizes: tuple = ((0 if quick else index.shape[0],), (counted,),
                     (counted, weight.shape[1]) if mode == 2 else (counted,))
@@ -213,7 +213,7 @@ def convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tupl
         image = (*weight.shape[:2], 1, weight.shape[2])
         outer, inner, step = weight.stride()
         laid_out = outer, inner, weight.shape[2] * step, step
-        if weight.is_contiguous() or not in_channels_last_order(image, laid_out):
+        if is_row_major(weight) or not in_channels_last_order(image, laid_out):
             return contiguous_strides(shape)
         n, c, _, w = channels_last_strides((*shape[:2], 1, shape[2]))
         return n, c, w

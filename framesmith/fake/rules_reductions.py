@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from framesmith.fake.decomposed import by_decomposition
-from framesmith.fake.infer import DOUBTED, doubted, rule
+from framesmith.fake.infer import DOUBTED, RULES, doubted, rule
+from framesmith.fake.layout import is_of_data
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
-from framesmith.symbolic.layout import is_dense
+from framesmith.prims.registry import overload
+from framesmith.symbolic.layout import expected, is_dense
 
 aten = torch.ops.aten
 
@@ -20,7 +22,31 @@ by_decomposition(
     "any.dim any.dims all all.dim all.dims var.dim var.correction std.dim std.correction var_mean.correction "
     "linalg_vector_norm logsumexp cumsum cumprod"
 )
+
+
+def _of_elements(func: Any) -> None:
+    """Let a row of what eager refuses of no elements expect some where their number is a size of data."""
+    row = RULES[func]
+
+    def checked(x: FakeTensor, dim: Any = None, *rest: Any, **named: Any) -> Any:
+        given = named.get("dim", dim)
+        dims = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
+        for n in [x.shape[d] for d in dims if -x.dim() <= d < x.dim()] if dims else x.shape:
+            if is_of_data(n):
+                expected(n > 0)
+        return row(x, *(() if dim is None and not rest else (dim, *rest)), **named)
+
+    RULES[func] = checked
+
+
+for _name in ("amax", "amin", "max", "max.dim", "min", "min.dim", "argmax", "argmin"):
+    _of_elements(overload(_name))
 doubted(aten.logsumexp.default, lambda x, dims, *_: not isinstance(dims, int) and not len(dims))
+
+
+@rule(aten.histc.default)
+def histc(x: FakeTensor, bins: int = 100, *_: Any) -> Any:
+    return dense(x, (bins,)) if bins > 0 and x.dtype.is_floating_point else DOUBTED
 
 
 @rule(aten.softmax.int, aten.log_softmax.int)
@@ -38,11 +64,16 @@ def inner_softmax(x: FakeTensor, dim: int, half_to_float: bool) -> Any:
 @rule(aten.topk.default)
 def topk(x: FakeTensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     count = x.dim()
-    if count == 0 or not -count <= dim < count or k < 0 or k > x.shape[dim]:
+    if count == 0 or not -count <= dim < count or not expected(k >= 0) or not expected(k <= x.shape[dim]):
         return DOUBTED
     shape = list(x.shape)
     shape[dim] = k
     return dense(x, tuple(shape)), dense(x, tuple(shape), torch.int64)
+
+
+@rule(aten.sort.stable)
+def stable_sort(x: FakeTensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    return sort(x, dim, descending)
 
 
 @rule(aten.sort.default)

@@ -15,14 +15,17 @@ from framesmith.fake.layout import (
     expanded_strides,
     infer_size,
     is_channels_last,
+    is_of_data,
+    must_match,
     preserved_strides,
     same_shape,
     suggested_strides,
+    surely_le,
     view_strides,
 )
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, new_fake
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, is_row_major, new_fake
 from framesmith.prims.promotion import result_dtype
-from framesmith.symbolic.layout import strides_in_order
+from framesmith.symbolic.layout import expected, generally, strides_in_order
 
 aten = torch.ops.aten
 
@@ -44,7 +47,7 @@ def view(x: FakeTensor, wanted: Any) -> Any:
     if shape is None:
         return NotImplemented
     last = x.stride()[-1] if x.dim() else 1  # not 1 where that dimension has one element: those beside it take it over
-    plain = x.is_contiguous() and (type(last) is not int or last == 1)
+    plain = is_row_major(x) and (type(last) is not int or last == 1)
     stride = contiguous_strides(shape) if plain else view_strides(x.shape, x.stride(), shape)
     return NotImplemented if stride is None else _like(x, shape, stride)
 
@@ -93,7 +96,7 @@ def expand(x: FakeTensor, wanted: Any, *, implicit: bool = False) -> Any:
         want = wanted[i]
         if type(want) is int and want == -1:
             shape[i] = size
-        elif not (want is size or want == size):
+        elif not (want is size or generally(want == size)):
             if size != 1:
                 return NotImplemented
             step = 0
@@ -102,9 +105,14 @@ def expand(x: FakeTensor, wanted: Any, *, implicit: bool = False) -> Any:
         return NotImplemented
     # a new leading dimension of size one takes the stride of a row, as it would in a contiguous tensor
     for i in range(lead - 1, -1, -1):
-        if shape[i] == 1:
+        if generally(shape[i] == 1):
             stride[i] = shape[i + 1] * stride[i + 1] if i + 1 < len(shape) else 1
     return _like(x, tuple(shape), tuple(stride))
+
+
+@rule(aten.alias.default, aten.detach.default)
+def alias(x: FakeTensor) -> Any:
+    return _like(x, x.shape, x.stride())
 
 
 @rule(aten.unsqueeze.default)
@@ -134,6 +142,9 @@ def select(x: FakeTensor, dim: int, index: Any) -> Any:
         return NotImplemented
     shape, stride = x.shape, x.stride()
     size = shape[at]
+    if is_of_data(index):
+        expected(index >= 0)
+        expected(index < size)
     if index < -size or index >= size:
         return NotImplemented
     offset = x.storage_offset() + (index if index >= 0 else index + size) * stride[at]
@@ -145,6 +156,10 @@ def _clamped(value: Any, size: Any, missing: Any) -> Any:
         return missing
     if type(value) is int and value >= 2**62:
         return size
+    if is_of_data(value) or is_of_data(size):
+        if not generally(value >= 0) if type(value) is int else not expected(value >= 0):
+            value = torch.sym_max(value + size, 0)
+        return value if surely_le(value, size) else torch.sym_min(value, size)
     if value < 0:
         value = value + size
         return 0 if value < 0 else value
@@ -160,7 +175,9 @@ def slice_(x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step
     size = shape[at]
     first = _clamped(start, size, 0)
     last = _clamped(end, size, size)
-    if last is not size and last < first:
+    if is_of_data(last) or is_of_data(first):
+        last = last if surely_le(first, last) else torch.sym_max(last, first)
+    elif last is not size and last < first:
         last = first
     count = last - first if step == 1 else (last - first + step - 1) // step
     offset = x.storage_offset() + first * stride[at]
@@ -215,7 +232,7 @@ def copy(x: FakeTensor, source: FakeTensor, non_blocking: bool = False) -> Any:
 @rule(aten.scatter.src, aten.scatter.value, aten.scatter_add.default)
 def scatter(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwargs: Any) -> Any:
     at = _dim(dim, x.dim())
-    if kwargs or at < 0 or index.dim() != x.dim() or index.dtype is not torch.int64 or not x.is_contiguous():
+    if kwargs or at < 0 or index.dim() != x.dim() or index.dtype is not torch.int64 or not is_row_major(x):
         return NotImplemented
     if any(m > n for i, (m, n) in enumerate(zip(index.shape, x.shape)) if i != at):
         return NotImplemented
@@ -232,7 +249,7 @@ def index_written(x: FakeTensor, dim: int, index: FakeTensor, source: Any, **kwa
     if type(source) is not FakeTensor:
         return _like(x, x.shape, preserved_strides(x), 0)
     wanted = (*x.shape[:at], index.shape[0], *x.shape[at + 1 :])
-    if not x.is_contiguous() or source.dtype is not x.dtype or not same_shape(source.shape, wanted):
+    if not is_row_major(x) or source.dtype is not x.dtype or not must_match(source.shape, wanted):
         return NotImplemented
     return dense(x, x.shape)
 
@@ -252,7 +269,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
             return NotImplemented
         if not (same_shape(other[:at], shape[:at]) and same_shape(other[at + 1 :], shape[at + 1 :])):
             return NotImplemented
-        contiguous = contiguous and x.is_contiguous()
+        contiguous = contiguous and is_row_major(x)
         total = total + other[at]
     out = (*shape[:at], total, *shape[at + 1 :])
     if contiguous or not all(is_channels_last(x) for x in tensors):
@@ -269,11 +286,12 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 def stack(tensors: Any, dim: int = 0) -> Any:
     first = tensors[0]
     at = _dim(dim, first.dim() + 1)
-    if at < 0 or any(not same_shape(x.shape, first.shape) or not x.is_contiguous() for x in tensors):
+    if at < 0 or any(not same_shape(x.shape, first.shape) for x in tensors):
         return NotImplemented
-    shape = (*first.shape[:at], len(tensors), *first.shape[at:])
-    dtype = first.dtype if all(x.dtype is first.dtype for x in tensors) else result_dtype(*tensors)
-    return dense(first, shape, dtype)
+    if at == first.dim():
+        return cat([unsqueeze(x, at) for x in tensors], at)
+    joined = cat(tensors, at)
+    return joined if joined is NotImplemented else view(joined, (*first.shape[:at], len(tensors), *first.shape[at:]))
 
 
 @rule(aten.gather.default)
@@ -350,7 +368,7 @@ def index(x: FakeTensor, indices: Any) -> Any:
     before, behind = left[:first], left[first:]
     shape = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
     operands = [x, *[indices[i] for i in places]]
-    tidy = [t.is_contiguous() and t.stride() == contiguous_strides(t.shape) for t in operands]
+    tidy = [is_row_major(t) and t.stride() == contiguous_strides(t.shape) for t in operands]
     tidy[0] = tidy[0] or not left  # wherever its elements lie, one is read for each result
     if all(tidy) and all(same_shape(t.shape, spread) for t in operands[1:]):
         return dense(x, shape)
@@ -368,5 +386,5 @@ def index_put(x: FakeTensor, indices: Any, values: FakeTensor, accumulate: bool 
     """A copy of `x`, where one number, or as many as are indexed, is put."""
     taken = index(x, indices)
     fits = taken is not NotImplemented and values.dtype is x.dtype and (values.dim() == 0
-                                                                        or same_shape(values.shape, taken.shape))
+                                                                        or must_match(values.shape, taken.shape))
     return clone(x) if fits else NotImplemented

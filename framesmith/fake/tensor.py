@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch.fx import Node
 
-from framesmith.symbolic.layout import contiguous_strides
+from framesmith.symbolic.layout import contiguous_strides, is_contiguous
+from framesmith.symbolic.node import env_of, expr_of
 from framesmith.util.errors import DataDependent, Unsupported
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
@@ -139,6 +140,14 @@ def as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
     if other.is_neg():
         torch._C._set_neg(fake, True)
     return fake
+
+
+def is_row_major(x: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous. Of sizes that only the graph can tell, others than 0 and 1 decide."""
+    if (env := env_of(*x.shape)) is not None and env.data:
+        sizes, strides = [expr_of(n) for n in x.shape], [expr_of(n) for n in x.stride()]
+        return env.generally(is_contiguous(sizes, strides, env.hint))
+    return x.is_contiguous()
 
 
 def is_differentiable(dtype: torch.dtype) -> bool:

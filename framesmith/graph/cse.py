@@ -41,6 +41,21 @@ def cse(graph: Graph, own: Collection[Node] = ()) -> int:
     return gone
 
 
+def value_key(x: Any, depth: int = 4) -> Any:
+    """A hashable value that is equal for nodes (also among arguments) which compute the same value, by so many pure
+    operators on the same nodes; others are themselves."""
+    if isinstance(x, (tuple, list)):
+        return tuple([value_key(v, depth) for v in x])
+    if isinstance(x, dict):
+        return tuple([(k, value_key(v, depth)) for k, v in sorted(x.items())])
+    if isinstance(x, Node):
+        if not depth or x.op != "call_function" or not is_pure(x):
+            return x
+        return x.target, value_key(x.args, depth - 1), value_key(x.kwargs, depth - 1)
+    found = _key(x)
+    return id(x) if found is None else found
+
+
 def _leaving(graph: Graph) -> set[Node]:
     """The nodes whose memory an output may share: outputs, and what they are views of."""
     leaving: set[Node] = set()

@@ -36,6 +36,8 @@ def run(graph: Graph, inputs: Sequence[Any], module: Any = None, *,
             return state.read(node.args[0])
         if node.op != "placeholder":
             state.values[node] = _STEPS[node.op](state, node)
+            if "binds" in node.meta:
+                _bind_results(state, node)
         if trace is not None:
             trace(node, state.values[node])
         for dead in last.get(node, ()):
@@ -102,6 +104,13 @@ def _bind(symbols: dict[Any, int], val: Any, value: Any, name: str) -> None:
             if symbols.setdefault(e, actual) != actual:
                 raise GuardError(f"{e} is {symbols[e]} elsewhere and {actual} in {name}")
             symbols[e.name] = actual
+
+
+def _bind_results(state: _State, node: Node) -> None:
+    """Read the symbol off the results of an operator that gives it its value."""
+    val, value = node.meta["val"], state.values[node]
+    for v, x in zip(val, value, strict=True) if isinstance(val, (tuple, list)) else [(val, value)]:
+        _bind(state.symbols, v, x, node.name)
 
 
 def _spellings(size: Any) -> set[Symbol]:

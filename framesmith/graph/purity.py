@@ -55,6 +55,8 @@ def _classify(target: Any) -> str:
 def is_pure(node: Node) -> bool:
     """Return whether the node only gives a value, the same for the same arguments (dropout that is off counts)."""
     if node.op == "call_function":
+        if "binds" in node.meta:  # sizes are computed of the symbol to which it gives a value
+            return False
         kind = kind_of(node.target)
         return kind == PURE or (kind == RANDOM and _switched_off(node))
     return node.op == "get_attr"

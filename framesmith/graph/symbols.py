@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import fx
@@ -17,6 +18,26 @@ _CONVOLUTIONS = frozenset(
 def symbols_of(nodes: Iterable[fx.Node]) -> set[Symbol]:
     """The symbols in the sizes of the nodes' values."""
     return {s for node in nodes for n in _sizes(node) if type(n) is not int for s in expr_of(n).free}
+
+
+def argument_symbols(node: fx.Node) -> set[Symbol]:
+    """The symbols among the arguments of a node."""
+    kinds = torch.SymInt, torch.SymFloat, torch.SymBool
+    symbolic: list[Any] = [v for v in flat((node.args, node.kwargs)) if isinstance(v, kinds)]
+    return {s for v in symbolic for s in v.node.expr.free}
+
+
+def symbols_held(node: fx.Node) -> list[Any]:
+    """The sizes of a node's results, or the number that it gives."""
+    vals = flat(node.meta["val"])
+    return [n for v in vals for n in (v.shape if isinstance(v, torch.Tensor) else (v,))]
+
+
+def flat(value: Any) -> list[Any]:
+    """The values in lists, tuples and dicts."""
+    if isinstance(value, (list, tuple)):
+        return [v for part in value for v in flat(part)]
+    return [v for part in value.values() for v in flat(part)] if isinstance(value, dict) else [value]
 
 
 def size_sources(graph: fx.Graph) -> dict[Symbol, tuple[int, int]]:

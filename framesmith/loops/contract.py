@@ -50,8 +50,8 @@ class ConvolutionWindow:
 
     y: Expr
     x: Expr
-    height: int
-    width: int
+    height: Expr
+    width: Expr
     dilation: tuple[int, int]
 
 
@@ -92,7 +92,9 @@ class Contract:
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        return self.m.extent, self.n.extent, self.a_index, self.b_index
+        w = self.window
+        window = () if w is None else (w.y, w.x, w.height, w.width)
+        return (self.m.extent, self.n.extent, self.a_index, self.b_index, *self.strides, *window)
 
 
 def packed_columns(n: int, columns: int, lane: int) -> int:
@@ -122,9 +124,12 @@ TILES_32 = ((7, 4), (6, 4), (5, 4), (4, 4), (8, 3), (7, 3), (14, 2), (12, 2), (1
 TILES_16 = ((3, 4), (4, 3), (3, 3), (6, 2), (5, 2), (4, 2), (12, 1), (8, 1))
 
 
-def choose_tile(m: int, n: int, lane: int, registers: int, lda: int = 0) -> tuple[int, int]:
+EVEN = 840  # rows that every tile divides, as good as any number of many
+
+
+def choose_tile(m: int | None, n: int, lane: int, registers: int, lda: int = 0) -> tuple[int, int]:
     """(rows, columns) of the register tile with the least modelled time for an m x n result, from rows `lda` floats
-    apart.
+    apart; `m`: None where it varies.
 
     A row of vectors costs its multiply-adds, and no less than its loads at two a cycle or the latency (4) of a chain of
     adds.
@@ -137,7 +142,7 @@ def choose_tile(m: int, n: int, lane: int, registers: int, lda: int = 0) -> tupl
 
     def cost(tile: tuple[int, int]) -> tuple[float, int]:
         rows, wide = tile
-        full_rows, rest_rows = divmod(m, rows)
+        full_rows, rest_rows = divmod(EVEN if m is None else m, rows)
         full_wide, rest_wide = divmod(vectors, wide)
         total = 0.0
         for r, times_r in ((rows, full_rows), (rest_rows, 1 if rest_rows else 0)):

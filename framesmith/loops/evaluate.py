@@ -170,7 +170,8 @@ class _Run:
             for q in range(c.runs[1]):
                 y = evaluate_index(w.y, self.env).expand(self.full()) + p * w.dilation[0]
                 x = evaluate_index(w.x, self.env).expand(self.full()) + q * w.dilation[1]
-                inside = (y >= 0) & (y < w.height) & (x >= 0) & (x < w.width)
+                height, width = (evaluate_index(size, self.env) for size in (w.height, w.width))
+                inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
                 step = evaluate_index(c.strides[0], self.env) * p + evaluate_index(c.strides[1], self.env) * q
                 at = (evaluate_index(c.a_index, self.env)
                       + step).expand(self.full()) + evaluate_index(c.n.symbol, self.env)

@@ -17,7 +17,7 @@ from framesmith.lower.geometry import Size, flat, is_empty, row_major, same_layo
 from framesmith.lower.limits import LIMITS
 from framesmith.lower.table import unsupported_dtype
 from framesmith.lower.values import Computed, Lowered, Stored
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, Symbol, as_expr, coefficient, typical
 from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
 
@@ -248,9 +248,10 @@ def vote(ops: Sequence[Op], index: Sequence[Any], shape: Sequence[Size]) -> tupl
     for op in ops:
         if type(op) is not Load:
             continue
-        steps = [op.index.coeff(index[d]) for d in dims]
-        if all(steps):
-            order = sorted(range(len(dims)), key=lambda k: -abs(steps[k]))  # type: ignore[arg-type]
+        steps = [coefficient(op.index, index[d]) for d in dims]
+        sizes = [0 if step is None else abs(typical(step)) for step in steps]
+        if all(sizes):
+            order = sorted(range(len(dims)), key=lambda k: -sizes[k])
             votes[tuple(dims[k] for k in order)] += 1
     if not votes:
         return row

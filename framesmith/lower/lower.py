@@ -190,9 +190,10 @@ class _Lowering:
         if base.kind != "input":  # dimensions of size 1 have eager's strides, too
             value = Stored(value.buffer, value.shape, tuple(wanted), value.offset, value.dtype)
         ref = ctx.ref(value)
+        if base.kind in ("arena", "result") and ref.name == base.name:
+            base.stride = value.stride
         if base.kind == "arena":
             base.kind = "output"
-            base.stride = value.stride if ref.name == base.name else base.stride
         return ref
 
     def write_back(self, node: fx.Node, target: Stored, value: Lowered) -> Any:

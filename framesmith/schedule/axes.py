@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from framesmith.loops.ir import Index, Pred
 from framesmith.schedule.fused_nests import FusedNests, Member, Substitutes, axis_symbol, trips
-from framesmith.symbolic.expr import Expr, Int, Substitution, Symbol
+from framesmith.symbolic.expr import Expr, Int, Substitution, Symbol, coefficient, typical
 
 Steps = dict[Symbol, int | None]
 
@@ -46,22 +46,20 @@ def _collapsible(cluster: FusedNests) -> tuple[Symbol, Symbol] | None:
     axes = list(cluster.axes)
     if len(axes) < 2:
         return None
-    table = [steps(e, axes) for m in cluster.members for e in expressions(m)]
+    table = [{s: coefficient(e, s) for s in axes} for m in cluster.members for e in expressions(m)]
     roles = {s: _role(s, cluster) for s in axes}
     for inner in axes:
         n = cluster.axes[inner]
-        if not n.is_const:
-            continue
         for outer in axes:
-            if outer is inner or roles[outer] != roles[inner] or not cluster.axes[outer].is_const:
+            if outer is inner or roles[outer] != roles[inner]:
                 continue
-            if all(_runs_on(row[outer], row[inner], n.const) for row in table):
+            if all(_runs_on(row[outer], row[inner], n) for row in table):
                 return outer, inner
     return None
 
 
-def _runs_on(outer: int | None, inner: int | None, extent: int) -> bool:
-    return outer is not None and inner is not None and outer == inner * extent
+def _runs_on(outer: Expr | None, inner: Expr | None, extent: Expr) -> bool:
+    return outer is not None and inner is not None and outer is inner * extent
 
 
 def _role(s: Symbol, cluster: FusedNests) -> tuple[object, ...]:
@@ -121,9 +119,9 @@ def magnitude(cluster: FusedNests, members: Iterable[Member], s: Symbol) -> floa
     total = 0.0
     for m in members:
         for weight, index in [(1.0, i) for _, i, _ in m.loads] + [(2.0, i) for _, i in m.stores]:
-            k = index.coeff(s) if s in index.free else 0
-            if k:
-                total = max(total, weight * abs(k))
+            k = coefficient(index, s) if s in index.free else None
+            if k is not None:
+                total = max(total, weight * abs(typical(k)))
     return total
 
 

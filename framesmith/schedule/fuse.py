@@ -15,11 +15,10 @@ from framesmith.schedule.fused_nests import FusedNests, Member, joined
 from framesmith.schedule.memory import lasts
 from framesmith.schedule.target import MachineModel
 from framesmith.schedule.tiles import is_tile
-from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.expr import Symbol, typical
 
 SHORT_RUN, LONG_RUN = 8, 16  # elements side by side: fewer than a vector's, and a vector full
 UNKNOWN = 1 << 20  # stand-in for a symbolic number of elements
-TYPICAL = 64  # stand-in for a symbolic extent
 CANDIDATES = 6
 MEMBERS = 48
 COMBINED = 1 << 16  # element steps of a sum of pieces: as many as `split` makes of it
@@ -373,8 +372,7 @@ def _estimate(axes: Iterable[Symbol], cluster: FusedNests) -> int:
     """Iterations over `axes`, a symbolic extent taken for a typical one."""
     total = 1
     for s in axes:
-        n = cluster.axes[s]
-        total *= n.const if n.is_const else TYPICAL
+        total *= typical(cluster.axes[s])
     return total
 
 

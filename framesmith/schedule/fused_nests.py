@@ -12,7 +12,7 @@ from typing import Any
 from framesmith.loops.ir import Load
 from framesmith.loops.nest import Compute
 from framesmith.schedule.match_axes import Extents, Split, match
-from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr, coefficient
 
 SPLIT_LIMIT = 8
 Substitutes = dict[Expr, Expr | int]
@@ -171,13 +171,13 @@ def _match_all(
 
 
 def _halves(split: Split, extent: Expr, name: str) -> tuple[tuple[Symbol, Expr], tuple[Symbol, Expr], Expr]:
-    many, few = as_expr(extent.const // split.inner), as_expr(split.inner)
+    many, few = extent // split.inner, split.inner
     outer, inner = axis_symbol(f"{name}o", many), axis_symbol(f"{name}i", few)
     return (outer, many), (inner, few), outer * split.inner + inner
 
 
 def _split_cluster(cluster: FusedNests, split: Split) -> FusedNests:
-    many, few = as_expr(cluster.axes[split.symbol].const // split.inner), as_expr(split.inner)
+    many, few = cluster.axes[split.symbol] // split.inner, split.inner
     outer, inner = axis_symbol(f"x{cluster.count}", many), axis_symbol(f"x{cluster.count + 1}", few)
     value: Substitutes = {split.symbol: outer * split.inner + inner}
     axes: Extents = {}
@@ -246,7 +246,7 @@ def shared_part(index: Expr, cluster: FusedNests) -> Expr | None:
     """The terms over shared axes, when the rest is free of them."""
     total = as_expr(0)
     for s in cluster.shared:
-        k = index.coeff(s)
+        k = coefficient(index, s)
         if k is None:
             return None
         total = total + s * k

@@ -1,5 +1,5 @@
 """The memory plan: every buffer that only the program sees gets a place in one arena; places are reused when lifetimes
-do not overlap.
+do not overlap. Of buffers whose sizes are not known, one takes the place of another.
 
 With `scoped` memory, large buffers have memory of their own instead, from their first to their last use, and results
 get theirs when they are first written: the most that lives at once is the least then, with what the caller gives up
@@ -16,7 +16,7 @@ from typing import Any
 
 from framesmith.loops.ir import ARENA, Allocate, Batch, Extern, Launch, Ref, Release, Step
 from framesmith.loops.nest import LoopGraph, Storage
-from framesmith.symbolic.expr import Expr, as_expr
+from framesmith.symbolic.expr import Expr, as_expr, max_, typical
 
 ALIGN = 64
 SLACK = 0.02  # of the height of what a call makes: many small allocations take their time, too
@@ -69,8 +69,8 @@ def lasts(s: Storage, little: int) -> bool:
 
 
 class MemoryPlan:
-    """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps, symbolic
-    ones stand behind each other. `scratch`: what is not in it."""
+    """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps. Behind
+    them are slots of symbolic sizes: each is as large as what it holds in turn. `scratch`: what is not in it."""
 
     def __init__(self) -> None:
         self.offset: dict[str, Any] = {}
@@ -78,6 +78,9 @@ class MemoryPlan:
         self.size: Any = 0
         self.scratch: set[str] = set()
         self._free: list[tuple[int, int]] = []  # (offset, bytes), sorted, of the static part
+        self._slots: list[Expr] = []
+        self._slot: dict[str, int] = {}
+        self._idle: list[int] = []  # numbers of slots, the last that was left at the end
 
     def take(self, name: str, nbytes: int) -> None:
         best = None
@@ -106,6 +109,32 @@ class MemoryPlan:
             else:
                 merged.append((at, room))
         self._free = merged
+
+    def take_slot(self, name: str, nbytes: Expr) -> None:
+        """Give a buffer of symbolic size a free slot: of those that are large enough the smallest, else the largest,
+        which grows; a new one if there is none."""
+        size = typical(nbytes)
+        fits = [k for k in self._idle if max_(self._slots[k], nbytes) is self._slots[k]]
+        if fits:
+            slot = min(fits, key=lambda k: typical(self._slots[k]))
+        elif self._idle:
+            slot = max(self._idle, key=lambda k: (min(typical(self._slots[k]), size), k))
+            self._slots[slot] = max_(self._slots[slot], nbytes)
+        else:
+            slot = len(self._slots)
+            self._slots.append(nbytes)
+            self._idle.append(slot)
+        self._idle.remove(slot)
+        self._slot[name], self.nbytes[name] = slot, nbytes
+
+    def give_slot(self, name: str) -> None:
+        self._idle.append(self._slot[name])
+
+    def place_slots(self) -> None:
+        """Put the slots behind what is there."""
+        ends = list(accumulate(self._slots, initial=self.size))
+        self.offset.update({name: ends[slot] for name, slot in self._slot.items()})
+        self.size = ends[-1]
 
     def pack(self, lives: Mapping[str, tuple[int, int]]) -> None:
         """Place all buffers anew, the largest first and each as low as those allow that live while it does (`lives`:
@@ -306,7 +335,6 @@ def _planned(
     result = MemoryPlan()
     result.scratch = {n for n in late if storages[n].kind == "arena"}
     mortal = (result.scratch | given | {n for n in lives.first if storages[n].kind == "result"}) - kept
-    symbolic: list[str] = []
     out: list[Step] = []
     for k, step in enumerate(steps):
         begun, ended = lives.begin(k), lives.end(k)
@@ -320,19 +348,19 @@ def _planned(
             if type(nbytes := _nbytes(storages[n])) is int:
                 result.take(n, nbytes)
             else:
-                symbolic.append(n)
+                result.take_slot(n, nbytes)
         if asked := tuple(n for n in begun if n in late):
             out.append(Allocate(asked))
         out.append(step)
         for n in ended:
             if n in result.offset:
                 result.give(n)
+            elif n in result.nbytes:
+                result.give_slot(n)
         if released := tuple(n for n in ended if n in mortal):
             out.append(Release(released))
     spans = {n: (lives.first[n], lives.last[n]) for n in result.offset}
     if len(spans) <= PACKED and result.size > _crowd(spans, result.nbytes):
         result.pack(spans)
-    for n in symbolic:
-        result.offset[n], result.nbytes[n] = result.size, _nbytes(storages[n])
-        result.size = result.nbytes[n] + result.size
+    result.place_slots()
     return out, result

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framesmith.symbolic.expr import Expr, Int, Mod, Rel, Substitution, Symbol, as_expr, eq, gt, linear, lt, not_
-from framesmith.util.errors import GuardError
+from framesmith.util.errors import DataDependent, GuardError
 
 Frame = tuple[str, int, str]
 
@@ -29,22 +29,27 @@ class ShapeGuard:
 
 
 class ShapeEnv:
-    """Symbols, hints and guards. `stack` is the user's stack now; capture assigns it as it goes. `closed`: the guards
-    are complete, and a relation that they do not decide is an error."""
+    """Symbols, hints and guards. `where` tells the user's stack now. `closed`: the guards are complete, and a relation
+    that they do not decide is an error. `data`: the symbols that the graph itself gives their values, of which no guard
+    can be taken. `in_formulas`: it is derivatives' formulas that ask, whose short cuts for sizes of 0 and 1 give what
+    the way for all others gives. `assumed`: what is taken for granted of them: the graph looks when it has the values,
+    and raises where it does not hold."""
 
-    __slots__ = ("closed", "hints", "sources", "symbols", "guards", "stack", "_names", "_facts", "_equal", "_change",
-                 "_canonical", "_simplify")
+    __slots__ = ("assumed", "closed", "data", "hints", "in_formulas", "sources", "symbols", "guards", "where", "_names",
+                 "_facts", "_equal", "_change", "_canonical", "_simplify")
 
     probing = False
     """Operators without a shape rule are asked at several sizes, not at the hints alone."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.in_formulas = False
+        self.assumed: list[Rel] = []
+        self.data: set[Symbol] = set()
         self.hints: dict[str, int] = {}
         self.sources: dict[Symbol, Any] = {}
         self.symbols: list[Symbol] = []
         self.guards: list[ShapeGuard] = []
-        self.stack: tuple[Frame, ...] = ()
+        self.where: Callable[[], tuple[Frame, ...]] = tuple
         self._names = itertools.count()
         self._facts: dict[Rel, None] = {}
         self._equal: dict[Expr, Expr] = {}  # over the environment's own symbols only
@@ -65,6 +70,15 @@ class ShapeEnv:
         self.hints[symbol.name] = hint
         self.sources[symbol] = source
         self.symbols.append(symbol)
+        return symbol
+
+    def data_symbol(self, lo: int | None, hi: int | None, source: Any) -> Symbol:
+        """A symbol for an integer that the graph computes, in [lo, hi]. Its hint is a guess."""
+        symbol = Symbol(f"u{len(self.data)}", lo, hi)
+        most = 64 if hi is None else hi
+        self.hints[symbol.name] = max(most // 2, lo if lo is not None else most // 2)
+        self.sources[symbol] = source
+        self.data.add(symbol)
         return symbol
 
     def hint(self, e: Expr | int) -> int:
@@ -100,6 +114,8 @@ class ShapeEnv:
                 return rel.known
         if rel.op in ("and", "or"):
             return _CONNECT[rel.op]([self.known(r) for r in rel.args])
+        if (shifted := _from_zero(rel)).known is not None:
+            return shifted.known
         return True if self._implied(rel) else False if self._implied(not_(rel)) else None
 
     def _implied(self, rel: Rel) -> bool:
@@ -118,17 +134,37 @@ class ShapeEnv:
     # --- guards
     def guard(self, rel: Rel) -> bool:
         """The truth of `rel` for the present inputs; a guard is recorded if it is not known already. Raises GuardError
-        if the environment is closed."""
+        if the environment is closed, and DataDependent for what only the graph can tell."""
         known = self.known(rel)
         if known is not None:
             return known
+        if self.data and not self.data.isdisjoint(rel.free):
+            raise DataDependent(f"whether {rel}, of a size or number that is known at run time only,")
         if self.closed:
             raise GuardError(f"a back end asks whether {rel}, which the guards do not decide")
         truth = rel.evaluate(self.hints)
         holds = rel if truth else not_(rel)
-        self.guards.append(ShapeGuard(holds, self.stack))
+        self.guards.append(ShapeGuard(holds, self.where()))
         self._learn(holds)
         return truth
+
+    def generally(self, rel: Rel) -> bool:
+        """The truth of `rel` as `guard` has it; where only the graph can tell, that for sizes other than 0 and 1. It is
+        for questions of layout: what is right for such sizes is right for 0 and 1, too."""
+        if not self.data or self.data.isdisjoint(rel.free) or self.known(rel) is not None:
+            return self.guard(rel)
+        large = Substitution({s: Symbol(s.name, max(s.lo or 0, 2), s.hi) for s in self.data})
+        known = self.known(rel.subs(large))
+        return self.guard(rel) if known is None else known
+
+    def expect(self, rel: Rel) -> bool:
+        """The truth of `rel`, where a program in which it does not hold raises. Of values that only the graph can tell
+        it is assumed."""
+        if not self.data or self.closed or self.data.isdisjoint(rel.free) or self.known(rel) is not None:
+            return self.guard(rel)
+        self.assumed.append(rel)
+        self._learn(rel)
+        return True
 
     def specialise(self, e: Expr | int) -> int:
         """The value of `e` now, guarded to stay that."""
@@ -140,6 +176,18 @@ class ShapeEnv:
         if not self.guard(eq(e, value)):
             raise GuardError(f"{e} is not its own hint {value}")
         return value
+
+    def fixed_by(self, symbol: Symbol) -> ShapeGuard | None:
+        """The first guard by which only one value is left to a symbol; None if there are several."""
+        if not self.simplify(symbol).is_const:
+            return None
+        replayed = ShapeEnv()
+        replayed.hints, replayed.symbols = dict(self.hints), self.symbols
+        for guard in self.guards:
+            replayed._learn(guard.rel)
+            if replayed.simplify(symbol).is_const:
+                return guard
+        return None
 
     def check(self, values: Mapping[Any, int]) -> ShapeGuard | None:
         """The first guard that does not hold for other values of the symbols (by symbol or name)."""
@@ -204,7 +252,7 @@ class ShapeEnv:
         self._change = {k: step(v) for k, v in self._change.items()}
         self._change[atom] = value
         self._simplify = Substitution(self._change)
-        own = {s.name: s for s in self.symbols}
+        own = {s.name: s for s in (*self.symbols, *self.data)}
         if isinstance(atom, Symbol) and atom.name in own and (value.is_const or atom not in value.free):
             target = own[atom.name]
             rest = value.subs({s: own[s.name] for s in value.free if s.name in own})
@@ -217,6 +265,13 @@ class ShapeEnv:
     def __str__(self) -> str:
         lines = [f"{s} = {self.hints[s.name]}  # {self.sources[s]}" for s in self.symbols]
         return "\n".join(lines + [f"guard {g}" for g in self.guards])
+
+
+def _from_zero(rel: Rel) -> Rel:
+    """The relation in symbols that begin at 0, each less its least value: s*t - t >= 1 is s'*t' + s' + 2*t' + 1 >= 0,
+    where s, t >= 2, so that the ranges of the terms decide."""
+    return rel.subs({s: Symbol(f"{s.name}-{s.lo}", 0, None if s.hi is None else s.hi - s.lo) + s.lo
+                     for s in rel.free if s.lo})
 
 
 _LEARN: dict[str, Callable[[ShapeEnv, Rel], None]] = {

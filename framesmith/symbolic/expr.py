@@ -9,24 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
+from typing import Any
 
 from framesmith.symbolic import divide as _divide  # noqa: F401  registers // and %
 from framesmith.symbolic import ring as _ring  # noqa: F401  registers + and *
 from framesmith.symbolic.compound import FloorDiv, Max, Min, Mod, Product
 from framesmith.symbolic.extrema import max_, min_
 from framesmith.symbolic.nodes import Expr, Int, Substitution, Sum, Symbol, as_expr, linear
+from framesmith.symbolic.polynomial import coefficient
 from framesmith.symbolic.relation import FALSE, TRUE, Rel, and_, eq, ge, gt, le, lt, ne, not_, or_
 
 __all__ = [
     "FALSE", "TRUE", "Expr", "FloorDiv", "Int", "Max", "Min", "Mod", "Product", "Rel", "Substitution", "Sum", "Symbol",
-    "and_", "as_expr", "ceildiv", "eq", "ge", "gt", "le", "linear", "lt", "max_", "min_", "ne", "not_", "or_", "prod",
-    "simplify_int", "sum_",
+    "and_", "as_expr", "ceildiv", "coefficient", "divides", "eq", "ge", "gt", "le", "linear", "lt", "max_", "min_",
+    "ne", "not_", "or_", "prod", "simplify_int", "sum_", "typical",
 ]
 
 
 def ceildiv(a: Expr | int, b: Expr | int) -> Expr:
     """`a / b` rounded up, for a positive b."""
     return (as_expr(a) + b - 1) // b
+
+
+def divides(b: Expr, a: Expr) -> bool:
+    """Return whether `a` is a multiple of `b`, whatever the values of the symbols."""
+    return (a if b.is_const and not b.const else a % b) is Int(0)
 
 
 def prod(items: Iterable[Expr | int]) -> Expr:
@@ -37,6 +44,24 @@ def prod(items: Iterable[Expr | int]) -> Expr:
 def sum_(items: Iterable[Expr | int]) -> Expr:
     """The sum of the items (0 for none)."""
     return reduce(lambda a, b: a + b, items, as_expr(0))  # type: ignore[return-value]
+
+
+TYPICAL = 64
+
+
+class _Typical(dict[Any, int]):
+    """Any symbol taken for a typical size."""
+
+    def __missing__(self, key: Any) -> int:
+        return TYPICAL
+
+
+_SIZES = _Typical()
+
+
+def typical(e: Expr) -> int:
+    """The value of an extent or a stride with a typical size for each symbol: a measure where no numbers are known."""
+    return e.const if e.is_const else e.evaluate(_SIZES)
 
 
 def simplify_int(e: Expr | int) -> Expr | int:

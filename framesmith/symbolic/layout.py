@@ -11,6 +11,16 @@ Hint = Callable[[Expr], int]
 Predicate = Callable[[Sequence[Expr], Sequence[Expr], Hint], Rel]
 
 
+def generally(truth: Any) -> bool:
+    """The truth of a comparison of sizes or strides that asks for a layout: see `ShapeEnv.generally`."""
+    return truth if type(truth) is bool else truth.node.guard_size_oblivious("", 0)  # type: ignore[no-any-return]
+
+
+def expected(truth: Any) -> bool:
+    """The truth of a comparison of sizes without which the program raises: see `ShapeEnv.expect`."""
+    return truth if type(truth) is bool else truth.node.expect_true("", 0)  # type: ignore[no-any-return]
+
+
 def strides_in_order(sizes: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
     """Dense strides over ints, `Expr` or `torch.SymInt`, where `order` lists the dimensions from the outermost to the
     innermost in memory. One of size 0 counts as 1, as in eager."""
@@ -32,12 +42,12 @@ def contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
 def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Return whether the elements fill one block of memory, each at a place of its own, in some order of the
     dimensions. Sizes and strides are ints, `Expr` or `torch.SymInt`; an empty tensor is dense."""
-    left = [(n, s) for n, s in zip(sizes, strides, strict=True) if n != 1]
+    left = [(n, s) for n, s in zip(sizes, strides, strict=True) if generally(n != 1)]
     if any(type(n) is int and n == 0 for n, _ in left):
         return True
     step: Any = 1
     while left:
-        at = next((i for i in reversed(range(len(left))) if left[i][1] == step), None)
+        at = next((i for i in reversed(range(len(left))) if generally(left[i][1] == step)), None)
         if at is None:
             return False
         step = step * left.pop(at)[0]

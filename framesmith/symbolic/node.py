@@ -141,15 +141,35 @@ class SymNode:
         return _fix_float(self)
 
     def guard_bool(self, file: str, line: int) -> bool:
-        value = self.value
+        value, env = self.value, self.env
         if isinstance(value, Rel):
-            return self.env.guard(value)
+            return env.generally(value) if env.in_formulas else env.guard(value)
         return bool(_fix_float(self)) if isinstance(value, FloatExpr) else self.env.guard(ne(value, 0))
 
-    expect_true = guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
+    def expect_true(self, file: str, line: int) -> bool:
+        value = self.value
+        return self.env.expect(value) if isinstance(value, Rel) else self.guard_bool(file, line)
+
+    def guard_size_oblivious(self, file: str, line: int) -> bool:
+        value = self.value
+        return self.env.generally(value) if isinstance(value, Rel) else self.guard_bool(file, line)
+
+    def guard_or_false(self, file: str, line: int) -> bool:
+        return self._guard_or(False)
+
+    def guard_or_true(self, file: str, line: int) -> bool:
+        return self._guard_or(True)
+
+    def _guard_or(self, otherwise: bool) -> bool:
+        """The truth, or `otherwise` where only the graph can tell."""
+        value = self.value
+        if isinstance(value, Rel) and not self.env.data.isdisjoint(value.free):
+            known = self.env.known(value)
+            return otherwise if known is None else known
+        return self.guard_bool("", 0)
 
     def expect_size(self, file: str, line: int) -> bool:
-        return self.env.guard(ge(_int(self), 0))
+        return self.env.expect(ge(_int(self), 0))
 
     def statically_known_true(self, file: str, line: int) -> bool:
         return isinstance(self.value, Rel) and self.env.known(self.value) is True
@@ -158,7 +178,8 @@ class SymNode:
         return self.guard_int("", 0)
 
     def bool_(self) -> bool:
-        return self.guard_bool("", 0)
+        value = self.value
+        return self.env.guard(value) if isinstance(value, Rel) else self.guard_bool("", 0)
 
     # --- changes of kind
     def sym_float(self) -> SymNode:
@@ -330,7 +351,10 @@ def _abs(self: SymNode) -> SymNode:
 def _predicate(rule: Callable[..., Rel]) -> Callable[[SymNode, Sequence[SymNode], Sequence[SymNode]], SymNode]:
     def method(self: SymNode, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
         shape, steps = [_int(s) for s in sizes], [_int(s) for s in strides]
-        return SymNode(self.env, rule(shape, steps, self.env.hint), bool)
+        env, rel = self.env, rule(shape, steps, self.env.hint)
+        if env.data and not env.data.isdisjoint(rel.free):
+            rel = TRUE if env.generally(rel) else FALSE
+        return SymNode(env, rel, bool)
 
     return method
 
@@ -373,6 +397,23 @@ def symfloat(value: FloatExpr | Expr | float, env: ShapeEnv) -> float | torch.Sy
     return node.args[0] if node.op == "const" else torch.SymFloat(SymNode(env, node, float))
 
 
+SYMBOLIC: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""The type of the number that a symbolic scalar stands for."""
+
+
+def specialised(value: Any) -> Any:
+    """`value` with the present number for each `torch.SymInt`, `SymFloat` and `SymBool`, which is assumed from then on,
+    also within tuples, lists, dicts and slices."""
+    kind = type(value)
+    if kind in SYMBOLIC:
+        return SYMBOLIC[kind](value)
+    if kind in (tuple, list, torch.Size):
+        return kind([specialised(v) for v in value])
+    if kind is dict:
+        return {k: specialised(v) for k, v in value.items()}
+    return slice(specialised(value.start), specialised(value.stop), specialised(value.step)) if kind is slice else value
+
+
 def expr_of(x: int | torch.SymInt | Expr) -> Expr:
     """The expression of an int, of a `torch.SymInt` of ours, or of an expression itself."""
     if isinstance(x, torch.SymInt):
@@ -389,11 +430,11 @@ def expr_of(x: int | torch.SymInt | Expr) -> Expr:
 def env_of(*values: Any) -> ShapeEnv | None:
     """The shape environment of the first symbolic value among `values`."""
     for x in values:
-        if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) and isinstance(x.node, SymNode):
+        if type(x) in SYMBOLIC and isinstance(x.node, SymNode):
             return x.node.env
     return None
 
 
 def hint_of(x: Any) -> Any:
     """The plain value, for the inputs of this capture, of an int, float, bool or symbolic scalar; takes no guard."""
-    return x.node.hint if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) else x
+    return x.node.hint if type(x) in SYMBOLIC else x

@@ -1,4 +1,5 @@
-"""Division by symbolic divisors: exact where it is exact, common factors cancelled, and symbolic upper bounds."""
+"""Symbolic coefficients; division by symbolic divisors: exact where it is exact, common factors cancelled; and symbolic
+upper bounds."""
 
 from __future__ import annotations
 
@@ -10,6 +11,20 @@ from framesmith.symbolic.nodes import Expr, Int, Symbol, linear, make_sum
 from framesmith.symbolic.ring import factors, monomial
 
 _STEPS = 16
+
+
+def coefficient(e: Expr, atom: Expr) -> Expr | None:
+    """What `atom` is multiplied by where the expression is linear in it, a number or not; None where it is not."""
+    total: Expr = Int(0)
+    for term, k in linear(e)[0]:
+        if term is atom:
+            total = total + k
+        elif atom in term.free:
+            left = without(factors(term), (atom,))
+            if left is None or any(atom in f.free for f in left):
+                return None
+            total = total + monomial(left) * k
+    return total
 
 
 def divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:

@@ -23,7 +23,7 @@ def add(a: Expr, b: Expr) -> Expr:
 
 def collect(terms: dict[Expr, int], offset: int) -> Expr:
     """The sum `offset + Σ k·t`, with division and remainder of the same number joined. Consumes `terms`."""
-    while len(terms) > 1 and any(type(t) in _JOINABLE for t in terms):
+    while len(terms) > 1 and any(type(f) in _JOINABLE for t in terms for f in factors(t)):
         terms = {t: k for t, k in terms.items() if k}
         joined = _join_mod(terms)
         if joined is None:
@@ -43,25 +43,42 @@ _JOINABLE = frozenset((Mod, FloorDiv))
 def _join_mod(terms: dict[Expr, int]) -> Expr | None:
     """Take two terms that are one out of `terms` and return that one.
 
-    k*(x % c) + k*c*(x // c)        ->  k*x
+    k*(x % c) + k*c*(x // c)        ->  k*x             of sizes that vary, too
     k*(x % c) + k*c*(x // c % d)    ->  k*(x % (c*d))
     """
+    whole = _join_quotient(terms)
+    if whole is not None:
+        return whole
     mods = [t for t in terms if isinstance(t, Mod) and t.den.is_const]
-    if not mods:
-        return None
     by_num: dict[Expr, list[Mod]] = {}
     for m in mods:
         by_num.setdefault(m.num, []).append(m)
-    for m in mods:
+    for m in mods if len(mods) > 1 else ():
         k, c = terms[m], m.den.const
         quotient = m.num // c
-        if terms.get(quotient) == k * c:
-            del terms[m], terms[quotient]
-            return m.num * k
         for high in by_num.get(quotient, ()):
             if terms[high] == k * c:
                 del terms[m], terms[high]
                 return (m.num % (c * high.den.const)) * k
+    return None
+
+
+def _join_quotient(terms: dict[Expr, int]) -> Expr | None:
+    """Take a multiple of x % c, and as much of c * (x // c), out of `terms`; return that multiple of x."""
+    for t, k in terms.items():
+        atoms = factors(t)
+        m = next((f for f in atoms if isinstance(f, Mod)), None)
+        if m is None:
+            continue
+        rest = list(atoms)
+        rest.remove(m)
+        times = monomial(tuple(rest)) * k
+        below, offset = linear(m.num // m.den * m.den * times)
+        if below and not offset and all(terms.get(u) == c for u, c in below):
+            del terms[t]
+            for u, _ in below:
+                del terms[u]
+            return m.num * times
     return None
 
 

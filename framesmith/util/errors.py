@@ -22,6 +22,12 @@ class FramesmithError(Exception):
     """Base of all of framesmith's own errors."""
 
 
+def _placed(what: str, at: tuple[str, int] | None) -> str:
+    """The text with the user's place and line behind it."""
+    source = linecache.getline(*at).strip() if at else ""
+    return what + (f" at {at[0]}:{at[1]}" if at else "") + (f"\n    {source}" if source else "")
+
+
 class Unsupported(FramesmithError):
     """The frame, the instruction or the operation cannot be captured.
 
@@ -37,10 +43,7 @@ class Unsupported(FramesmithError):
     def __str__(self) -> str:
         if self.at is None:
             return f"{self.reason} ({self.hint})" if self.hint else self.reason
-        source = linecache.getline(*self.at).strip()
-        lines = [f"{self.reason} at {self.at[0]}:{self.at[1]}", f"    {source}" if source else "",
-                 f"  {self.hint or advice(self.reason)}"]
-        return "\n".join(filter(None, lines))
+        return f"{_placed(self.reason, self.at)}\n  {self.hint or advice(self.reason)}"
 
 
 class DataDependent(Unsupported):
@@ -78,6 +81,23 @@ class TooLong(Unsupported):
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} instructions",
                          hint="raise max_instructions, or move the long loop out of the compiled code")
+
+
+class ContradictedMark(FramesmithError):
+    """The program assumes one size of a dimension that it marks to vary, or calls with a size outside of the range that
+    it gives. `at` is the user's `(file, line)` that does."""
+
+    def __init__(self, what: str, *, hint: str, at: tuple[str, int] | None = None) -> None:
+        super().__init__(f"{_placed(what, at)}\n  {hint}")
+        self.at = at
+
+
+class ShapeError(FramesmithError):
+    """An operator refuses the shapes that a call brings it. `at` is the user's `(file, line)`."""
+
+    def __init__(self, what: str, *, at: tuple[str, int] | None) -> None:
+        super().__init__(_placed(what, at))
+        self.at = at
 
 
 class SharedMemory(Unsupported):

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 DYNAMIC, STATIC = "_framesmith_dynamic", "_framesmith_static"
 """Attributes of a tensor: the dimensions marked, with their ranges or None."""
-_DYNAMIC = DYNAMIC, "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"
+_STRICT, _WEAK, _RANGES = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_dynamic_range"
 _STATIC = STATIC, "_dynamo_static_indices"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a program says of a size that varies: its range, and whether code that assumes one size is an error."""
+
+    lo: int | None = None
+    hi: int | None = None
+    strict: bool = True
 
 
 def graph_break() -> None:
@@ -27,7 +37,8 @@ def mark_dynamic(tensor: torch.Tensor, index: int | Iterable[int], *, min: int |
     """Say that the size of dimension `index` (or of each of several) of `tensor` varies between calls: it is a symbol
     from the first compile on, unless it is 0 or 1.
 
-    The range from `min` to `max` is recorded, and without effect as yet. Raises IndexError where there is no such
+    Code may rely on its being in the range from `min` to `max`. A call with a size outside of it, and a program that
+    assumes a size (branches on `==`, loops over it), are a `ContradictedMark`. Raises IndexError where there is no such
     dimension.
     """
     _mark(tensor, DYNAMIC, index, (min, max))
@@ -47,11 +58,16 @@ def _mark(tensor: torch.Tensor, name: str, index: int | Iterable[int], value: An
         marks[i % tensor.dim()] = value
 
 
-def marked_dimensions(tensor: torch.Tensor) -> tuple[set[int], set[int]]:
+def marked_dimensions(tensor: torch.Tensor) -> tuple[dict[int, Mark], set[int]]:
     """The dimensions of a tensor that are marked to vary, and those that are marked not to, also by PyTorch's names."""
-    own = tensor.__dict__
-    dynamic, static = ({d for name in names for d in own.get(name, ())} for names in (_DYNAMIC, _STATIC))
-    return {d % tensor.dim() for d in dynamic if tensor.dim()}, {d % tensor.dim() for d in static if tensor.dim()}
+    own, rank = tensor.__dict__, tensor.dim()
+    if not rank:
+        return {}, set()
+    marks = {d % rank: Mark(strict=False) for d in own.get(_WEAK, ())}
+    marks |= {d % rank: Mark() for d in own.get(_STRICT, ())}
+    marks |= {r.dim % rank: Mark(r.min, r.max) for r in own.get(_RANGES, ())}
+    marks |= {d: Mark(*bounds) for d, bounds in own.get(DYNAMIC, {}).items()}
+    return marks, {d % rank for name in _STATIC for d in own.get(name, ())}
 
 
 def is_disabled(fn: Callable[..., Any]) -> bool:

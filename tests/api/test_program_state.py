@@ -23,6 +23,8 @@ from torch import nn
 import framesmith
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+PRECISIONS = [("generic", "all"),
+              *((device, what) for device in ("cuda", "mkldnn") for what in ("all", "matmul", "conv", "rnn"))]
 MATHS = ctypes.CDLL("libm.so.6")
 
 
@@ -43,9 +45,9 @@ def snapshot():
                  c._is_multithreading_enabled()),
         "defaults": (torch.get_default_dtype(), torch.get_default_device(), c._len_torch_function_stack(),
                      c._len_torch_dispatch_stack()),
-        "precision": (torch.get_float32_matmul_precision(), b.cuda.matmul.allow_tf32, b.cudnn.allow_tf32,
-                      b.cudnn.benchmark,
-                      b.cudnn.deterministic, b.cudnn.enabled, b.mkldnn.enabled, b.mkldnn.deterministic),
+        "precision": ([c._get_fp32_precision_getter(*place) for place in PRECISIONS],  # the older names may be refused
+                      b.cudnn.benchmark, b.cudnn.deterministic, b.cudnn.enabled, b.mkldnn.enabled,
+                      b.mkldnn.deterministic),
         "attention": (b.cuda.flash_sdp_enabled(), b.cuda.math_sdp_enabled(), b.cuda.mem_efficient_sdp_enabled(),
                       c._get_sdp_priority_order()),
         "deterministic": (torch.are_deterministic_algorithms_enabled(),

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 from torch import nn
 
@@ -51,6 +52,17 @@ PROGRAMS = {
     "norms": lambda x: F.layer_norm(F.group_norm(x, 2, WEIGHT[0]), (8,)),
     "sorted": lambda x: (x.sort(0).values, x.cumsum(0), x.argmax(0), x.topk(2, 0).values),
 }
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x * (torch.arange(3) + x.shape[0])[-1].item(),
+    lambda x: torch.arange(2 * len(x) + 0 * torch.arange(3)[1]),
+])
+def test_values_that_capture_computes_assume_the_sizes_in_them(fn):
+    c = framesmith.compile(fn)
+    for n in (5, 8, 11, 11, 6):
+        x = torch.randn(n, 3)
+        assert torch.equal(c(x), fn(x))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -325,3 +337,65 @@ def test_the_log_says_what_is_assumed(capfd):
         log.configure("")
     shown = capfd.readouterr().err
     assert "[any, 1]" in shown and "s0 >= 2" in shown and "s0 <= 8" in shown
+
+
+def marked(*shape, mark=framesmith.mark_dynamic, **bounds):
+    x = torch.randn(shape)
+    mark(x, 0, **bounds)
+    return x
+
+
+def on_five(x):
+    return x * 2 if x.shape[0] == 5 else x
+
+
+CONTRADICTIONS = {
+    "a branch": (on_five, "assumes that it is 5", "return x * 2 if x.shape[0] == 5 else x"),
+    "a loop": (lambda x: sum([x[i] for i in range(x.shape[0])]), "assumes that it is 5", "range(x.shape[0])"),
+    "another size": (lambda x: x + torch.ones(5, 1), "assumes that it is 5", "torch.ones(5, 1)"),
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+@pytest.mark.parametrize("mark", [framesmith.mark_dynamic, torch._dynamo.mark_dynamic])
+def test_what_contradicts_a_mark_is_named(mark, name):
+    program, how, line = CONTRADICTIONS[name]
+    with pytest.raises(framesmith.exc.ContradictedMark) as error:
+        framesmith.compile(program)(marked(5, 2, mark=mark))
+    first, source, hint = str(error.value).splitlines()
+    assert how in first and f"{__file__}:" in first and line in source and "mark_static" in hint
+
+
+def test_a_mark_that_is_not_strict_may_be_contradicted():
+    alike(framesmith.compile(on_five)(x := marked(5, 2, mark=torch._dynamo.maybe_mark_dynamic)), on_five(x))
+
+
+@pytest.mark.parametrize("mark", [framesmith.mark_dynamic, torch._dynamo.mark_dynamic])
+def test_the_range_of_a_mark_is_known_and_guarded(mark, captures):
+    def program(x):
+        return x * 2 if x.shape[0] <= 9 else x
+
+    compiled = framesmith.compile(program)
+    for n in (4, 5, 9):
+        alike(compiled(x := marked(n, 2, mark=mark, min=4, max=9)), program(x))
+    assert len(captures) == 1
+    for n in (3, 12):
+        with pytest.raises(framesmith.exc.ContradictedMark, match="range from 4 to 9"):
+            compiled(marked(n, 2, mark=mark, min=4, max=9))
+        alike(compiled(x := torch.randn(n, 2)), program(x))
+
+
+def test_some_gradients_of_a_written_image_ask_for_no_guard():
+    def program(a, b):
+        b.div_(a)
+        return b.logsumexp(0).chunk(2, -1)[0].amax(1)
+
+    compiled = framesmith.compile(program, dynamic=True)
+    for shape in ((2, 3, 4, 4), (3, 2, 6, 4)):
+        a, b = torch.rand(shape) + 1, torch.randn(shape).contiguous(memory_format=torch.channels_last)
+        grads = []
+        for fn in (compiled, program):
+            x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+            fn(x * 1, y * 1).sum().backward()
+            grads.append((x.grad, y.grad))
+        alike(*grads)

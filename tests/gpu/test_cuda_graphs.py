@@ -182,7 +182,7 @@ def test_sizes_that_vary(graphs):
     for size in (8, 8, 16, 16, 24, 24, 8, 16, 24, 24, 24):
         x = torch.randn(size, 32, device=D)
         agree(c(x), (x * 2).softmax(-1) + 1)
-    assert sum(replays(graphs)) >= 3 and all(graph.recordings[0] <= 2 for graph in graphs)
+    assert [graph.recordings for graph in graphs] == [(2, 2)]  # one graph for all sizes; the last two calls replay
 
 
 def test_streams_have_recordings_of_their_own(graphs):

@@ -317,6 +317,16 @@ def test_float32_is_as_exact_as_asked(training):
     assert errors[0] < 1e-5 < min(errors[1:3]) and errors[3] < 1e-5
 
 
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_gradients_of_convolutions_have_eagers_strides(kernel):
+    model = nn.Sequential(nn.Conv2d(16, 64, kernel), nn.ReLU(), nn.Conv2d(64, 64, kernel)).to(D)
+    x = torch.randn(2, 16, 8, 8, device=D)
+    found = []
+    for run in (model, framesmith.compile(model)):
+        found.append([g.stride() for g in torch.autograd.grad(run(x).square().sum(), list(model.parameters()))])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_quotients_by_numbers_have_eagers_bits(dtype):
     def fn(x):

@@ -6,6 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from framesmith import _C
+from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.config import Config
+
+from . import zoo
 from .comparing import Watched, assert_same
 from .zoo import TRANSFORMERS
 
@@ -21,3 +26,19 @@ def test_transformers(name: str) -> None:
             assert_same(compiled.run(**row.inputs(large)), eager)
     if row.whole:
         compiled.assert_whole(graphs=2)
+
+
+SIZES = (2, 12), (3, 20), (4, 33), (2, 17)
+
+
+@pytest.mark.parametrize("name", ["cohere", "deberta_v2", "gptj", "m2m_100", "phi3", "roformer", "t5", "xlnet"])
+def test_one_compile_for_all_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, captured = TRANSFORMERS[name], Ledger()
+    model = row.build()
+    compiled = _C.CompiledFunction(model, FrameCompiler(Config.from_env(suppress_errors=False, dynamic=True), captured))
+    with torch.no_grad():
+        for size in SIZES:
+            ids = torch.randint(5, zoo.VOCABULARY, size)
+            monkeypatch.setattr(zoo, "tokens", lambda large, ids=ids: ids)
+            assert_same(compiled(**row.inputs(False)), model(**row.inputs(False)))
+    assert len(captured.records) == 1

@@ -1,5 +1,8 @@
 """Random programs over tensors with gradients, compiled and in eager: `python -m tests.nets.random_graphs --count N
---seed S --jobs J`.
+--seed S --jobs J [--dynamic]`.
+
+`--dynamic`: a program is compiled for any size (those of odd seeds once sizes were seen to change) and called with
+inputs of several sizes.
 
 Values (relative to a run in float64), dtypes, strides, `requires_grad`, memory that results share, inputs that are
 written, gradients and types of errors are compared. Each program runs in a process that may crash. What differs is
@@ -33,35 +36,48 @@ from tests.nets.rounding import is_exact, is_rounding, overflows, reads_leftover
 
 OPTIONS = {"compiler_flags": "-O0", "numerics": "eager", "warn": False}
 
+RESIZED: tuple[dict[int, int], ...] = (
+    {}, {2: 4, 3: 5, 4: 6, 5: 7}, {2: 6, 3: 2, 4: 8, 5: 11}, {2: 4, 3: 4, 4: 4, 5: 4}, {3: 1}, {4: 20, 3: 9}, {4: 1},
+    {2: 0}, {2: 8, 4: 16, 5: 33},
+)
+"""What the sizes of inputs become, call by call."""
+_SIZE = re.compile(r"\((?:\d+, ?)+\d*\)")
+
 Shown = dict[str, Any]
 
 
-def judge(text: str) -> Verdict:
-    """Compare two compiled calls of a program with eager's."""
-    space: dict[str, Any] = {}
+def resized(text: str, to: dict[int, int]) -> str:
+    """The program with inputs of other sizes."""
+    head, rest = text.split("def program", 1)
+    moved = _SIZE.sub(lambda found: re.sub(r"\d+", lambda n: str(to.get(int(n[0]), n[0])), found[0]), head)
+    return f"{moved}def program{rest}"
+
+
+def judge(text: str, dynamic: bool | None = False) -> Verdict:
+    """Compare compiled calls of a program with eager's: two, or one for each of several sizes where `dynamic` (see
+    `framesmith.compile`) is not False."""
+    spaces: list[dict[str, Any]] = []
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            exec(compile(text, "<random graph>", "exec"), space)
-        plain = _run(space, space["program"], False)
-        wide = _run(space, space["program"], True)
+        for variant in [text, text] if dynamic is False else [resized(text, to) for to in RESIZED]:
+            space: dict[str, Any] = {}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exec(compile(variant, "<random graph>", "exec"), space)
+            runs = [_run(space, space["program"], wide) for wide in (False, True)]
+            if "inputs" in runs[0]:
+                continue  # they cannot be made at these sizes
+            spaces.append(space | {"runs": runs})
     except Exception as error:
         return Verdict("left out", repr(error))
-    eager = cache(lambda: roundings(lambda: _run(space, space["program"], False)))
+    if not spaces:
+        return Verdict("left out", "no inputs")
     ledger = Ledger()
-    fn = framesmith.compile(space["program"], options=OPTIONS)
+    fn = framesmith.compile(spaces[0]["program"], options=OPTIONS, dynamic=dynamic)
     fn.callback.ledger = ledger
     try:
-        for call in range(2):
-            got = _run(space, fn, False)
-            if found := _difference(plain, got, wide, eager):
-                if lost := overflows(lambda: _run(space, space["program"], False)):
-                    return Verdict("left out", f"eager's {lost[0]} overflows within")
-                if reads_leftovers(lambda: _run(space, space["program"], False)):
-                    return Verdict("left out", "as_strided reads what an operator left behind its result")
-                if found.startswith("gradient") and reads_unseen_writes(lambda: _run(space, space["program"], False)):
-                    return Verdict("left out", "a gradient reads what was written without a version")
-                return Verdict("different", f"call {call}: {found}")
+        for call, space in enumerate(spaces):
+            if bad := _compared(space, fn, f"call {call}"):
+                return bad
     except Exception:
         return Verdict("internal", traceback.format_exc(limit=-3))
     finally:
@@ -70,7 +86,26 @@ def judge(text: str) -> Verdict:
         return Verdict("internal", faults[0])
     reasons = Counter([b.reason for r in ledger.records for b in r.breaks] + [f"refused: {r.reason}"
                                                                               for r in ledger.refusals])
-    return Verdict("same", "", 0, sum(r.operators.total() > 0 for r in ledger.records), reasons)
+    return Verdict("same", "", 0, sum(r.operators.total() > 0 for r in ledger.records),
+                   reasons + Counter([f"fixed: {why}" for why in ledger.fixed]))
+
+
+def _compared(space: dict[str, Any], fn: Any, call: str) -> Verdict | None:
+    """A verdict on one call if it differs from eager's."""
+    def again() -> Shown:
+        return _run(space, space["program"], False)
+
+    plain, wide = space["runs"]
+    found = _difference(plain, _run(space, fn, False), wide, cache(lambda: roundings(again)))
+    if not found:
+        return None
+    if lost := overflows(again):
+        return Verdict("left out", f"eager's {lost[0]} overflows within")
+    if reads_leftovers(again):
+        return Verdict("left out", "as_strided reads what an operator left behind its result")
+    if found.startswith("gradient") and reads_unseen_writes(again):
+        return Verdict("left out", "a gradient reads what was written without a version")
+    return Verdict("different", f"{call}: {found}")
 
 
 def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
@@ -79,7 +114,10 @@ def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
     torch.manual_seed(0)  # a program that was made smaller may have lost its own seed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given = space["inputs"]()
+        try:
+            given = space["inputs"]()
+        except Exception as error:
+            return {"inputs": repr(error)}
         if wide:
             if len({x.untyped_storage().data_ptr() for x in given if x.numel()}) < sum(x.numel() > 0 for x in given):
                 return shown  # in float64 they would share nothing
@@ -157,6 +195,10 @@ def _is_nothing(gradient: Any) -> bool:
     return gradient is None or not gradient.any()
 
 
+def _dynamic(seed: int, wanted: bool) -> bool | None:
+    return (None if seed % 2 else True) if wanted else False
+
+
 def main() -> int:
     p = argparse.ArgumentParser(prog="python -m tests.nets.random_graphs", description="Random graphs with gradients.")
     p.add_argument("--seed", type=int, default=0, help="the first seed")
@@ -165,18 +207,23 @@ def main() -> int:
     p.add_argument("--small", type=int, default=60,
                    help="seconds that a failing program is made smaller for (0: printed as it is)")
     p.add_argument("--seconds", type=float, default=1e9, help="begin no more after so long")
+    p.add_argument("--dynamic", action="store_true", help="compile for any size, and call with several")
     a = p.parse_args()
     end = time.monotonic() + a.seconds
     kinds: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     captured = 0
     seeds = itertools.takewhile(lambda _: time.monotonic() < end, range(a.seed, a.seed + a.count))
-    for seed, verdict in run_all(lambda seed: judge(write(seed)), seeds, a.jobs):
+    for seed, verdict in run_all(lambda seed: judge(write(seed), _dynamic(seed, a.dynamic)), seeds, a.jobs):
         kinds[verdict.kind] += 1
+        reasons += Counter({why: n for why, n in verdict.reasons.items() if why.startswith("fixed")})
         captured += verdict.captured > 0
         if not verdict.good:
-            text = reduce(write(seed), judge, a.small, _signature) if a.small else write(seed)
+            text = reduce(write(seed), partial(judge, dynamic=_dynamic(seed, a.dynamic)), a.small,
+                          _signature) if a.small else write(seed)
             print(f"# seed {seed}: {verdict.kind}: {verdict.detail}\n{text}\n", flush=True)
     print(f"{kinds.total()} programs from seed {a.seed}: {dict(kinds)}; {captured} with captured code")
+    print(*(f"{n} × {why}" for why, n in reasons.most_common()), sep="\n")
     return 1 if kinds.total() - kinds["same"] - kinds["left out"] else 0
 
 

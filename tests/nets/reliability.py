@@ -27,6 +27,8 @@ RECORD, FUZZ, SUITE = RESULTS / "reliability.json", RESULTS / "fuzz.json", RESUL
 NETS = {
     "operators": "PyTorch's own samples of its operators and modules",
     "random graphs": "random programs of tensors, with gradients",
+    "random graphs, dynamic": "the same compiled for any size, each at several",
+    "algebra": "random expressions of sizes, against SymPy and evaluation, with relations and what guards imply",
     "state": "changes between two calls of anything that Python can change",
     "argument grid": "forms of arguments and empty sizes",
     "argument grid, sanitized": "the same under AddressSanitizer and UndefinedBehaviorSanitizer",

@@ -70,6 +70,12 @@ def test_ranges_narrow(env):
     assert len(env.guards) == 3
 
 
+def test_products_of_sizes_are_compared(env):
+    a, b, c = (env.new_symbol(h, n) for h, n in ((3, "a"), (4, "b"), (5, "c")))
+    assert env.guard(lt(b, a * b)) and env.guard(ge(a * b * c, 2 * a + b)) and not env.guard(eq(a * c, a))
+    assert not env.guards
+
+
 def test_equality_replaces(env):
     a, b, c = (env.new_symbol(h, n) for h, n in ((8, "a"), (8, "b"), (64, "c")))
     assert env.guard(eq(a, b))
@@ -103,7 +109,7 @@ def test_connectives(env):
 
 
 def test_stack_goes_with_the_guard(env):
-    env.stack = (("model.py", 12, "forward"),)
+    env.where = lambda: (("model.py", 12, "forward"),)
     env.guard(eq(env.new_symbol(8, "a") % 8, 0))
     assert "model.py:12" in str(env.guards[0])
 

@@ -5,7 +5,20 @@ import pickle
 
 import pytest
 
-from framesmith.symbolic.expr import Int, Substitution, Symbol, as_expr, ceildiv, max_, min_, prod, simplify_int, sum_
+from framesmith.symbolic.expr import (
+    Int,
+    Substitution,
+    Symbol,
+    as_expr,
+    ceildiv,
+    coefficient,
+    divides,
+    max_,
+    min_,
+    prod,
+    simplify_int,
+    sum_,
+)
 
 I = Symbol("i", 0, 15)
 J = Symbol("j", 0, 7)
@@ -37,6 +50,9 @@ U = Symbol("u", None, None)
     (6 * U // 4, 3 * U // 2),
     (U // -8, -U // 8),
     (ceildiv(8 * U, 8), U),
+    (U % S + U // S * S, U),
+    (3 * T * (U % S) + 3 * T * S * (U // S), 3 * T * U),
+    (U % (S + 5) + S * (U // (S + 5)) + 5 * (U // (S + 5)), U),
     ((I * S + JS) // S, I),
     ((I * S + JS) % S, JS),
     (S * T // S, T),
@@ -103,6 +119,14 @@ def test_coefficients_and_symbols():
     assert e.coeff(I) is None
     assert e.coeff(S) is None
     assert e.free == {I, J, S}
+
+
+def test_coefficients_that_are_sizes():
+    assert coefficient(S * T * I + 4 * I + J, I) is S * T + 4
+    assert coefficient(S * J, I) is Int(0)
+    assert coefficient(I * I + I, I) is coefficient((I + S) // T, I) is None
+    assert divides(S * T, 12 * T * S * U) and divides(Int(4), 12 * T * S) and not divides(S * S, S * T)
+    assert not divides(Int(0), S)
 
 
 def test_text_does_not_depend_on_history():

@@ -69,12 +69,26 @@ def _check(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     cond = args[0] if not isinstance(args[0], t.Class) else args[1]
     if isinstance(cond, t.Tensor):
         raise Unsupported("an assertion on a tensor's data")
+    if type(cond) is t.Sym:
+        if cond.value.node.expect_true("", 0):
+            return t.NONE
+        cond = t.FALSE
+    if type(cond) is t.Data and data.expected(tracer, cond):
+        return t.NONE
     if type(cond) is t.Data and cond.kind is bool:
         data.asserted(tracer, cond, True)
     elif not cond.truth(tracer):
         message = rest[0].call(tracer, [], {}) if rest else t.Const("Expected cond to be True")
         error = args[0].value if isinstance(args[0], t.Class) else RuntimeError
         tracer.raise_(error(message.real(tracer)))
+    return t.NONE
+
+
+@calls(torch._check_is_size)
+def _check_is_size(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    _check(tracer, [tracer.compare(">=", args[0], t.Const(0)), *args[1:]], {})
+    if (most := kwargs.get("max", t.NONE)) is not t.NONE:
+        _check(tracer, [tracer.compare("<=", args[0], most)], {})
     return t.NONE
 
 

@@ -5,7 +5,7 @@ from .base import NULL, Args, Bound, CapturedError, Handled, Kwargs, Lasti, Null
 from .checked import CheckedIter, Fixed, Walk, Way
 from .chosen import Chosen
 from .constants import CHANGES, FALSE, NONE, TRUE, Const, boolean
-from .data import Data, Draw
+from .data import Data, Draw, ListSeen
 from .deques import Deque
 from .dicts import ClassDict, Dict, DictView, Proxy
 from .errors import Error, FrameEnd, Traceback

@@ -17,6 +17,10 @@ _HINT = "keep it a tensor, or use it where its value decides nothing"
 _DRAWN = "draw it before the call, or use it where its value decides nothing"
 
 
+class ListSeen(DataDependent):
+    """A value of a list that `tolist` gave is needed: the frame is captured with a break there."""
+
+
 class Draw(Tracker):
     """The next number of a `random` generator: residual code draws each number once, in order, before it uses any."""
 
@@ -41,7 +45,7 @@ class Data(Tracker):
     granted, which for some values would be Python's error.
     """
 
-    __slots__ = ("fn", "kind", "parts", "total", "write")
+    __slots__ = ("fn", "kind", "listed", "parts", "total", "write")
 
     def __init__(self, kind: type, parts: tuple[Tracker, ...], write: Callable[..., str],
                  fn: Callable[..., Any] | None = None,
@@ -52,6 +56,8 @@ class Data(Tracker):
         self.write = write
         self.fn = fn
         self.total = total
+        self.listed: bool = any(type(p) is Data and p.listed for p in parts)
+        """It came of `tolist`."""
 
     def pytype(self) -> type:
         return self.kind
@@ -82,7 +88,8 @@ class Data(Tracker):
         return self._known(tracer, self.describe(), _HINT).value
 
     def truth(self, tracer: Any) -> bool:
-        return self._known(tracer, f"a branch on {self.describe()}",
+        decided = tracer.by_range(self)
+        return decided if decided is not None else self._known(tracer, f"a branch on {self.describe()}",
                            "torch.where chooses between tensors without a branch").truth(tracer)
 
     def key(self, tracer: Any) -> Any:
@@ -94,5 +101,5 @@ class Data(Tracker):
     def _known(self, tracer: Any, what: str, hint: str) -> Const:
         found = self.assumed(tracer)
         if found is None:
-            raise DataDependent(what, hint=_DRAWN if self.drawn else hint)
+            raise (ListSeen if self.listed else DataDependent)(what, hint=_DRAWN if self.drawn else hint)
         return Const(found[0])

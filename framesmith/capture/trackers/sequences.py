@@ -11,6 +11,7 @@ from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
 from .base import Bound, Holder, Tracker, by_class, has_member
+from .data import Data
 from .symbolic_size import Sym
 
 
@@ -113,7 +114,7 @@ class List(Sequence):
         return list
 
     def real(self, tracer: Any) -> Any:
-        return [x.real(tracer) for x in self.open(tracer)]
+        return [tracer.size_or_real(x) for x in self.open(tracer)]
 
     def make(self, items: list[Tracker]) -> Tracker:
         return List(items)
@@ -182,7 +183,7 @@ class Tuple(Sequence):
         return () if self.cls is tuple and self._items == [] else super().identity()
 
     def real(self, tracer: Any) -> Any:
-        values = [x.real(tracer) for x in self.open(tracer)]
+        values = [tracer.size_or_real(x) for x in self.open(tracer)]
         if self.cls is tuple:
             return tuple(values)
         if is_plain_tuple(self.cls):
@@ -253,7 +254,8 @@ class Slice(Holder):
         return slice
 
     def real(self, tracer: Any) -> slice:
-        return slice(*[p.real(tracer) if p.constant or type(p) is Sym else tracer.index(p) for p in self.parts])
+        return slice(*[tracer.size_or_real(p) if p.constant or type(p) in (Sym, Data) else tracer.index(p)
+                       for p in self.parts])
 
     def truth(self, tracer: Any) -> bool:
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from framesmith.symbolic.node import SYMBOLIC
 
 from ..sources import Source
 from .base import Tracker
@@ -21,7 +21,7 @@ class Sym(Tracker):
         self.source = source
 
     def pytype(self) -> type:
-        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(self.value)]
+        return SYMBOLIC[type(self.value)]
 
     def real(self, tracer: Any) -> Any:
         return self.value

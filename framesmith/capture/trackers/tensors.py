@@ -21,7 +21,6 @@ _METHOD_TYPES = (types.FunctionType, types.MethodDescriptorType, types.WrapperDe
 
 _REFUSED = {
     "numpy": "NumPy arrays are not captured yet",
-    "tolist": "Python values of a tensor's data",
     "backward": "the backward pass is run outside of captured code",
     "data_ptr": "the address of a tensor",
     "register_hook": "hooks on tensors are not captured yet",
@@ -239,7 +238,11 @@ def get_item(x: Any, key: Any) -> Any:
 
 
 def set_item(x: Any, key: Any, value: Any) -> None:
-    x[key] = value
+    tensors = isinstance(key, torch.Tensor) and isinstance(value, torch.Tensor)
+    if tensors and value.dim() and type(value.shape[0]) is not int:
+        x.index_put_((key,), value)  # the other way asks whether there is one value alone
+    else:
+        x[key] = value
 
 
 def _grad(self: Tensor, tracer: Any) -> Tracker:

@@ -4,7 +4,6 @@ in L1."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from framesmith.codegen.cpp.index import expr_text
 from framesmith.codegen.cpp.loops import block, span
@@ -12,6 +11,7 @@ from framesmith.codegen.cpp.operations import STATEMENTS, assign
 from framesmith.codegen.cpp.state import State
 from framesmith.loops.contract import Accumulator, Contract, ConvolutionWindow
 from framesmith.loops.ir import Kernel, Loop, Node, Op
+from framesmith.symbolic.expr import Expr, prod
 
 TASKS = 16  # pieces of work wanted for the threads, when there is work enough
 PARALLEL_FLOPS = 400_000
@@ -19,26 +19,49 @@ PARALLEL_FLOPS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Tile counts: whole and rest, of rows and of columns; `block`: rows of a task."""
+    """Tile counts of columns, whole and rest; `heights`: rows of the tiles, the highest first, that a number of rows is
+    made of; `block`: rows of a task, and how many `blocks` there are, as texts."""
 
-    rows: int
-    rest_rows: int
+    heights: tuple[int, ...]
     vectors: int
     panels: int
     rest_columns: int
     rest_vectors: int
-    block: int
-    blocks: int
+    block: str
+    blocks: str
 
 
-def _shape(kernel: Kernel, c: Contract) -> _Shape:
-    m, n = c.m.extent.const, c.n.extent.const
-    panels, rest = divmod(n, c.columns)
-    outer = prod(a.extent.const for a in kernel.outer)
+def _shape(s: State, kernel: Kernel, c: Contract) -> _Shape:
+    """Print the sizes of blocks that are known in the call alone."""
+    panels, rest = divmod(c.n.extent.const, c.columns)
+    columns = c.columns // c.lane, panels, rest, -(-rest // c.lane)
+    outer = prod([a.extent for a in kernel.outer]) * max(panels, 1)
+    if not (c.m.extent.is_const and outer.is_const):
+        s.out.line(f"const i64 tiles = ({expr_text(c.m.extent, {})} + {c.rows - 1}) / {c.rows};")
+        s.out.line(f"const i64 parts = max(min(tiles, {TASKS - 1} / max({_i64(outer)}, i64(1)) + 1), i64(1));")
+        s.out.line(f"const i64 most = (tiles + parts - 1) / parts * {c.rows};")
+        s.out.line(f"const i64 blocks = most ? ({expr_text(c.m.extent, {})} + most - 1) / most : 0;")
+        heights = _heights(c.rows, c.m.extent.const) if c.m.extent.is_const else _halves(c.rows)
+        return _Shape(heights, *columns, "most", "blocks")
+    m = c.m.extent.const
     tiles = -(-m // c.rows)
-    blocks = min(tiles, -(-TASKS // (outer * max(panels, 1))))
+    blocks = min(tiles, -(-TASKS // outer.const))
     block = -(-tiles // blocks) * c.rows
-    return _Shape(c.rows, m % c.rows, c.columns // c.lane, panels, rest, -(-rest // c.lane), block, -(-m // block))
+    return _Shape(_heights(c.rows, m), *columns, str(block), str(-(-m // block)))
+
+
+def _heights(rows: int, m: int) -> tuple[int, ...]:
+    """Of the tiles that `m` rows are made of."""
+    return (rows, m % rows) if m > rows and m % rows else (min(m, rows),)
+
+
+def _halves(rows: int) -> tuple[int, ...]:
+    """Heights that any number of rows is made of, in few tiles: the whole, and powers of two."""
+    return (rows, *(1 << k for k in reversed(range((rows - 1).bit_length()))))
+
+
+def _i64(e: Expr) -> str:
+    return f"i64({expr_text(e, {})})"
 
 
 def _before(kernel: Kernel) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
@@ -57,7 +80,7 @@ def contraction(s: State, kernel: Kernel, c: Contract) -> None:
     """Print the whole body of `kernel`: `c`, and before it what does not change from tile to tile."""
     fixed, varying = _before(kernel)
     block(s, fixed)
-    shape = _shape(kernel, c)
+    shape = _shape(s, kernel, c)
     depth = c.runs[0] * c.runs[1] * c.depth
     if c.window is None:
         strides = [expr_text(x, {}) for x in c.strides]
@@ -68,8 +91,11 @@ def contraction(s: State, kernel: Kernel, c: Contract) -> None:
     with s.out.block(f"const auto finish = [&]({rows}) __attribute__((noinline)) {{", "};"):
         block(s, varying)
         _epilogue(s, kernel, c)
-    flops = 2 * prod(a.extent.const for a in (*kernel.outer, c.m, c.n)) * depth
-    parallel = s.target.threshold is not None and flops >= PARALLEL_FLOPS // (1 if c.window is None else 4)
+    flops = prod([a.extent for a in (*kernel.outer, c.m, c.n)]) * (2 * depth)
+    enough = PARALLEL_FLOPS // (1 if c.window is None else 4)
+    parallel = None
+    if s.target.threshold is not None and not (flops.is_const and flops.const < enough):
+        parallel = "" if flops.is_const else f" if ({expr_text(flops, {})} >= {enough})"
     if shape.panels:
         _panels(s, kernel, c, shape, depth, parallel, False)
     if shape.rest_columns:
@@ -93,17 +119,19 @@ def _epilogue(s: State, kernel: Kernel, c: Contract) -> None:
         span(s, Loop(c.n, c.body, False, True), "n0", "n1")
 
 
-def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, parallel: bool, last: bool) -> None:
-    """The loops over tasks of the whole panels, or of the `last` one, which is narrower."""
+def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, parallel: str | None,
+            last: bool) -> None:
+    """The loops over tasks of the whole panels, or of the `last` one, which is narrower. `parallel`: the condition
+    under which threads share them; None: never."""
     vectors = shape.rest_vectors if last else shape.vectors
     loops = [(f"{a.symbol}", expr_text(a.extent, {})) for a in kernel.outer]
     if not last:
         loops.insert(0, ("panel", str(shape.panels)))
-    if shape.blocks > 1:
-        loops.append(("block", str(shape.blocks)))
-    if parallel and loops:
+    if shape.blocks != "1":
+        loops.append(("block", shape.blocks))
+    if parallel is not None and loops:
         s.out.line("#pragma omp parallel for" + (f" collapse({len(loops)})" if len(loops) > 1
-                                                 else "") + " schedule(static)")
+                                                 else "") + " schedule(static)" + parallel)
     closing = []
     for name, extent in loops:
         opened = s.out.block(f"for (i64 {name} = 0; {name} < {extent}; {name}++) {{", "}")
@@ -120,13 +148,13 @@ def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, pa
 
 def _task(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, vectors: int, last: bool) -> None:
     """One panel, one block of rows."""
-    m, n = c.m.extent.const, c.n.extent.const
+    m, n = expr_text(c.m.extent, {}), c.n.extent.const
     first = str(shape.panels * c.columns) if last else f"panel * {c.columns}"
     end = str(n) if last else f"first + {c.columns}"
-    start = f"block * {shape.block}" if shape.blocks > 1 else "0"
-    stop = f"min(i64(({start}) + {shape.block}), i64({m}))" if shape.blocks > 1 else str(m)
+    start = f"block * {shape.block}" if shape.blocks != "1" else "0"
+    stop = f"min(i64(({start}) + {shape.block}), i64({m}))" if shape.blocks != "1" else m
     line = s.out.line
-    line(f"alignas(64) float tile[{shape.rows} * {vectors} * W];")
+    line(f"alignas(64) float tile[{c.rows} * {vectors} * W];")
     line(f"const i64 first = {first}, end = {end}, stop = {stop};")
     line(f"const float* const b = {c.b} + {expr_text(c.b_index, {})} + first * {depth};")
     args = "".join(f"{a.symbol}, " for a in kernel.outer)
@@ -144,35 +172,41 @@ def _step(c: Contract) -> str:
 
 
 def _rows(s: State, c: Contract, shape: _Shape, vectors: int, start: str, finish: str) -> None:
-    line, name, m = s.out.line, c.m.symbol, c.m.extent.const
-    with s.out.block(f"for (i64 {name} = {start}; {name} < stop; {name} += {shape.rows}) {{", "}"):
+    """Tiles of the highest height that there are rows for, one after another."""
+    line, name = s.out.line, c.m.symbol
+    *higher, lowest = shape.heights
+    with s.out.block(f"for (i64 {name} = {start}, rows; {name} < stop; {name} += rows) {{", "}"):
         line(f"const float* const a = {c.a} + {expr_text(c.a_index, {})};")
-        line(f"const i64 rows = min(i64(stop - {name}), i64({shape.rows}));")
-        call = f"contract_tile<{{}}, {vectors}>(a, {_step(c)}, runs, b, tile);"
-        if shape.rest_rows and m > shape.rows:
-            line(f"if (rows == {shape.rows}) {call.format(shape.rows)}")
-            line(f"else {call.format(shape.rest_rows)}")
-        else:
-            line(call.format(min(m, shape.rows)))
+        for height in higher:
+            with s.out.block(f"{'' if height == shape.heights[0] else 'else '}if (stop - {name} >= {height}) {{", "}"):
+                line(f"rows = {height};")
+                line(_tile(c, height, vectors))
+        with s.out.block("else {" if higher else "{", "}"):
+            line(f"rows = {lowest};")
+            line(_tile(c, lowest, vectors))
         line(finish)
+
+
+def _tile(c: Contract, rows: int, vectors: int) -> str:
+    return f"contract_tile<{rows}, {vectors}>(a, {_step(c)}, runs, b, tile);"
 
 
 def _window_rows(s: State, c: Contract, w: ConvolutionWindow, vectors: int, start: str, live: str, finish: str) -> None:
     """Whole tiles where every position of the kernel is inside of the image, single pixels near its borders."""
     line, name = s.out.line, c.m.symbol
     (kh, kw), (dy, dx) = c.runs, w.dilation
-    x = expr_text(w.x, {})
+    x, width = expr_text(w.x, {}), _i64(w.width)
     reach = expr_text(w.x.subs({name: name + (c.rows - 1)}) - w.x + (kw - 1) * dx, {})
     line(f"const i64 y = {expr_text(w.y, {})};")
-    line(f"Taps taps = {{first_tap(y, {dy}), last_tap(y, {dy}, {w.height}, {kh}), "
+    line(f"Taps taps = {{first_tap(y, {dy}), last_tap(y, {dy}, {_i64(w.height)}, {kh}), "
          f"{expr_text(c.strides[0], {})}, 0, {kw}, "
          f"{expr_text(c.strides[1], {})}, {kw}}};")
     with s.out.block(f"for (i64 {name} = {start}, rows; {name} < stop; {name} += rows) {{", "}"):
         line(f"const float* const a = {c.a} + ({expr_text(c.a_index, {})} + first);")
         line(f"const i64 x = {x};")
-        line(f"const bool inside = x >= 0 && x + {reach} < {w.width} && stop - {name} >= {c.rows};")
+        line(f"const bool inside = x >= 0 && x + {reach} < {width} && stop - {name} >= {c.rows};")
         line(f"rows = inside ? {c.rows} : 1;")
-        line(f"taps.q0 = inside ? 0 : first_tap(x, {dx}), taps.q1 = inside ? {kw} : last_tap(x, {dx}, {w.width}, "
+        line(f"taps.q0 = inside ? 0 : first_tap(x, {dx}), taps.q1 = inside ? {kw} : last_tap(x, {dx}, {width}, "
              f"{kw});")
         line(f"if (inside) depthwise_tile<{c.rows}, {vectors}>(a, {_step(c)}, taps, b, tile, {live});")
         line(f"else depthwise_tile<1, {vectors}>(a, {_step(c)}, taps, b, tile, {live});")

@@ -74,6 +74,7 @@ def emit_kernel(kernel: Kernel, name: str, target: VectorTarget, origins: tuple[
     out = Indented()
     s = State(kernel, target, out, {p.name: p for p in kernel.params})
     s.parallel = target.threshold is not None and not (kernel.work.is_const and kernel.work.const < target.threshold)
+    s.condition = "" if kernel.work.is_const else f" if ({expr_text(kernel.work, {})} >= {target.threshold})"
     flat = kernel.symbols == (EXTENT,)
     with out.indent():
         if flat:
@@ -118,24 +119,23 @@ def _nest(s: State, kernel: Kernel) -> None:
     if type(last) is Contract:
         contraction(s, kernel, last)
         return
-    condition = "" if kernel.work.is_const else f" if ({expr_text(kernel.work, {})} >= {s.target.threshold})"
     how = sharing(kernel) if s.parallel else None
     if how is not None and how.owned is not None:
-        _by_owners(s, kernel, how.owned, condition)
+        _by_owners(s, kernel, how.owned)
         return
     if s.parallel and kernel.outer:
         depth = how.depth if how is not None else len(kernel.outer)
         s.out.line("#pragma omp parallel for" + (f" collapse({depth})" if depth > 1
-                                                 else "") + " schedule(static)" + condition)
+                                                 else "") + " schedule(static)" + s.condition)
     s.apart = how is not None
     s.top = not kernel.outer
     _axes(s, kernel, 0)
 
 
-def _by_owners(s: State, kernel: Kernel, owned: Indirect, condition: str) -> None:
+def _by_owners(s: State, kernel: Kernel, owned: Indirect) -> None:
     """Each thread goes through all of the loops, and adds where the index is its own."""
     s.apart, s.owned = True, owned.symbol
-    s.out.line("#pragma omp parallel" + condition)
+    s.out.line("#pragma omp parallel" + s.condition)
     head, bounds = owners(owned)
     with s.out.block(head, "}"):
         s.out.line(bounds)

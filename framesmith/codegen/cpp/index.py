@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from framesmith.codegen.term_order import sum_text
+from framesmith.codegen.term_order import divisor_text, sum_text
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
 Names = Mapping[Symbol, str]
@@ -29,7 +29,7 @@ def _divide(e: Expr, names: Names) -> str:
     a, b = expr_text(num, names), expr_text(den, names)
     plain = num.lo is not None and num.lo >= 0 and den.lo is not None and den.lo > 0
     if plain:
-        return f"({a} {'/' if type(e) is FloorDiv else '%'} {b})"
+        return f"({a} {'/' if type(e) is FloorDiv else '%'} {divisor_text(den, b)})"
     return f"{'floordiv' if type(e) is FloorDiv else 'mod'}({_i64(a)}, {_i64(b)})"
 
 

@@ -26,7 +26,7 @@ from framesmith.loops.ir import (
     Store,
     walk,
 )
-from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.expr import Symbol, as_expr, divides
 
 BLOCK = 128  # terms that one accumulator sums before it is added to the total, without error
 PARTS = 16  # pieces of a reduction over all of a tensor, whatever the number of threads: results do not depend on it
@@ -137,7 +137,7 @@ class _Chain:
 
     def ragged(self, width: int) -> bool:
         extent = (self.vector or self.loop).axis.extent
-        return not extent.is_const or extent.const % width != 0
+        return not divides(as_expr(width), extent)
 
     def grain(self, width: int) -> int:
         """Pieces of the outermost loop are multiples of this."""
@@ -192,7 +192,7 @@ def _shared_chain(s: State, chain: _Chain, extent: str) -> None:
     for total in totals:
         for name in total.every:
             s.out.line(f"decltype({name}) {name}_part[{PARTS}];")
-    s.out.line("#pragma omp parallel for schedule(static)")
+    s.out.line("#pragma omp parallel for schedule(static)" + s.condition)
     with s.out.block(f"for (i64 {part} = 0; {part} < {PARTS}; {part}++) {{", "}"):
         s.top = False
         s.out.line(f"const i64 from = min({part} * {piece}, i64({extent})), to = min(from + {piece}, i64({extent}));")
@@ -219,7 +219,7 @@ def _one_loop(s: State, loop: Loop, first: str, last: str, threads: bool = False
         symbol = loop.axis.symbol
         tiled = tiled_pair(s, loop.body, symbol) if s.axis is None else None
         if threads:
-            s.out.line("#pragma omp parallel for schedule(static)")
+            s.out.line("#pragma omp parallel for schedule(static)" + s.condition)
         if tiled is not None:
             rows(s, loop.axis, tiled, first, last)
         else:
@@ -257,14 +257,15 @@ def _dynamic_vector_loop(s: State, loop: Loop, first: str, last: str, copies: in
     width, name = s.target.width, loop.axis.symbol.name
     step, base, end = copies * width, f"{name}_first", f"{name}_last"
     s.out.line(f"const i64 {base} = {first}, {end} = {last};")
-    # both ends are multiples of the width
-    exact = copies == 1 and loop.axis.extent.is_const and loop.axis.extent.const % width == 0
+    exact = divides(as_expr(step), loop.axis.extent)  # both ends are multiples
     whole = end if exact else f"{base} + ({end} - {base}) / {step} * {step}"
     _span(s, loop, base, whole, copies, threads)
     if exact:
         return
     if copies > 1:
         _span(s, loop, whole, f"{end} - {width - 1}", 1, False)
+    if divides(as_expr(width), loop.axis.extent):
+        return
     tail = f"{base} + ({end} - {base}) / {width} * {width}"
     with s.out.block(f"if (const int live = ({end} - {base}) % {width}) {{", "}"):
         _body(s, loop, tail, "live")
@@ -273,7 +274,7 @@ def _dynamic_vector_loop(s: State, loop: Loop, first: str, last: str, copies: in
 def _span(s: State, loop: Loop, first: str, last: str, copies: int, threads: bool) -> None:
     name, step = loop.axis.symbol.name, copies * s.target.width
     if threads:
-        s.out.line("#pragma omp parallel for schedule(static)")
+        s.out.line("#pragma omp parallel for schedule(static)" + s.condition)
     with (
         s.out.block(f"for (i64 {name} = {first}; {name} < {last}; {name} += {step}) {{", "}"),
         s.vector(loop.axis.symbol, copies, "full"),

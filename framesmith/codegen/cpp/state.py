@@ -47,7 +47,8 @@ class State:
     several parts. `checks`: some index is checked. `tiles`: accesses that go to a row of a tile instead of memory.
     `columns`: the axis of the top-level loop that threads share, while inside of it. `apart`: no two threads add to one
     element; `owned`: the index whose values threads share out, if they do. `parallel`: work is to be shared among
-    threads; `top`: we stand outside of all loops; `in_chain`: in a chain of reduction loops.
+    threads, under a `condition` on sizes; `top`: we stand outside of all loops; `in_chain`: in a chain of reduction
+    loops.
     """
 
     kernel: Kernel
@@ -70,6 +71,7 @@ class State:
     owned: Symbol | None = None
     checks: bool = False
     parallel: bool = False
+    condition: str = ""
     top: bool = False
     in_chain: bool = False
 

@@ -15,7 +15,7 @@ from framesmith.codegen.cpp.operations import STATEMENTS
 from framesmith.codegen.cpp.state import State
 from framesmith.codegen.cpp.types import type_row
 from framesmith.loops.ir import Axis, Load, Loop, Op, Store
-from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.symbolic.expr import Expr, Symbol, as_expr, divides
 
 
 def tiled_pair(s: State, body: tuple[object, ...], outer: Symbol | None) -> Loop | None:
@@ -63,7 +63,7 @@ def tile_block(s: State, a: Axis, loop: Loop, first: str) -> None:
             if type(op) is Load:
                 s.out.line(f"load_tile(tile{s.number(op)}, {_corner(s, op, a, first)}, {expr_text(step, {})}, {rows}, "
                            f"{lanes});")
-        whole = b.extent.is_const and b.extent.const % width == 0
+        whole = divides(as_expr(width), b.extent)
         with (
             s.out.block(f"for (i64 {a.symbol} = {first}; {a.symbol} < {first} + {lanes}; {a.symbol}++) {{", "}"),
             s.vector(b.symbol, 1, "full" if whole else rows),
@@ -78,7 +78,7 @@ def tile_block(s: State, a: Axis, loop: Loop, first: str) -> None:
 
 
 def _live(axis: Axis, first: str, width: int) -> str:
-    if axis.extent.is_const and axis.extent.const % width == 0:
+    if divides(as_expr(width), axis.extent):
         return str(width)
     return f"int(min(i64({width}), i64({expr_text(axis.extent, {})}) - {first}))"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from framesmith.codegen.term_order import sum_text
+from framesmith.codegen.term_order import divisor_text, sum_text
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
 Names = Mapping[Symbol, str]
@@ -22,7 +22,7 @@ def _divide(e: Expr, names: Names, digits: Digits) -> str:
     num, den = e.args
     a, b = expr_text(num, names, digits), expr_text(den, names)  # what is divided by stays, where it is a number
     if num.lo is not None and num.lo >= 0 and den.lo is not None and den.lo > 0:
-        return f"({a} {'//' if type(e) is FloorDiv else '%'} {b})"
+        return f"({a} {'//' if type(e) is FloorDiv else '%'} {divisor_text(den, b)})"
     return f"{'floor_divide' if type(e) is FloorDiv else 'remainder'}({a}, {b})"
 
 

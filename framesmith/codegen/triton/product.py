@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from framesmith.codegen.term_order import divisor_text
 from framesmith.codegen.triton.edges import VECTOR
 from framesmith.codegen.triton.fast_math import rough
 from framesmith.codegen.triton.literal_params import integer
@@ -144,9 +145,9 @@ def _outside(s: State, z: Dim, across: str) -> None:
     s.out.line(f"pid = pid % (rows * {across})")
     rest = "z"
     for k, a in enumerate(reversed(z.axes)):
-        last = k == len(z.axes) - 1
-        s.out.line(f"{a.symbol} = {rest}{'' if last else f' % {s.expr(a.extent)}'}")
-        rest = f"({rest} // {s.expr(a.extent)})"
+        last, extent = k == len(z.axes) - 1, divisor_text(a.extent, s.expr(a.extent))
+        s.out.line(f"{a.symbol} = {rest}{'' if last else f' % {extent}'}")
+        rest = f"({rest} // {extent})"
 
 
 # -------------------------------------------------------------------------------------------------------------- the sum

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from framesmith.codegen.term_order import divisor_text
 from framesmith.codegen.triton.fast_math import Rough
 from framesmith.codegen.triton.index import expr_text, fits, functions_in, greatest
 from framesmith.codegen.triton.literal_params import divided, integer, real
@@ -132,7 +133,8 @@ class State:
         if self.marked and not self.wide and all(e is None or (e.is_const and e.const > 1) for e in (by, modulo)):
             return divided(d.name, None if by is None else by.const, None if modulo is None else modulo.const,
                            d.name not in self.running)
-        divisor, extent = (None if e is None else str(e) if e.is_const else self.expr(e) for e in (by, modulo))
+        divisor, extent = (None if e is None else str(e) if e.is_const else divisor_text(e, self.expr(e))
+                           for e in (by, modulo))
         text = d.name if divisor is None else f"{d.name} // {divisor}"
         return text if extent is None else f"{f'({text})' if divisor else text} % {extent}"
 

@@ -15,9 +15,10 @@ from torch import fx
 from framesmith import _C
 from framesmith.graph.patterns import Match, Through, match, p, tensors, values
 from framesmith.lower.contractions.choice import CANDIDATES, MEASURED_FLOPS, Candidate, numbers
-from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites
+from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, sizes_of, surely_filled, usual
 from framesmith.lower.geometry import strides_in_order
 from framesmith.lower.layouts import RESULT_LAYOUTS
+from framesmith.symbolic.expr import as_expr, divides
 
 aten = torch.ops.aten
 library = torch.ops.framesmith
@@ -44,10 +45,9 @@ REPEATED = Through((p.reshape.default | p.view.default | p._unsafe_view | p.clon
 
 
 def _plain(value: Any, rank: int | None = 4) -> bool:
-    """A float32 tensor on the CPU of static, non-empty shape."""
-    static = all(type(n) is int and n for n in value.shape)
-    return static and (rank is None
-                       or len(value.shape) == rank) and value.dtype is torch.float32 and value.device.type == "cpu"
+    """A float32 tensor on the CPU that is never empty."""
+    fits = rank is None or len(value.shape) == rank
+    return fits and value.dtype is torch.float32 and value.device.type == "cpu" and surely_filled(value)
 
 
 def _fits(m: Match) -> bool:
@@ -55,13 +55,15 @@ def _fits(m: Match) -> bool:
     vq, vk, vv = (t.meta["val"] for t in m[q, k, v])
     if m[dropout] or not all(map(_plain, (vq, vk, vv))) or not isinstance(m[scale], (float, int, type(None))):
         return False
-    if (vq.shape[0], vq.shape[3]) != (vk.shape[0], vk.shape[3]) or tuple(vk.shape[:3]) != tuple(vv.shape[:3]):
+    query, key, value = map(sizes_of, (vq, vk, vv))
+    if (query[0], query[3]) != (key[0], key[3]) or key[:3] != value[:3]:
         return False
-    if vq.shape[1] % vk.shape[1] or (vq.shape[1] != vk.shape[1] and not m[shared]):
+    if not divides(as_expr(key[1]), as_expr(query[1])) or (query[1] != key[1] and not m[shared]):
         return False
-    value = m[mask].meta["val"] if m[mask] is not None else None
-    return value is None or not m[causal] and 2 <= len(value.shape) <= 4 and (value.dtype is torch.bool
-                                                                              or _plain(value, None))
+    if m[mask] is None:
+        return True
+    added = m[mask].meta["val"]
+    return not m[causal] and 2 <= len(added.shape) <= 4 and (added.dtype is torch.bool or _plain(added, None))
 
 
 def _unrepeated(node: fx.Node) -> fx.Node:
@@ -69,17 +71,17 @@ def _unrepeated(node: fx.Node) -> fx.Node:
     m = match(REPEATED, node)
     if m is None or len(m[base].meta["val"].shape) != 4:
         return node
-    batch, heads, keys, width = m[base].meta["val"].shape
-    wide = tuple(m[spread].meta["val"].shape)
+    batch, heads, keys, width = sizes_of(m[base].meta["val"])
+    wide = sizes_of(m[spread].meta["val"])
     repeats = len(wide) == 5 and wide[:2] == (batch, heads) and wide[3:] == (keys, width)
-    return m[base] if repeats and tuple(node.meta["val"].shape) == (batch, heads * wide[2], keys, width) else node
+    return m[base] if repeats and sizes_of(node.meta["val"]) == (batch, heads * wide[2], keys, width) else node
 
 
 def _mask_kind(mask: fx.Node | None) -> int:
     if mask is None:
         return 0
     value = mask.meta["val"]
-    return (3 if value.dtype is torch.bool else 1) + (value.shape[-2] != 1)
+    return (3 if value.dtype is torch.bool else 1) + (sizes_of(value)[-2] != 1)
 
 
 @rewrites(ATTENTION)
@@ -88,11 +90,13 @@ def _rewrite(m: Match, choose: Choose) -> fx.Node | None:
     if not _fits(m):
         return None
     keys, rows = _unrepeated(m[k]), _unrepeated(m[v])
-    if tuple(keys.meta["val"].shape[:3]) != tuple(rows.meta["val"].shape[:3]):
+    if sizes_of(keys.meta["val"])[:3] != sizes_of(rows.meta["val"])[:3]:
         keys, rows = m[k, v]
-    batch, heads, queries, width = m[q].meta["val"].shape
-    shape = (batch, heads, keys.meta["val"].shape[1], queries, keys.meta["val"].shape[2], width,
-             rows.meta["val"].shape[3])
+    batch, heads, queries, width = map(usual, m[q].meta["val"].shape)
+    _, shared_heads, count, _ = map(usual, keys.meta["val"].shape)
+    if heads % shared_heads:  # not so of the numbers that stand for those that vary
+        return None
+    shape = (batch, heads, shared_heads, queries, count, width, usual(rows.meta["val"].shape[3]))
     if choose(Request("attention", torch.float32, (*shape, int(m[causal]), _mask_kind(m[mask])))) != "own":
         return None
     factor = None if m[scale] is None else float(m[scale])

@@ -5,7 +5,6 @@ either may be replaced alone.
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import fx
 from framesmith import _C
 from framesmith.graph.patterns import Match, p, tensors, values
 from framesmith.lower.contractions.choice import CANDIDATES, WORK, Candidate, numbers
-from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static
+from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, sizes_of, surely_filled, usual
 from framesmith.lower.geometry import strides_in_order
 from framesmith.lower.layouts import RESULT_LAYOUTS
 
@@ -61,14 +60,15 @@ def _rewrite(m: Match, choose: Choose, kind: str, target: Any, given: tuple[Any,
 def _form(m: Match) -> tuple[int, ...] | None:
     """(batch, heads, queries, keys, width, width of values, causal, masked) of a call that the kernels can take."""
     query, key, value = values = [t.meta["val"] for t in m[q, k, v]]
-    if not isinstance(m[scale], (float, int, type(None))) or not isinstance(m[causal], bool) or not static(*values):
+    if not isinstance(m[scale], (float, int, type(None))) or not isinstance(m[causal], bool):
         return None
-    if any(t.dtype is not torch.float32 or t.device.type != "cpu" or not prod(t.shape)
-           for t in values) or query.shape[:2] != key.shape[:2]:
+    if any(t.dtype is not torch.float32 or t.device.type != "cpu" or not surely_filled(t)
+           for t in values) or sizes_of(query)[:2] != sizes_of(key)[:2]:
         return None
-    if m[mask] and (m[causal] or m[mask].meta["val"].dtype is not torch.float32 or not static(m[mask].meta["val"])):
+    if m[mask] and (m[causal] or m[mask].meta["val"].dtype is not torch.float32):
         return None
-    return (*query.shape[:3], key.shape[2], query.shape[3], value.shape[3], int(m[causal]), int(m[mask] is not None))
+    sizes = (*query.shape[:3], key.shape[2], query.shape[3], value.shape[3])
+    return (*map(usual, sizes), int(m[causal]), int(m[mask] is not None))
 
 
 def _arguments(request: Request) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, bool]:

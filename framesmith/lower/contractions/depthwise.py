@@ -20,7 +20,7 @@ from framesmith.loops.evaluate import unpacked
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.contractions.lowering import TilePlan, tile_axes
-from framesmith.lower.geometry import row_major
+from framesmith.lower.geometry import Size, row_major
 from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Stored
 from framesmith.symbolic.expr import as_expr
@@ -33,9 +33,9 @@ Pair = tuple[int, int]
 class Geometry:
     """An image x of (images, height, width, channels) in row-major order, and the window that runs over it."""
 
-    images: int
-    height: int
-    width: int
+    images: Size
+    height: Size
+    width: Size
     channels: int
     kernel: Pair
     stride: Pair
@@ -45,14 +45,14 @@ class Geometry:
     lane: int
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[Size, Size, Size, int]:
         """Of the result, row-major."""
         sizes = zip((self.height, self.width), self.kernel, self.stride, self.padding, self.dilation)
         h, w = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
         return (self.images, h, w, self.channels)
 
 
-def depthwise_geometry(x: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Geometry:
+def depthwise_geometry(x: tuple[Size, ...], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Geometry:
     """`x`: shape of the channels-last image."""
     images, height, width, channels = x
     vectors = min(4, -(-channels // _C.LANES))
@@ -83,10 +83,11 @@ def lower_depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: 
     b = Builder()
     accumulator = Accumulator()
     b.ops.append(accumulator)
-    at = (image * lines + line) * width + (m if width > 1 else 0)
-    b.store(out.buffer, at * channels + (n if channels > 1 else 0), accumulator)
-    window = ConvolutionWindow(y, column, g.height, g.width, g.dilation)
+    at = (image * lines + line) * width + (0 if width == 1 else m)
+    b.store(out.buffer, at * channels + (0 if channels == 1 else n), accumulator)
+    window = ConvolutionWindow(y, column, as_expr(g.height), as_expr(g.width), g.dilation)
+    rows = min(ROWS, width) if type(width) is int else ROWS
     strides = (g.dilation[0] * g.width * channels, g.dilation[1] * channels)
-    plan = TilePlan(x.buffer, a_index, packed.buffer, g.kernel, strides, 1, g.columns, min(ROWS, width), g.lane, window)
+    plan = TilePlan(x.buffer, a_index, packed.buffer, g.kernel, strides, 1, g.columns, rows, g.lane, window)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out

@@ -12,39 +12,37 @@ meaning.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import torch
 
 from framesmith import _C
 from framesmith.loops.contract import choose_tile, pack_columns, packed_columns
+from framesmith.prims.core import Size, numel
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Strides in elements of `x`; the result has shape `shape`, row-major, of images * lines * m * n elements."""
+    """Strides in elements of `x`; the result has shape `shape`, row-major, of images * lines * m * n elements.
 
-    images: int
-    image_stride: int
-    lines: int
-    line_stride: int
-    m: int
+    Sizes that vary are expressions, and the operator runs in kernels alone then."""
+
+    images: Size
+    image_stride: Size
+    lines: Size
+    line_stride: Size
+    m: Size
     lda: int
     n: int
     runs: tuple[int, int]
-    strides: tuple[int, int]
+    strides: tuple[Size, Size]
     depth: int
     rows: int
     columns: int
     lane: int
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     groups: int = 1
     # of x; a group's n columns stand side by side in the result, its packed weights one after another
     group_stride: int = 0
-
-    @property
-    def flops(self) -> int:
-        return 2 * prod((self.images, self.lines, self.groups, self.m, self.n, *self.runs, self.depth))
 
 
 def contract(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch.Tensor:
@@ -78,15 +76,19 @@ def pack_groups(weight: torch.Tensor, groups: int, columns: int, lane: int) -> t
     return torch.cat([pack(part, columns, lane) for part in weight.chunk(groups, 1)])
 
 
-def linear_geometry(rows: int, depth: int, n: int, shape: tuple[int, ...]) -> Geometry:
+def _tile(rows: Size, n: int, lda: int) -> tuple[int, int]:
+    return choose_tile(rows if type(rows) is int else None, n, _C.LANES, _C.VECTOR_REGISTERS, lda)
+
+
+def linear_geometry(rows: Size, depth: int, n: int, shape: tuple[Size, ...]) -> Geometry:
     """x (rows, depth) @ (depth, n)."""
-    tile_rows, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS, depth)
+    tile_rows, columns = _tile(rows, n, depth)
     return Geometry(1, 0, 1, 0, rows, depth, n, (1, 1), (0, 0), depth, tile_rows, columns, _C.LANES, shape)
 
 
 def window_geometry(
-    x: tuple[int, int, int, int], n: int, kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int],
-    groups: int = 1
+    x: tuple[Size, Size, Size, int], n: int, kernel: tuple[int, int], stride: tuple[int, int],
+    dilation: tuple[int, int], groups: int = 1
 ) -> Geometry:
     """Convolution of a padded channels-last image x = (images, height, width, channels) with (kernel, channels /
     groups, n) weights."""
@@ -96,15 +98,15 @@ def window_geometry(
     line = width * channels
     shape = (images, out_h, out_w, n)
     if kernel == (1, 1) and stride == (1, 1) and groups == 1:
-        rows = images * out_h * out_w
-        tile, columns = choose_tile(rows, n, _C.LANES, _C.VECTOR_REGISTERS, channels)
+        rows = numel(shape[:-1])
+        tile, columns = _tile(rows, n, channels)
         return Geometry(1, 0, 1, 0, rows, channels, n, (1, 1), (0, 0), channels, tile, columns, _C.LANES, shape)
     own = channels // groups
     if dilation[1] == 1 and groups == 1:
         runs, strides, depth = (kernel[0], 1), (dilation[0] * line, 0), kernel[1] * channels
     else:
         runs, strides, depth = kernel, (dilation[0] * line, dilation[1] * channels), own
-    tile, columns = choose_tile(out_w, n // groups, _C.LANES, _C.VECTOR_REGISTERS, stride[1] * channels)
+    tile, columns = _tile(out_w, n // groups, stride[1] * channels)
     return Geometry(
         images, height * line, out_h, stride[0] * line, out_w, stride[1] * channels, n // groups,
         runs, strides, depth, tile, columns, _C.LANES, shape, groups, own,

@@ -4,7 +4,7 @@ accumulator."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from framesmith.loops.ir import Axis, Node
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.contractions.geometry import contract
-from framesmith.lower.geometry import row_major
+from framesmith.lower.geometry import Size, row_major
 from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Stored
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
@@ -34,7 +34,7 @@ class TilePlan:
     a_index: Expr
     b: str
     runs: tuple[int, int]
-    strides: tuple[int, int]
+    strides: tuple[Size, Size]
     depth: int
     columns: int
     rows: int
@@ -50,7 +50,7 @@ class TilePlan:
         """The node over the kernel's axes; `at` takes an expression over the nest's axes to one over these."""
         strides = (as_expr(self.strides[0]), as_expr(self.strides[1]))
         w = self.window
-        window = None if w is None else ConvolutionWindow(at(w.y), at(w.x), w.height, w.width, w.dilation)
+        window = None if w is None else replace(w, y=at(w.y), x=at(w.x))
         return Contract(
             m, n, self.a, at(self.a_index), self.runs, strides, self.depth, self.b, at(self.b_index), self.columns,
             self.rows, self.lane,
@@ -67,7 +67,7 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
     out = ctx.storage(g.shape, row_major(g.shape), torch.float32)
     index, axes = ctx.axes((g.images, g.lines, g.groups), "o")
     (m, n), tile = tile_axes(g.m, g.n)
-    row, column = m if g.m > 1 else 0, n if g.n > 1 else 0  # an axis of extent 1 is in no index
+    row, column = 0 if g.m == 1 else m, 0 if g.n == 1 else n  # an axis of extent 1 is in no index
     a_index = index[0] * g.image_stride + index[1] * g.line_stride + row * g.lda + index[2] * g.group_stride + x.offset
     b = Builder()
     accumulator = Accumulator()
@@ -81,7 +81,7 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
     return out
 
 
-def tile_axes(rows: int, columns: int) -> tuple[list[Expr], tuple[Axis, Axis]]:
+def tile_axes(rows: Size, columns: int) -> tuple[list[Expr], tuple[Axis, Axis]]:
     """The axes m and n, kept even when their extent is 1 (an index of 0 then)."""
     symbols = [Symbol(name, 0, size - 1) for name, size in (("m", rows), ("n", columns))]
     return symbols, tuple(Axis(s, as_expr(size)) for s,  # type: ignore[return-value]

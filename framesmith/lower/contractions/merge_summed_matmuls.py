@@ -53,8 +53,9 @@ def _is_sum(node: fx.Node) -> bool:
 
 
 def _like(*nodes: Any) -> bool:
-    """Return whether values have one shape and dtype."""
-    return len({(tuple(v.shape), v.dtype) for v in map(value_of, nodes)}) == 1
+    """Return whether values have one shape, of numbers, and one dtype."""
+    found = [value_of(n) for n in nodes]
+    return static(*found) and len({(tuple(v.shape), v.dtype) for v in found}) == 1
 
 
 def _terms(node: fx.Node) -> list[fx.Node]:

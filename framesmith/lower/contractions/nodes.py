@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from framesmith.graph.patterns import Match
-from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.prims.core import Size, Spec, contiguous_strides, size_of
 
 
 class Nodes:
@@ -17,10 +17,10 @@ class Nodes:
     def __init__(self, graph: fx.Graph, like: fx.Node) -> None:
         self.graph, self.like = graph, like
 
-    def __call__(self, target: Any, args: tuple[Any, ...], shape: tuple[int, ...],
-                 stride: tuple[int, ...] | None = None) -> fx.Node:
+    def __call__(self, target: Any, args: tuple[Any, ...], shape: tuple[Size, ...],
+                 stride: tuple[Size, ...] | None = None) -> fx.Node:
         """A value of the type of `like`."""
-        value = self.like.meta["val"]
+        value, shape = self.like.meta["val"], tuple(map(size_of, shape))
         return self.of(target, args,
                        Spec(shape, value.dtype, value.device, contiguous_strides(shape) if stride is None else stride))
 

@@ -6,7 +6,7 @@ parameter's version.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,6 +19,9 @@ from framesmith.graph.patterns import Match, Pattern, p, rewrite, tensors, value
 from framesmith.loops.contract import packed_columns
 from framesmith.lower.contractions.geometry import Geometry, contract, linear_geometry, pack
 from framesmith.lower.contractions.nodes import Nodes, as_eager
+from framesmith.prims.core import Size, numel, size_of
+from framesmith.symbolic.expr import as_expr
+from framesmith.symbolic.node import hint_of
 
 aten = torch.ops.aten
 
@@ -61,6 +64,25 @@ def static(*values: Any) -> bool:
     return all(type(size) is int for value in values for size in value.shape)
 
 
+def sizes_of(value: Any) -> tuple[Size, ...]:
+    """The shape of a value, expressions where sizes vary."""
+    return tuple(map(size_of, value.shape))
+
+
+def surely_filled(*values: Any) -> bool:
+    """Return whether no size of the values is ever 0."""
+    return all((as_expr(size).lo or 0) > 0 for value in values for size in sizes_of(value))
+
+
+MORE = 8  # times as many rows are the other number that a kernel of a varying number is measured for
+
+
+def usual(*sizes: Any) -> int:
+    """The product of sizes, for which a kernel is chosen: where it varies, the power of two at the present one."""
+    present = prod(map(hint_of, sizes))
+    return present if all(type(n) is int for n in sizes) else 1 << (present - 1).bit_length()
+
+
 def value_of(node: Any) -> Any:
     return node.meta["val"] if isinstance(node, fx.Node) else None
 
@@ -76,17 +98,16 @@ def add_bias(add: Nodes, out: fx.Node, bias: Any) -> fx.Node:
 def _linear(m: Match, choose: Choose) -> fx.Node | None:
     """contract(x, pack(w)) + b"""
     weight, vx, vw, transposed = m[w], *map(value_of, m[x, w]), m.root.target is aten.linear.default
-    if len(vw.shape) != 2 or not static(vx, vw) or not transposed and len(vx.shape) < 2:
+    if len(vw.shape) != 2 or not static(vw) or not transposed and len(vx.shape) < 2:
         return None
     n, k = vw.shape if transposed else vw.shape[::-1]
-    shape = (*vx.shape[:-1], n)
-    rows = prod(vx.shape[:-1])
-    if not rows * k * n or vx.dtype is not vw.dtype or vx.device.type != "cpu":
+    shape = (*sizes_of(vx)[:-1], n)
+    if not surely_filled(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu":
         return None
-    add = Nodes(m.graph, m.root)
-    kernel = choose(Request("linear", vx.dtype, (rows, k, n)))
+    add, rows = Nodes(m.graph, m.root), usual(*vx.shape[:-1])
+    kernel = _kernel(choose, vx.dtype, (rows,) if static(vx) else (rows, MORE * rows), k, n)
     if kernel == "own":
-        geometry = linear_geometry(rows, k, n, shape)
+        geometry = linear_geometry(numel(shape[:-1]), k, n, shape)
         columns = add(aten.t.default, (weight,), (k, n), (1, k)) if transposed else weight
         packed = add(pack, (columns, geometry.columns, geometry.lane), (packed_elements(geometry, k),))
         return add_bias(add, add(contract, (m[x], packed, geometry), shape), m[b])
@@ -96,6 +117,12 @@ def _linear(m: Match, choose: Choose) -> fx.Node | None:
             packed = add(torch.ops.mkldnn._reorder_linear_weight.default, (packed, rows), (n, k))
         return add(torch.ops.mkldnn._linear_pointwise.default, (m[x], packed, m[b], "none", [], ""), shape)
     return None
+
+
+def _kernel(choose: Choose, dtype: torch.dtype, rows: Sequence[int], k: int, n: int) -> str:
+    """The kernel that is chosen for each of the numbers of rows; where they differ, one that loses little anywhere."""
+    chosen = {choose(Request("linear", dtype, (count, k, n))) for count in rows}
+    return chosen.pop() if len(chosen) == 1 else "own" if dtype is torch.float32 else "mkldnn_plain"
 
 
 def packed_elements(geometry: Geometry, depth: int) -> int:

@@ -15,7 +15,9 @@ from framesmith import _C
 from framesmith.graph.patterns import Match, p, tensors
 from framesmith.lower.contractions.choice import CANDIDATES, WORK, Candidate
 from framesmith.lower.contractions.nodes import Nodes
-from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static, value_of
+from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, surely_filled, usual, value_of
+from framesmith.lower.geometry import strides_of
+from framesmith.prims.core import size_of
 
 aten = torch.ops.aten
 library = torch.ops.framesmith
@@ -33,22 +35,20 @@ a, b, c = tensors("a b c")
 def _product(m: Match, choose: Choose) -> fx.Node | None:
     """framesmith::matmul(a, b, c)"""
     values = [value_of(x) for x in m[a, b, c] if x]
-    if any(v.dtype is not torch.float32 for v in values) or values[0].device.type != "cpu" or not static(*values[:2]):
+    if any(v.dtype is not torch.float32 for v in values) or values[0].device.type != "cpu":
         return None
     va, vb, *_ = values
-    *batch, rows, k = va.shape
-    n = vb.shape[-1]
-    count = batch[0] if batch else 1
-    if rows < LEAST or n < LEAST or not k or not count:
+    count, rows, k, n = usual(*va.shape[:-2]), usual(va.shape[-2]), usual(va.shape[-1]), usual(vb.shape[-1])
+    if rows < LEAST or n < LEAST or not surely_filled(va, vb):
         return None
     if choose(Request("product", torch.float32, (*_cut(count, rows, k, n), _turned(va), _turned(vb)))) != "own":
         return None
-    return Nodes(m.graph, m.root)(library.matmul.default, m[a, b, c], (*batch, rows, n))
+    return Nodes(m.graph, m.root)(library.matmul.default, m[a, b, c], (*va.shape[:-1], vb.shape[-1]))
 
 
 def _turned(value: Any) -> int:
     """Return whether a matrix lies in memory column by column."""
-    rows, columns = value.stride()[-2:] if callable(value.stride) else value.stride[-2:]
+    rows, columns = map(size_of, strides_of(value)[-2:])
     return int(columns != 1 and rows == 1)
 
 

@@ -1,0 +1,220 @@
+"""A graph in pieces: cut where it gives a symbol its value, so that in each piece all sizes are those of its inputs.
+
+An operator whose result has a size that only its run tells (`meta["binds"]`: the symbol) is a step by itself. What does
+not depend on the symbol is computed before, the rest behind. A view is made again in each piece that reads it, so no
+piece is given two tensors of one memory; what the graph writes to its inputs is written by the last.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.purity import is_needed, is_view
+from framesmith.graph.raising import may_raise
+from framesmith.graph.symbols import argument_symbols, size_sources, symbols_held, symbols_of
+from framesmith.graph.traversal import copy_node
+from framesmith.symbolic.expr import Rel, Symbol
+from framesmith.symbolic.node import env_of, symint
+from framesmith.util.errors import CompileError
+
+_COPY = torch.ops.aten.copy_.default
+Place = fx.Node | Symbol
+"""A value of the graph that is handed from step to step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`graph` computes `gives` of `takes`."""
+
+    graph: fx.Graph
+    takes: tuple[Place, ...]
+    gives: tuple[fx.Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A call of an operator, `node`, and the symbol to which it gives a value: `size(dim)` of its result, or of the
+    tensor `gives[at]`; with dim < 0 the result itself, a number. `checks`: what is assumed of the symbols that there
+    are now."""
+
+    node: fx.Node
+    gives: tuple[fx.Node | None, ...]
+    symbol: Symbol
+    at: int
+    dim: int
+    checks: tuple[Rel, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps in order, and the symbols of the graph's inputs that they take as numbers: (place, dimension)."""
+
+    steps: tuple[Piece | Binding, ...]
+    sizes: dict[Symbol, tuple[int, int]]
+    outputs: tuple[Any, ...]
+
+
+def is_cut(graph: fx.Graph) -> bool:
+    """Return whether the graph gives symbols their values."""
+    return any("binds" in n.meta for n in graph.nodes)
+
+
+def pieces(graph: fx.Graph) -> Steps:
+    """The graph as steps."""
+    nodes = list(graph.nodes)
+    levels = _levels(nodes)
+    top = max(levels.values(), default=0)
+    outputs: Any = nodes[-1].args[0]
+    given = size_sources(graph)
+    binders = [n for n in nodes if "binds" in n.meta]
+    needs = set(nodes[-1].all_input_nodes).union(*[n.all_input_nodes for n in binders])
+    steps: list[Piece | Binding] = []
+    cut = _Cut(levels, needs, env_of(*[x for n in binders for x in symbols_held(n)]))
+    for level in range(top + 1):
+        piece = cut.piece([n for n in nodes if levels.get(n) == level and not _is_bound(n)], level)
+        if piece is not None:
+            steps.append(piece)
+        steps += [_binding(n) for n in binders if levels[n] == level]
+    if cut.env is not None and not any("again" in n.meta for n in binders):
+        _check(steps, cut.env.assumed, given.keys())
+    read = {p for step in steps if isinstance(step, Piece) for p in step.takes if isinstance(p, Symbol)}
+    for step in steps:
+        if isinstance(step, Binding):
+            read |= argument_symbols(step.node).union(*[rel.free for rel in step.checks])
+    bound = {step.symbol for step in steps if isinstance(step, Binding)}
+    if unknown := read - bound - given.keys():
+        raise CompileError(f"sizes {unknown} that nothing gives")
+    return Steps(tuple(steps), {s: given[s] for s in read - bound}, tuple(outputs))
+
+
+def _check(steps: list[Piece | Binding], assumed: list[Rel], known: Collection[Symbol]) -> None:
+    """Give each assumption to the step that binds the last of its symbols."""
+    known, left = set(known), list(assumed)
+    for k, step in enumerate(steps):
+        if isinstance(step, Binding):
+            known.add(step.symbol)
+            checks = tuple([rel for rel in left if step.symbol in rel.free and rel.free <= known])
+            steps[k] = replace(step, checks=checks)
+            left = [rel for rel in left if rel not in checks]
+    if any(rel.free & known for rel in left):
+        raise CompileError(f"assumptions {left} of sizes that nothing gives")
+
+
+def _is_bound(node: fx.Node) -> bool:
+    """Return whether a node is an operator that binds, or one of its results."""
+    return "binds" in node.meta or node.target is operator.getitem and "binds" in node.all_input_nodes[0].meta
+
+
+def _levels(nodes: list[fx.Node]) -> dict[fx.Node, int]:
+    """The piece that computes each node. Of an operator that binds, the piece before it."""
+    levels: dict[fx.Node, int] = {}
+    known: dict[Symbol, int] = {}
+    effects = 0
+    for node in nodes:
+        if node.op != "call_function":
+            continue
+        before = [levels[a] + ("binds" in a.meta) for a in node.all_input_nodes if a.op == "call_function"]
+        symbols = symbols_of([node]) | argument_symbols(node)
+        own = node.meta.get("binds")
+        before += [known.get(s, 0) for s in symbols if s is not own]
+        level = max(before, default=0)
+        if is_needed(node) and own is None or may_raise(node.target) and not is_view(node.target):
+            level = effects = max(level, effects)  # in the order of the program
+        levels[node] = level
+        if own is not None:
+            known[own] = level + 1
+    top = max([level + ("binds" in n.meta) for n, level in levels.items()], default=0)
+    levels.update({n: top for n in nodes if n.target is _COPY})
+    return levels
+
+
+class _Cut:
+    """Makes the pieces one after the other."""
+
+    def __init__(self, levels: dict[fx.Node, int], needs: set[fx.Node], env: Any) -> None:
+        self.levels = levels
+        self.needs = needs
+        self.env = env
+
+    def piece(self, nodes: list[fx.Node], level: int) -> Piece | None:
+        """The piece of `nodes`, without those that later pieces make again."""
+        own = set(nodes)
+        gives = tuple([n for n in nodes if self._leaves(n, level)])
+        wanted = [n for n in nodes if n in gives or is_needed(n)]
+        if not wanted:
+            return None
+        graph = fx.Graph()
+        inner = self._inner(wanted, own)
+        takes: dict[Place, fx.Node] = {}
+        for place in dict.fromkeys(a for n in inner for a in n.all_input_nodes if a not in inner):
+            takes[place] = graph.placeholder(place.name)
+            takes[place].meta.update({k: v for k, v in place.meta.items() if k not in ("given up", "binds", "frozen")})
+        read = symbols_of(inner).union(*map(argument_symbols, inner)) | symbols_of(takes.values())
+        numbers = sorted(read - size_sources(graph).keys(), key=lambda s: s.name)
+        for symbol in numbers:
+            takes[symbol] = graph.placeholder(f"number_{symbol.name}")
+            takes[symbol].meta["val"] = symint(symbol, self.env)
+        made: dict[fx.Node, fx.Node] = {p: n for p, n in takes.items() if isinstance(p, fx.Node)}
+        for node in inner:
+            made[node] = copy_node(graph, node, made.__getitem__)
+        out = graph.output(tuple(made[n] for n in gives))
+        out.meta["val"] = tuple(n.meta["val"] for n in gives)
+        return Piece(graph, tuple(takes), gives)
+
+    def _leaves(self, node: fx.Node, level: int) -> bool:
+        """Return whether a later step reads a node of this piece. A view is made again where it is read, but for the
+        operators that bind and for the graph's results."""
+        if node in self.needs:
+            return True
+        return not _again(node) and any(self.levels.get(u, level) > level for u in self._readers(node))
+
+    def _readers(self, node: fx.Node) -> list[fx.Node]:
+        """The nodes that read `node`, also through views."""
+        found, queue = [], [node]
+        while queue:
+            for user in queue.pop().users:
+                found.append(user)
+                if _again(user):
+                    queue.append(user)
+        return found
+
+    def _inner(self, wanted: list[fx.Node], own: set[fx.Node]) -> list[fx.Node]:
+        """The nodes of the piece, in order: `wanted`, what they need of `own`, and views, whichever piece they are
+        of."""
+        found, queue = set(wanted), list(wanted)
+        while queue:
+            for a in queue.pop().all_input_nodes:
+                if a not in found and (a in own or _again(a)):
+                    found.add(a)
+                    queue.append(a)
+        order = {n: k for k, n in enumerate(self.levels)}
+        return sorted(found, key=order.__getitem__)
+
+
+def _again(node: fx.Node) -> bool:
+    """Return whether a node is a view, which costs nothing to make again."""
+    return (node.op == "call_function" and is_view(node.target)
+            and not (node.target is operator.getitem and not _again(node.all_input_nodes[0])))
+
+
+def _binding(node: fx.Node) -> Binding:
+    val, symbol = node.meta["val"], node.meta["binds"]
+    if isinstance(val, torch.SymInt):
+        return Binding(node, (), symbol, -1, -1)
+    several = isinstance(val, (tuple, list))
+    vals = val if several else [val]
+    at, dim = next((k, d) for k, v in enumerate(vals) for d, n in enumerate(v.shape)
+                   if isinstance(n, torch.SymInt) and n.node.value is symbol)
+    if not several:
+        return Binding(node, (node,), symbol, at, dim)
+    parts: dict[Any, fx.Node] = {u.args[1]: u for u in node.users}
+    return Binding(node, tuple([parts.get(k) for k in range(len(vals))]), symbol, at, dim)
+
+
+__all__ = ["Binding", "Piece", "Steps", "is_cut", "pieces"]

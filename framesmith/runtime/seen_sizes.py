@@ -1,0 +1,44 @@
+"""Sizes that were seen to vary, by function, kept in the cache: another process makes symbols of them in its first
+compile."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from types import CodeType
+
+from framesmith.config import Config
+from framesmith.runtime.cache import Cache, key_of
+
+Sizes = dict[str, frozenset[int]]
+"""Dimensions by the source of their tensor as text."""
+
+
+class SeenSizes:
+    """What is kept of all functions, for one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        kept = config.cache and config.keep_sizes and config.dynamic is None
+        self._memory = Cache(config.cache_dir).memory("sizes") if kept else None
+
+    def of(self, code: CodeType) -> Sizes:
+        """What was seen of a function. Text that is damaged counts for nothing."""
+        if self._memory is None or (text := self._memory.get(_key(code))) is None:
+            return {}
+        try:
+            return {str(path): frozenset(map(int, dims)) for path, dims in json.loads(text).items()}
+        except (AttributeError, TypeError, ValueError):
+            return {}
+
+    def note(self, code: CodeType, sizes: Mapping[str, frozenset[int]]) -> None:
+        """Keep what was seen of arguments; sources of other kinds may name an object of this process."""
+        mine = {path: sorted(dims) for path, dims in sorted(sizes.items()) if path.startswith("L[")}
+        if self._memory is not None and mine:
+            self._memory[_key(code)] = json.dumps(mine)
+
+
+def _key(code: CodeType) -> str:
+    """The function's text, but for constants: whatever else has this key only gets symbols that it need not have."""
+    return key_of(os.path.basename(code.co_filename), code.co_qualname, code.co_firstlineno, code.co_code,
+                  code.co_names, code.co_varnames)

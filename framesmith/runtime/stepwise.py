@@ -1,0 +1,138 @@
+"""Running a graph that was cut into pieces: each piece is compiled code, each operator between them a call of eager's
+kernel, whose result gives a symbol its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.graph.interpreter import evaluate
+from framesmith.graph.pieces import Binding, Piece, Place, Steps
+from framesmith.graph.purity import draws
+from framesmith.symbolic.expr import Symbol
+
+Compiled = Callable[[Any], tuple[Any, ...]]
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class AssumedInVain(Exception):
+    """A size or number that the graph has computed is not as it was compiled for: plain Python runs instead."""
+
+
+class Stepwise:
+    """The graph as a function of one tuple of inputs, or of a list, which is emptied. `calls`: compiled pieces, in
+    order."""
+
+    def __init__(self, graph: fx.Graph, steps: Steps, calls: Sequence[Compiled]) -> None:
+        self._slots: dict[Place, int] = {}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._slot(node)
+        self._inputs = len(self._slots)
+        self._sizes = [(self._slot(s), place, dim) for s, (place, dim) in steps.sizes.items()]
+        compiled = iter(calls)
+        last = _last_reads(steps)
+        self._steps = [self._piece(step, next(compiled), last[k]) if isinstance(step, Piece)
+                       else self._binding(step, last[k]) for k, step in enumerate(steps.steps)]
+        self._outputs = [(self._slots[x], None) if isinstance(x, fx.Node) else (-1, x) for x in steps.outputs]
+        self._blank = [None] * (len(self._slots) - self._inputs)
+        drawn = [k for k, step in enumerate(steps.steps) if isinstance(step, Piece)
+                 and any(map(draws, step.graph.nodes))]
+        self._rewinds = bool(drawn) and drawn[0] < len(steps.steps) - 1
+
+    def _slot(self, place: Place) -> int:
+        return self._slots.setdefault(place, len(self._slots))
+
+    def __call__(self, inputs: Any) -> tuple[Any, ...]:
+        values = [*inputs, *self._blank]
+        if type(inputs) is list:
+            inputs.clear()
+        for slot, place, dim in self._sizes:
+            values[slot] = values[place].shape[dim]
+        if self._rewinds:
+            self._run_or_rewind(values)
+        else:
+            for step in self._steps:
+                step(values)
+        return tuple([values[slot] if slot >= 0 else plain for slot, plain in self._outputs])
+
+    def _run_or_rewind(self, values: list[Any]) -> None:
+        """Where a step fails, eager runs instead, and draws the same random numbers again."""
+        before = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        try:
+            for step in self._steps:
+                step(values)
+        except BaseException:
+            torch.set_rng_state(before[0])
+            if before[1] is not None:
+                torch.cuda.set_rng_state_all(before[1])
+            raise
+
+    def _piece(self, piece: Piece, call: Compiled, last: set[Place]) -> Callable[[list[Any]], None]:
+        takes = [self._slot(p) for p in piece.takes]
+        dead = [self._slot(p) for p in piece.takes if p in last]
+        gives = [self._slot(n) for n in piece.gives]
+
+        def run(values: list[Any]) -> None:
+            given = [values[k] for k in takes]
+            for k in dead:
+                values[k] = None
+            for k, value in zip(gives, call(given if dead else tuple(given))):
+                values[k] = value
+
+        return run
+
+    def _binding(self, binding: Binding, last: set[Place]) -> Callable[[list[Any]], None]:
+        node, symbol, dim, at = binding.node, self._slot(binding.symbol), binding.dim, binding.at
+        args = [self._argument(a) for a in node.args]
+        kwargs = {name: self._argument(a) for name, a in node.kwargs.items()}
+        gives = [-1 if n is None else self._slot(n) for n in binding.gives]
+        dead = [self._slot(n) for n in node.all_input_nodes if n in last]
+        target: Any = node.target
+        several = isinstance(node.meta["val"], (tuple, list))
+        checks = [(rel, [(s, self._slot(s)) for s in rel.free]) for rel in binding.checks]
+
+        def run(values: list[Any]) -> None:
+            found = target(*[a(values) for a in args], **{name: a(values) for name, a in kwargs.items()})
+            values[symbol] = found if dim < 0 else (found[at] if several else found).shape[dim]
+            for k, value in zip(gives, found if several else (found,)):
+                if k >= 0:
+                    values[k] = value
+            for k in dead:
+                values[k] = None
+            for rel, symbols in checks:
+                if not rel.evaluate({s: values[k] for s, k in symbols}):
+                    raise AssumedInVain(f"{rel} does not hold")
+
+        return run
+
+    def _argument(self, value: Any) -> Callable[[list[Any]], Any]:
+        """A function from the values to an argument."""
+        if isinstance(value, fx.Node):
+            slot = self._slots[value]
+            return lambda values: values[slot]
+        if isinstance(value, (list, tuple)):
+            parts, kind = [self._argument(v) for v in value], type(value)
+            return lambda values: kind([p(values) for p in parts])
+        if isinstance(value, _SYMBOLIC):
+            free: list[Symbol] = list(value.node.expr.free)
+            slots = [(s, self._slot(s)) for s in free]
+            return lambda values: evaluate(value, {s: values[k] for s, k in slots})
+        return lambda values: value
+
+
+def _last_reads(steps: Steps) -> list[set[Place]]:
+    """For each step, what no later one reads."""
+    seen: set[Place] = {x for x in steps.outputs if isinstance(x, fx.Node)}
+    found: list[set[Place]] = []
+    for step in reversed(steps.steps):
+        reads: set[Any] = set(step.takes if isinstance(step, Piece) else step.node.all_input_nodes)
+        found.append({p for p in reads - seen if isinstance(p, fx.Node)})
+        seen |= reads
+    return found[::-1]
+
+
+__all__ = ["Stepwise"]
