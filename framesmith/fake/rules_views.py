@@ -202,11 +202,6 @@ def scattered(x: FakeTensor, src: FakeTensor, *args: Any) -> Any:
     return new_fake(x.shape, x.stride(), x.dtype, x.device)
 
 
-@rule(aten.alias.default)
-def alias(x: FakeTensor) -> Any:
-    return _like(x, x.shape, x.stride())
-
-
 @rule(aten.split_with_sizes.default)
 def split_with_sizes(x: FakeTensor, sizes: Any, dim: int = 0) -> Any:
     d = _dim(dim, x.dim())
