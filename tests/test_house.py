@@ -33,9 +33,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 420, "symbolic": 1670, "graph": 1300, "prims": 3220, "fake": 3590, "capture": 16760, "autograd": 1270,
+    "util": 420, "symbolic": 1670, "graph": 1300, "prims": 3220, "fake": 3610, "capture": 16760, "autograd": 1270,
     "loops": 1410, "runtime": 1620, "lower": 5080, "schedule": 2160, "codegen": 4640, "tuning": 490, "tools": 240,
-    "export": 2400, ".": 1700, "csrc": 10770,
+    "export": 2410, ".": 1700, "csrc": 10770,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
@@ -165,6 +165,13 @@ def loss(x):
     return named + coins + F.mse_loss(y, y * 2) + F.huber_loss(y, y * 3) + flat[pairs, pairs].sum()
 framesmith.compile(loss, fullgraph=True)(torch.randn(2, 3, 16, 16)).backward()
 """
+EXPORT = """
+import framesmith
+from torch.nn import BatchNorm2d, Conv2d, Flatten, MaxPool2d, ReLU, Sequential
+net = Sequential(Conv2d(3, 8, 3), BatchNorm2d(8), ReLU(), MaxPool2d(2), Flatten()).eval()
+program = framesmith.export(net, (torch.randn(2, 3, 16, 16),), dynamic_shapes=({0: framesmith.Dim("batch")},))
+program.verify()
+"""
 NAMES = [".".join(("framesmith", *module_of(p))) for p in FILES if module_of(p)[-1] not in ("__init__", "__main__")]
 EVERY_MODULE = f"import importlib\nfor name in {NAMES!r}: importlib.import_module(name)"
 
@@ -176,7 +183,8 @@ def loaded_banned(then):
     return set(ast.literal_eval(done.stdout.strip().splitlines()[-1]))
 
 
-@pytest.mark.parametrize("program", [EVERY_MODULE, COMPILE, TRAIN], ids=["import", "compile", "train"])
+@pytest.mark.parametrize("program", [EVERY_MODULE, COMPILE, TRAIN, EXPORT],
+                         ids=["import", "compile", "train", "export"])
 def test_nothing_banned_is_loaded_beyond_what_torch_itself_loads(program):
     assert not loaded_banned(program) - loaded_banned("")
 

@@ -33,6 +33,8 @@ def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], ar
     graph, places = traced.graph, list(traced.places)
     outputs: list[tuple[str, Any]] = [*[("result", None)] * traced.results,
                                       *[("mutation", ("buffer", name)) for name in traced.written]]
+    traced.env.closed = traced.env.inside = True  # all questions of the program were asked
+    traced.env.where = tuple
     if joint:
         with_backward = trace_joint(graph)
         graph = with_backward.graph

@@ -28,8 +28,8 @@ def refuse_dtypes(func: Any, args: tuple, kwargs: dict, results: Any) -> None:
     key = (func, dtypes, tuple([type(a) for a in args if not isinstance(a, FakeTensor)]))
     if key in _taken or func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
         return
-    if any(type(n) is not int for x in found for n in x.shape) or any(x.numel() > _LARGEST
-                                                                      for x in (*found, *tensors_in((results,)))):
+    every = (*found, *tensors_in((results,)))
+    if any(type(n) is not int for x in every for n in x.shape) or any(x.numel() > _LARGEST for x in every):
         return
     try:
         true_error(func, args, kwargs)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.probing import probed
+from framesmith.fake.probing import at_hints, probed
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 from framesmith.util.errors import Unsupported
@@ -147,7 +147,7 @@ def true_error(func: Any, args: tuple, kwargs: dict) -> None:
     Operators that are not PyTorch's own are not run: they may do anything.
     """
     if func.namespace == "aten":
-        _on_zeros(func, args, kwargs)
+        _on_zeros(func, *at_hints(args, kwargs))
 
 
 def _aliases(func: Any) -> bool:

@@ -45,6 +45,16 @@ def probed(run: Callable[..., Any], func: Any, args: tuple, kwargs: dict) -> Any
     return type(answers[0])(made) if several else made[0]
 
 
+def at_hints(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments with their present sizes, where the environment asks operators so."""
+    found: list[Any] = []
+    _sizes((args, kwargs), found)
+    env = env_of(*found)
+    if env is None or not env.probing:
+        return args, kwargs
+    return _plain(args, env.hints), _plain(kwargs, env.hints)
+
+
 def _assignment(symbols: list[Symbol], hints: dict[str, int], factors: tuple[int, ...]) -> dict[Any, int]:
     out: dict[Any, int] = {}
     for i, s in enumerate(symbols):

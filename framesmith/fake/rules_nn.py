@@ -148,6 +148,12 @@ def batch_norm_training(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: A
     return (out, *saved) if mean is None else (out, *saved, dense(mean, channels), dense(var, channels))
 
 
+@rule(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, *args: Any) -> Any:
+    out = batch_norm(x, weight, bias, mean, var)
+    return out if out is DOUBTED else (out, dense(x, (0,)), dense(x, (0,)))
+
+
 @rule(aten._native_batch_norm_legit.no_stats)
 def batch_norm_without_statistics(x: FakeTensor, weight: Any, bias: Any, *args: Any) -> Any:
     return batch_norm_training(x, weight, bias, None, None)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.decomposed import by_decomposition
-from framesmith.fake.infer import rule
+from framesmith.fake.infer import DOUBTED, rule
 from framesmith.fake.layout import (
     broadcast,
     copied_strides,
@@ -193,6 +193,22 @@ def as_strided(x: FakeTensor, size: Any, stride: Any, offset: Any = None) -> Any
 @rule(aten.as_strided_scatter.default)
 def as_strided_scatter(x: FakeTensor, *args: Any) -> Any:
     return _like(x, x.shape, x.stride(), x.storage_offset())
+
+
+@rule(aten.slice_scatter.default, aten.select_scatter.default)
+def scattered(x: FakeTensor, src: FakeTensor, *args: Any) -> Any:
+    if src.dtype is not x.dtype or any(type(s) is int and not s for s in x.stride()):
+        return NotImplemented
+    return new_fake(x.shape, x.stride(), x.dtype, x.device)
+
+
+@rule(aten.split_with_sizes.default)
+def split_with_sizes(x: FakeTensor, sizes: Any, dim: int = 0) -> Any:
+    d = _dim(dim, x.dim())
+    if sum(sizes) != x.shape[d]:
+        return DOUBTED
+    shapes = [(*x.shape[:d], n, *x.shape[d + 1:]) for n in sizes]
+    return tuple([new_fake(shape, x.stride(), x.dtype, x.device) for shape in shapes])
 
 
 @rule(aten.clone.default)
