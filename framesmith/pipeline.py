@@ -173,12 +173,12 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
     cache = Cache(config.cache_dir, config.cache)
     toolchain = cache.toolchain(config.compiler, config.compiler_flags)
     device = main_device(graph)
-    if config.dynamic is None and device.type == "cpu" and varying_convolutions(graph):
-        raise CompileError("convolutions are laid out and packed for fixed sizes alone, and slower without")
     target = TARGETS[device.type](config, toolchain, cache, device)
     with stage("rewrite"):
         frozen = _rewrite(graph, config, target)
     main = frozen.main if frozen is not None else graph
+    if config.dynamic is None and device.type == "cpu" and varying_convolutions(main):
+        raise CompileError("this convolution has kernels of our own for fixed sizes alone")
     with stage("freeze"):
         constants = _Constants(frozen, inputs)
     with stage("cache"):

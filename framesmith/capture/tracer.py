@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -206,7 +207,9 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         shape = None if is_param(source) else self.symbolic_shape(value, source)
         fake = self.fake_input(value, name, shape)
         if value.requires_grad:
-            self.differentiable[fake._alias.node] = source, is_leaf(value)
+            # autograd makes the node of a view that was written by operators, which are no part of the graph
+            with self.recorder.off() if value._is_view() else nullcontext():
+                self.differentiable[fake._alias.node] = source, is_leaf(value)
             fake._alias.node.meta["requires_grad"] = self.recorder.follows_grad = True
         layout = () if shape is None else self.symbolic_layout(value, source, shape)
         self.guard(source, "tensor", tensor_spec(value, *layout))

@@ -532,3 +532,19 @@ def the_only_one_of_several_views_is_written(c):
 
 
 test_written = scenario.test()
+
+
+@scenario(breaks=True)
+def a_mask_without_dimensions_writes_a_view(c):
+    def fn(b):
+        t = b.real
+        t[t > 0] = 2  # Python reads the mask, and plain Python writes
+        return t
+
+    found = []
+    for value in (1 + 1j, -1 + 1j):
+        x = torch.tensor(value, requires_grad=True)
+        y = c(fn)(x * 1)
+        y.backward()
+        found += [y, y.is_leaf, x.grad]
+    return found

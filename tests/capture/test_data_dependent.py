@@ -65,6 +65,13 @@ BREAKS = {
     "largest": lambda x, p: x[x > p].amax() if x[x > p].numel() else x,
     "loops": lambda x, p: [v * 2 for v in x[x > p]],
     "text": lambda x, p: (x[x > p] * 2, f"{x[x > p].shape[0]} found"),
+    "numbers": lambda x, p: (x * (n := len(x[x > p])) ** 0.5, x * (n / 2), float(n), divmod(n, 3), n == 3, bool(n)),
+    "containers": lambda x, p: (x + 1, {len(x[x > p]): 1}, [0] * len(x[x > p]), list(range(25))[len(x[x > p])]),
+    "ends": lambda x, p: (x.flatten()[-len(x[x > p]):], x.flatten()[: min(len(x[x > p]), 3)]),
+    "parts": lambda x, p: (x[x > p].chunk(2), x[x > p].split(5)),
+    "copied": lambda x, p: (torch.tensor(len(x[x > p])), (x[x > p] * 2).tolist()),
+    "shapes": lambda x, p: (x[x > p].is_contiguous(), x[x > p].shape == x.shape, (x[x > p] + 1)[:, None].squeeze(1)),
+    "data": lambda x, p: x if (x[x > p] > 0.9).any() else x + 1,
 }
 
 

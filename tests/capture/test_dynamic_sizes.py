@@ -251,16 +251,15 @@ def test_training(model, shapes, captures):
     assert len(captures) == 1
 
 
-def test_images_of_convolutions_have_symbols_where_asked_for(captures):
-    plain = images().eval()
-    for dynamic, most in ((None, 4), (True, 1)):
-        captures.clear()
-        compiled = framesmith.compile(copy.deepcopy(plain), dynamic=dynamic)
-        for shape in ((2, 3, 8, 8), (3, 3, 12, 10), (4, 3, 6, 20)):
-            x = torch.randn(shape)
-            with torch.no_grad():
-                alike(compiled(x), plain(x))
-        assert len(captures) == most
+@pytest.mark.parametrize("dynamic,trains,most", [(None, False, 2), (True, False, 1), (None, True, 4), (True, True, 1)])
+def test_images_of_convolutions_have_symbols_where_kernels_take_them(dynamic, trains, most, captures):
+    plain = images().train(trains)
+    compiled = framesmith.compile(copy.deepcopy(plain), dynamic=dynamic)
+    for shape in ((2, 3, 8, 8), (3, 3, 12, 10), (4, 3, 6, 20)):
+        x = torch.randn(shape)
+        with torch.set_grad_enabled(trains):
+            alike(compiled(x), plain(x))
+    assert len(captures) == most
 
 
 def test_some_gradients_and_gradients_of_gradients(captures):

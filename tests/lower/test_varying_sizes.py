@@ -176,3 +176,53 @@ def test_training(kernel, monkeypatch, captures):
         for p, q in zip(plain.parameters(), fast.parameters()):
             torch.testing.assert_close(q.grad, p.grad, rtol=1e-3, atol=1e-3)
     assert len(captures) == 1
+
+
+class Images(nn.Module):
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(*args, **kwargs), nn.BatchNorm2d(args[1])
+
+    def forward(self, x):
+        return F.relu(self.norm(self.conv(x)))
+
+
+CONVOLUTIONS = {
+    "stem": (lambda: Images(3, 32, 7, 2, 3), 3),
+    "three by three": (lambda: Images(16, 24, 3, 1, 1, bias=False), 16),
+    "one by one": (lambda: Images(16, 64, 1), 16),
+    "strided": (lambda: Images(16, 40, 1, 2), 16),
+    "dilated": (lambda: Images(8, 32, 3, 1, 2, 2), 8),
+    "grouped": (lambda: Images(16, 64, 3, 1, 1, groups=2), 16),
+    "depthwise": (lambda: Images(24, 24, 3, 2, 1, groups=24), 24),
+    "residual": (lambda: Residual(), 16),
+}
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.skip = Images(16, 32, 3, 2, 1), Images(32, 32, 3, 1, 1), Images(16, 32, 1, 2)
+
+    def forward(self, x):
+        return F.max_pool2d(F.relu(self.second(self.first(x)) + self.skip(x)), 3, 2, 1).mean((2, 3))
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name, own):
+    make, channels = CONVOLUTIONS[name]
+    module = make().eval()
+    call, report = compiled(module, torch.randn(2, channels, 20, 20), own.with_(dynamic=True), (0, 2, 3))
+    assert not {"aten::conv2d", "aten::convolution"} & {*report.externs}
+    for images, h, w in ((2, 20, 20), (3, 15, 33), (5, 8, 9)):
+        x = torch.randn(images, channels, h, w)
+        torch.testing.assert_close(call(x), module(x).detach(), rtol=2e-5, atol=2e-5)
+
+
+def test_signals(own):
+    module = nn.Sequential(nn.Conv1d(12, 32, 5, 2, 2), nn.GELU()).eval()
+    call, report = compiled(module, torch.randn(2, 12, 40), own.with_(dynamic=True), (0, 2))
+    assert not report.externs
+    for images, width in ((2, 40), (3, 77), (9, 6)):
+        x = torch.randn(images, 12, width)
+        torch.testing.assert_close(call(x), module(x).detach(), rtol=2e-5, atol=2e-5)

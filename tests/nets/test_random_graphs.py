@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.fuzz.pool import run_all
 from tests.nets.compare import apart
-from tests.nets.random_graphs import judge
+from tests.nets.random_graphs import judge, resized, used
 from tests.nets.random_graphs_writer import write
 from tests.nets.rounding import is_exact, is_rounding, overflows, reads_leftovers, reads_unseen_writes, roundings
 
@@ -125,3 +125,22 @@ def test_unseen_writes():
         z.sum().backward()
 
     assert [reads_unseen_writes(partial(run, counted)) for counted in (True, False)] == [False, True]
+
+
+DYNAMIC = """
+import torch
+
+def inputs():
+    return torch.ones((3, 4)), torch.ones((4,))
+
+def program(a, b):
+    t1 = a[2]
+    t2 = t1 + b
+    return a * b,
+"""
+
+
+def test_programs_at_other_sizes():
+    assert "torch.ones((2, 9)), torch.ones((9,))" in resized(DYNAMIC, {3: 2, 4: 9})
+    assert "t1" not in used(DYNAMIC) and "a * b" in used(DYNAMIC)
+    assert [judge(DYNAMIC, dynamic).kind for dynamic in (True, None)] == ["same", "same"]

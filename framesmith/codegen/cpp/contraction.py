@@ -15,6 +15,7 @@ from framesmith.symbolic.expr import Expr, prod
 
 TASKS = 16  # pieces of work wanted for the threads, when there is work enough
 PARALLEL_FLOPS = 400_000
+FEW_HEIGHTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def _shape(s: State, kernel: Kernel, c: Contract) -> _Shape:
         s.out.line(f"const i64 parts = max(min(tiles, {TASKS - 1} / max({_i64(outer)}, i64(1)) + 1), i64(1));")
         s.out.line(f"const i64 most = (tiles + parts - 1) / parts * {c.rows};")
         s.out.line(f"const i64 blocks = most ? ({expr_text(c.m.extent, {})} + most - 1) / most : 0;")
-        heights = _heights(c.rows, c.m.extent.const) if c.m.extent.is_const else _halves(c.rows)
+        heights = _heights(c.rows, c.m.extent.const) if c.m.extent.is_const else _any_heights(c.rows)
         return _Shape(heights, *columns, "most", "blocks")
     m = c.m.extent.const
     tiles = -(-m // c.rows)
@@ -55,9 +56,9 @@ def _heights(rows: int, m: int) -> tuple[int, ...]:
     return (rows, m % rows) if m > rows and m % rows else (min(m, rows),)
 
 
-def _halves(rows: int) -> tuple[int, ...]:
-    """Heights that any number of rows is made of, in few tiles: the whole, and powers of two."""
-    return (rows, *(1 << k for k in reversed(range((rows - 1).bit_length()))))
+def _any_heights(rows: int) -> tuple[int, ...]:
+    """Heights that any number of rows is made of, in few tiles: all, where these are few; else powers of two."""
+    return (rows, *(h for h in reversed(range(1, rows)) if rows <= FEW_HEIGHTS or h & (h - 1) == 0))
 
 
 def _i64(e: Expr) -> str:

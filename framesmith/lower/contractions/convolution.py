@@ -4,7 +4,6 @@ permutes."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -17,7 +16,18 @@ from framesmith.loops.contract import packed_columns
 from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
 from framesmith.lower.contractions.geometry import contract, pack, pack_groups, window_geometry
 from framesmith.lower.contractions.nodes import Nodes
-from framesmith.lower.contractions.pack_linear import Choose, Request, add_bias, packed_elements, rewrites, static
+from framesmith.lower.contractions.pack_linear import (
+    Choose,
+    Request,
+    add_bias,
+    packed_elements,
+    rewrites,
+    sizes_of,
+    static,
+    surely_filled,
+    usual,
+)
+from framesmith.prims.core import Size
 
 aten = torch.ops.aten
 Pair = tuple[int, int]
@@ -35,12 +45,20 @@ class Convolution:
     padding: Pair
     dilation: Pair
     groups: int
+    usual: tuple[int, ...]
+    """Of x, numbers where sizes vary."""
+
+    @property
+    def shape(self) -> tuple[Size, Size, Size, Size]:
+        """Of x."""
+        images, _, h, w = sizes_of(self.x.meta["val"])
+        return (images, self.groups * self.weight.meta["val"].shape[1], h, w)
 
     @property
     def request(self) -> tuple[int, ...]:
         """Every size that matters, groups aside."""
         o, _, kh, kw = self.weight.meta["val"].shape
-        return (*self.x.meta["val"].shape, o, kh, kw, *self.stride, *self.padding, *self.dilation)
+        return (*self.usual, o, kh, kw, *self.stride, *self.padding, *self.dilation)
 
 
 def _pair(value: Any, first: int | None = None) -> Pair:
@@ -64,13 +82,14 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
     rank = len(vw.shape)
     if rank not in (3, 4) or len(vx.shape) != rank:
         return None
-    if (not static(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu" or not prod(vx.shape)
-        or not prod(vw.shape)):
+    if not static(vw) or not surely_filled(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu":
         return None
-    line = rank == 3
+    if not _known(m[stride, padding, dilation]):
+        return None
+    line, present = rank == 3, tuple(map(usual, vx.shape))
     window: tuple[Any, ...] = (
         *[_pair(size, first if line else None) for size, first in zip(m[stride, padding, dilation], (1, 0, 1))],
-        m[groups])
+        m[groups], (*present[:2], *((1,) if line else ()), *present[2:]))
     add = Nodes(m.graph, m.root)
     if not line:
         return _image(add, Convolution(image, weight, m[b], *window), choose)
@@ -87,6 +106,11 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
     return add(aten.squeeze.dim, (out, 2), (images, o, width), (o * width, 1, o))
 
 
+def _known(value: Any) -> bool:
+    """Return whether all numbers of a window are known."""
+    return all(map(_known, value)) if isinstance(value, (tuple, list)) else type(value) is int
+
+
 def _image(add: Nodes, c: Convolution, choose: Choose) -> fx.Node | None:
     """The nodes of the kernel chosen for `c`; None: eager's."""
     vx, vw = c.x.meta["val"], c.weight.meta["val"]
@@ -95,7 +119,7 @@ def _image(add: Nodes, c: Convolution, choose: Choose) -> fx.Node | None:
         return None if build is None else build(add, c)
     if vx.dtype is not torch.float32:
         return None
-    if c.groups == vx.shape[1] and vw.shape[1] == 1:
+    if vw.shape[1] == 1:
         return _depthwise(add, c) if choose(Request("depthwise", vx.dtype, c.request)) == "own" else None
     if vw.shape[0] // c.groups < _C.LANES:  # most of each vector would be padding
         return None
@@ -103,9 +127,9 @@ def _image(add: Nodes, c: Convolution, choose: Choose) -> fx.Node | None:
 
 
 def _own(add: Nodes, c: Convolution) -> fx.Node:
-    images, channels, h, w = c.x.meta["val"].shape
+    images, channels, h, w = c.shape
     o, depth, kh, kw = c.weight.meta["val"].shape
-    last = _channels_last(add, c.x)
+    last = _channels_last(add, c)
     py, px = c.padding
     padded = (images, h + 2 * py, w + 2 * px, channels)
     if c.padding != (0, 0):
@@ -124,9 +148,9 @@ def _own(add: Nodes, c: Convolution) -> fx.Node:
 
 
 def _depthwise(add: Nodes, c: Convolution) -> fx.Node:
-    images, channels, h, w = c.x.meta["val"].shape
+    images, channels, h, w = c.shape
     o, _, kh, kw = c.weight.meta["val"].shape
-    last = _channels_last(add, c.x)
+    last = _channels_last(add, c)
     if o != channels:  # several results a channel: each reads its own copy
         strides = (channels * h * w, w, 1, h * w)
         single = add(aten.unsqueeze.default, (last, 4), (images, h, w, channels, 1), (*strides, 1))
@@ -141,24 +165,24 @@ def _depthwise(add: Nodes, c: Convolution) -> fx.Node:
     return _channels_second(add, add_bias(add, add(depthwise, (last, packed, geometry), geometry.shape), c.bias))
 
 
-def _channels_last(add: Nodes, x: fx.Node) -> fx.Node:
-    images, channels, h, w = x.meta["val"].shape
-    return add(aten.permute.default, (x, [0, 2, 3, 1]), (images, h, w, channels), (channels * h * w, w, 1, h * w))
+def _channels_last(add: Nodes, c: Convolution) -> fx.Node:
+    images, channels, h, w = c.shape
+    return add(aten.permute.default, (c.x, [0, 2, 3, 1]), (images, h, w, channels), (channels * h * w, w, 1, h * w))
 
 
 def _channels_second(add: Nodes, x: fx.Node) -> fx.Node:
-    images, h, w, channels = x.meta["val"].shape
+    images, h, w, channels = sizes_of(x.meta["val"])
     return add(aten.permute.default, (x, [0, 3, 1, 2]), (images, channels, h, w),
                (h * w * channels, 1, w * channels, channels))
 
 
 def _mkldnn(add: Nodes, c: Convolution) -> fx.Node:
-    shape = c.x.meta["val"].shape
+    shape = c.shape
     o, _, kh, kw = c.weight.meta["val"].shape
     sizes = zip(shape[2:], (kh, kw), c.stride, c.padding, c.dilation)
     oh, ow = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
     window = (list(c.padding), list(c.stride), list(c.dilation), 1)
-    packed = add(torch.ops.mkldnn._reorder_convolution_weight.default, (c.weight, *window, list(shape)),
+    packed = add(torch.ops.mkldnn._reorder_convolution_weight.default, (c.weight, *window, list(c.usual)),
                  tuple(c.weight.meta["val"].shape))
     args: tuple[Any, ...] = (c.x, packed, c.bias, *window, "none", [], "")
     return add(torch.ops.mkldnn._convolution_pointwise.default, args, (shape[0], o, oh, ow),
