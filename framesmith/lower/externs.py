@@ -60,8 +60,8 @@ def plain_call(ctx: Context, target: Any, node: fx.Node, args: Any, kwargs: dict
     specs = list(val) if isinstance(val, (tuple, list)) else [val]
     if val is None:
         specs = []
-    strides = _result_strides(target, specs, call, args, kwargs, unknown_layout)
-    into = has_out_variant(target)
+    strides, foreseen = _result_strides(target, specs, call, args, kwargs, unknown_layout)
+    into = foreseen and has_out_variant(target)  # one that lays out its result otherwise would do so in our memory
     results: list[Any] = []
     for spec, stride in zip(specs, strides):
         if not hasattr(spec, "shape"):
@@ -166,23 +166,25 @@ def has_out_variant(target: Any) -> bool:
 
 def _result_strides(
     target: Any, specs: list[Any], call: _Arguments, args: Any, kwargs: dict[str, Any], unknown: bool
-) -> list[tuple[Size, ...]]:
+) -> tuple[list[tuple[Size, ...]], bool]:
+    """The strides of the results, and whether they are sure."""
     rule = RESULT_LAYOUTS.get(target)
     # those could be said to have any layout
     if rule is not None and not any(is_empty(getattr(spec, "shape", ())) for spec in specs):
-        return [rule(spec, call.values) for spec in specs]
+        return [rule(spec, call.values) for spec in specs], True
     guess = CUDA_PREDICTIONS.get(target) if call.ctx.device.type == "cuda" else None
     if guess is not None and all(type(n) is int for x in call.values for n in (*x.shape, *x.stride)):
-        return [guess(spec, call.values) for spec in specs]
+        return [guess(spec, call.values) for spec in specs], True
     known = [getattr(spec, "stride", None) for spec in specs]
     eager = not unknown and _as_eager(call.node, call.values)
     if eager and all(s is not None or not hasattr(spec, "shape") for s, spec in zip(known, specs)):
-        return known  # type: ignore[return-value]
+        return known, True  # type: ignore[return-value]
     predicted = predict_strides(target, call, args, kwargs)
+    foreseen = all(p is not None or not hasattr(spec, "shape") for p, spec in zip(predicted, specs))
     return [
         p if p is not None else (k if k is not None else row_major(getattr(spec, "shape", ())))
         for p, k, spec in zip(predicted, known, specs)
-    ]
+    ], foreseen
 
 
 def _as_eager(node: fx.Node, values: list[Stored]) -> bool:

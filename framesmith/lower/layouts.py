@@ -116,8 +116,11 @@ for _op in (
     RESULT_LAYOUTS[_op] = _convolution_result
     CUDA_ARGUMENT_LAYOUTS[_op] = _convolution_on_cuda(1)
 CUDA_ARGUMENT_LAYOUTS[aten.convolution_backward.default] = _convolution_on_cuda(2)
-for _op in (aten.max_pool2d.default, aten.max_pool2d_with_indices.default, aten.avg_pool2d.default,
-            aten._adaptive_avg_pool2d.default, aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default):
+for _op in (
+    aten.max_pool2d.default, aten.max_pool2d_with_indices.default, aten.avg_pool2d.default,
+    aten._adaptive_avg_pool2d.default, aten.adaptive_avg_pool2d.default, aten.upsample_nearest2d.default,
+    aten.upsample_bilinear2d.default,
+):
     RESULT_LAYOUTS[_op] = _follow_first
 for _op in (
     aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default,

@@ -14,8 +14,8 @@ FACE = {
     "mark_dynamic",
     "mark_static", "register_backend", "reset", "allow_in_graph", "disallow_in_graph", "assume_constant_result",
     "testing",
-    "cuda_graph_memory", "register_decomposition", "register_lowering", "register_pass", "unregister", "shapes", "export",
-    "Dim", "load",
+    "cuda_graph_memory", "register_decomposition", "register_lowering", "register_pass", "unregister", "shapes",
+    "Dim", "export", "load",
 }
 
 

@@ -76,14 +76,36 @@ def test_linear_layers(depth, wide, chosen):
 
 
 def test_a_row_does_not_depend_on_how_many_there_are(own):
+    """But for how the compiler contracts multiplications and additions in tiles of fewer rows."""
     module = nn.Sequential(nn.Linear(96, 130), nn.Tanh())
     x = torch.randn(60, 96)
     call, _ = compiled(module, x, own, (0,))
     fixed, _ = compiled(copy.deepcopy(module), x, own, ())
     whole = call(x).clone()
-    assert torch.equal(whole, fixed(x))
+    torch.testing.assert_close(whole, fixed(x), rtol=1e-6, atol=1e-6)
     for rows in range(2, 60):
-        assert torch.equal(call(x[:rows]), whole[:rows])
+        torch.testing.assert_close(call(x[:rows]), whole[:rows], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("between", [
+    lambda x: F.adaptive_avg_pool2d(x, 2), lambda x: x.sort(3)[0],
+    lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+])
+def test_operators_of_pytorch_between_convolutions(between, own):
+    """Our convolutions lay out channels innermost, and so may PyTorch's operator lay out its result."""
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(16, 16, 3, 1, 1), nn.Conv2d(16, 16, 1)
+
+        def forward(self, x):
+            return self.last(between(self.first(x)))
+
+    module = Model()
+    call, _ = compiled(module, torch.randn(2, 16, 6, 8), own, (0, 2, 3))
+    for shape in ((2, 16, 6, 8), (3, 16, 9, 5)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(call(x), module(x).detach(), rtol=1e-5, atol=1e-5)
 
 
 class Attention(nn.Module):
