@@ -403,14 +403,17 @@ SYMBOLIC: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.Sy
 
 def specialised(value: Any) -> Any:
     """`value` with the present number for each `torch.SymInt`, `SymFloat` and `SymBool`, which is assumed from then on,
-    also within tuples, lists, dicts and slices."""
+    also within tuples, lists, dicts and slices. A container without any is `value` itself: who was given it may be
+    about to write to it."""
     kind = type(value)
     if kind in SYMBOLIC:
         return SYMBOLIC[kind](value)
     if kind in (tuple, list, torch.Size):
-        return kind([specialised(v) for v in value])
+        items = [specialised(v) for v in value]
+        return value if all(map(operator.is_, items, value)) else kind(items)
     if kind is dict:
-        return {k: specialised(v) for k, v in value.items()}
+        numbers = {k: specialised(v) for k, v in value.items()}
+        return value if all(numbers[k] is v for k, v in value.items()) else numbers
     return slice(specialised(value.start), specialised(value.stop), specialised(value.step)) if kind is slice else value
 
 

@@ -54,6 +54,26 @@ PROGRAMS = {
 }
 
 
+def test_containers_are_written_where_sizes_are_symbols():
+    def fn(x, y):
+        pair, sizes = [x, y], {}
+        for i in range(2):
+            pair[i] = pair[i] * 2
+            sizes[i] = pair[i].shape[0]
+        pair[0:1] = [pair[0] + 1]
+        del pair[1:1]
+        pair.insert(0, x)
+        pair.sort(key=lambda t: t.shape[0])
+        return pair, sizes
+
+    c = framesmith.compile(fn, dynamic=True)
+    for n in (3, 5):
+        x, y = torch.randn(n, 2), torch.randn(n, 2)
+        got, want = c(x, y), fn(x, y)
+        alike(got[0], want[0])
+        assert got[1] == want[1]
+
+
 @pytest.mark.parametrize("fn", [
     lambda x: x * (torch.arange(3) + x.shape[0])[-1].item(),
     lambda x: torch.arange(2 * len(x) + 0 * torch.arange(3)[1]),
