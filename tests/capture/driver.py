@@ -6,46 +6,24 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
-from torch.fx import Graph, Node
 
 from framesmith import _C
+from framesmith.capture.dynamic_sizes import DynamicSizes
 from framesmith.capture.entry import Captured, convert_frame
 from framesmith.capture.guards import compile_guards
 from framesmith.capture.origins import is_continuation
-
-
-def evaluate(graph: Graph, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Run a captured graph with eager's kernels."""
-    env: dict[Node, Any] = {}
-    feed = iter(inputs)
-    out: Any = ()
-
-    def val(a: Any) -> Any:
-        if isinstance(a, Node):
-            return env[a]
-        if isinstance(a, (list, tuple)):
-            return type(a)(val(x) for x in a)
-        return a
-
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            env[node] = next(feed)
-        elif node.op == "call_function":
-            env[node] = node.target(*val(node.args), **{k: val(v) for k, v in node.kwargs.items()})
-        elif node.op == "output":
-            out = val(node.args[0])
-    return tuple(out)
+from framesmith.graph.interpreter import run
 
 
 class Compiled:
     """A function that runs by its captures under the hook: one capture a frame (no cache), continuations captured
-    too."""
+    too. `symbols`: the sizes of inputs are symbols."""
 
-    def __init__(self, fn: Any, config: Any = None) -> None:
+    def __init__(self, fn: Any, config: Any = None, symbols: bool = False) -> None:
         self.code = getattr(fn, "__func__", fn).__code__
         self.callback = self.capture  # entries belong to the callback by its identity
         self.call = _C.CompiledFunction(fn, self.callback)
-        self.config = config
+        self.config, self.symbols = config, symbols
         self.captures: list[Captured] = []
         self.entries: list[Any] = []
 
@@ -56,8 +34,9 @@ class Compiled:
         if code is not self.code and not is_continuation(code):
             return _C.SKIP
         _C.reset(code)
-        cap = convert_frame(code, f_locals, fn.__globals__, fn.__closure__, self.config, lambda g,
-                            ex: lambda ins: evaluate(g, ins))
+        cap = convert_frame(code, f_locals, fn.__globals__, fn.__closure__, self.config,
+                            lambda g, ex: lambda ins: tuple(run(g, ins)),
+                            sizes=DynamicSizes(every=True) if self.symbols else None)
         self.captures.append(cap)
         entry = _C.Entry(compile_guards(cap.guards, cap.input_sources, fn.__globals__), code, cap.residual_code,
                          self.callback)

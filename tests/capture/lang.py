@@ -17,14 +17,16 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), type(Not
 
 
 def check(fn: Callable[..., Any], make: Callable[[], Any] | None = None, x: torch.Tensor = X) -> None:
-    """Run `fn` plainly and captured, each on its own state; results and states must be equal."""
-    mine, theirs = (x,), (x,)
-    if make is not None:
-        mine, theirs = (x, make()), (x, make())  # type: ignore[assignment]
-    want = fn(*mine)
-    got = Compiled(fn, Config(fullgraph=True))(*theirs)
-    assert alike(got, want, {}), difference(got, want)
-    assert alike(theirs, mine, {}), "left behind: " + difference(theirs, mine)
+    """Run `fn` plainly and captured, with sizes as numbers and as symbols, each on its own state; results and states
+    must be equal."""
+    for symbols in (False, True):
+        mine, theirs = (x,), (x,)
+        if make is not None:
+            mine, theirs = (x, make()), (x, make())  # type: ignore[assignment]
+        want = fn(*mine)
+        got = Compiled(fn, Config(fullgraph=True), symbols)(*theirs)
+        assert alike(got, want, {}), difference(got, want)
+        assert alike(theirs, mine, {}), "left behind: " + difference(theirs, mine)
 
 
 def difference(a: Any, b: Any) -> str:
