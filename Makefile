@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
 CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
 
-.PHONY: run test test-fast test-gpu sanitize lint docs wheel bench bench-training bench-gpu clean
+.PHONY: run test test-fast test-gpu sanitize lint docs wheel bench bench-training bench-gpu bench-sizes clean
 
 # torch first: whatever asks for plain `torch` afterwards must find it installed.
 $(STAMP): requirements.txt requirements-nodeps.txt
@@ -86,6 +86,12 @@ bench-gpu:
 
 bench-training: $(BUILT)
 	$(BIN)/python -m benchmarks.training --peers --cold --memory
+	$(BIN)/python -m benchmarks.document
+
+bench-sizes: $(BUILT)
+	$(BIN)/python -m benchmarks.dynamic
+	$(BIN)/python -m benchmarks.symbolic
+	$(BIN)/python -m benchmarks.export named --times
 	$(BIN)/python -m benchmarks.document
 
 clean:
