@@ -73,7 +73,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     barred = _barred(joint, inputs, results)
     kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
                         _of_others(inputs, tangents, late, barred)) if recompute else read) | random
-    kept |= _told(nodes, late, kept)
+    kept |= _symbol_holders(nodes, late, kept)
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     lay_out(nodes, set(extras) - random)
@@ -246,7 +246,7 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     return graph
 
 
-def _told(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]) -> set[fx.Node]:
+def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]) -> set[fx.Node]:
     """What else is to be kept so that the backward knows its symbols: tensors with sizes of data, and numbers that are
     read again."""
     binders = {n.meta["binds"]: n for n in nodes if "binds" in n.meta}

@@ -220,7 +220,7 @@ def _laid_out(x: torch.Tensor, spec: Spec) -> torch.Tensor:
     """The tensor with strides in the order of the example's."""
     if spec.stride is None:
         return x
-    order = sorted(range(x.dim()), key=lambda d: (-_rough(spec.stride[d]), d))  # type: ignore[index]
+    order = sorted(range(x.dim()), key=lambda d: (-_hinted_stride(spec.stride[d]), d))  # type: ignore[index]
     stride, step = [0] * x.dim(), 1
     for d in reversed(order):
         stride[d] = step
@@ -231,7 +231,7 @@ def _laid_out(x: torch.Tensor, spec: Spec) -> torch.Tensor:
     return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
 
 
-def _rough(stride: Any) -> int:
+def _hinted_stride(stride: Any) -> int:
     """A stride for sizes that are all 97, to put strides in order."""
     return stride if isinstance(stride, int) else stride.evaluate({s.name: 97 for s in stride.free})
 

@@ -18,7 +18,7 @@ Compiled = Callable[[Any], tuple[Any, ...]]
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-class AssumedInVain(Exception):
+class AssumptionFailed(Exception):
     """A size or number that the graph has computed is not as it was compiled for: plain Python runs instead."""
 
 
@@ -105,7 +105,7 @@ class Stepwise:
                 values[k] = None
             for rel, symbols in checks:
                 if not rel.evaluate({s: values[k] for s, k in symbols}):
-                    raise AssumedInVain(f"{rel} does not hold")
+                    raise AssumptionFailed(f"{rel} does not hold")
 
         return run
 

@@ -5,7 +5,8 @@ import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from framesmith.symbolic.expr import Symbol, eq, le, lt, max_, min_, ne, not_
+from framesmith.symbolic.expr import Symbol, eq, le, lt, ne, not_
+from tests.nets.algebra import OURS, PLAIN
 
 BOUNDS = {"a": (0, 7), "b": (-5, 5), "c": (0, 31), "d": (1, 4), "s": (2, 40)}
 SYMBOLS = {name: Symbol(name, *bounds) for name, bounds in BOUNDS.items()}
@@ -26,16 +27,6 @@ def grow(inner):
 
 trees = st.recursive(leaves, grow, max_leaves=12)
 values = st.fixed_dictionaries({name: st.integers(*bounds) for name, bounds in BOUNDS.items()})
-FUNCTIONS = {
-    "+": lambda x, y: x + y,
-    "-": lambda x, y: x - y,
-    "*": lambda x, y: x * y,
-    "//": lambda x, y: x // y,
-    "%": lambda x, y: x % y,
-    "scaled": lambda x, y, k: (x * k + y) // k + (x * k + y) % k,
-    "joined": lambda x, k, m: x % k + x // k % m * k - x // k * k,
-}
-EXTREMA = {False: {"min": min, "max": max}, True: {"min": min_, "max": max_}}
 
 
 def build(tree, leaf, symbolic):
@@ -43,7 +34,7 @@ def build(tree, leaf, symbolic):
         return leaf[tree] if isinstance(tree, str) else tree
     head, *rest = tree
     args = [build(part, leaf, symbolic) if isinstance(part, (tuple, str)) else part for part in rest]
-    return (FUNCTIONS.get(head) or EXTREMA[symbolic][head])(*args)
+    return (OURS if symbolic else PLAIN)[head](*args)
 
 
 @settings(max_examples=1500, deadline=None)
