@@ -54,6 +54,7 @@ from framesmith.util.errors import (
     NeedsGrad,
     OddTensor,
     SharedMemory,
+    UnfitSizes,
     Unsupported,
     drop_traces,
 )
@@ -303,7 +304,8 @@ class FrameCompiler:
                 captured = self._captured(seen, code, func, f_locals, compile_fn)
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
-        except (UserError, SharedMemory) as error:  # plain Python raises it; or it is so for these arguments alone
+        except (UserError, SharedMemory, UnfitSizes) as error:
+            # plain Python raises it; or it is so for these arguments alone
             drop_traces(error, handled)
             if self.config.fullgraph and isinstance(error, Unsupported):
                 raise
@@ -349,21 +351,28 @@ class FrameCompiler:
         return entry
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
-                  compile_fn: CompileFn) -> Captured:
+                  compile_fn: CompileFn, narrow: bool = False) -> Captured:
+        """`narrow`: sizes of 0 and 1 are assumed where only the range of a mark has them."""
         capture = functools.partial(convert_frame, code, f_locals, func.__globals__, func.__closure__, self.config,
                                     compile_fn)
         varying, sizes = self._varying(seen), self._sizes(seen)
+        if sizes is not None:
+            sizes.narrow = narrow
         try:
             return capture(varying, sizes)
-        except (CompilerMissing, BuildError, ContradictedMark, RecursionError, MemoryError):
+        except (CompilerMissing, BuildError, UnfitSizes, RecursionError, MemoryError):
             raise
         except Exception as problem:
+            if sizes is not None and sizes.small and not sizes.narrow and not raised_by_handler(problem):
+                return self._captured(seen, code, func, f_locals, compile_fn, narrow=True)
+            if isinstance(problem, ContradictedMark):
+                raise
             why = f"{type(problem).__name__}: {problem}".partition("\n")[0]
             if sizes is not None and sizes.made_of_data and not raised_by_handler(problem):
                 log.emit("recompiles", f"{code.co_qualname}: no symbols of data: {why}")
                 seen.data = False
                 try:
-                    return self._captured(seen, code, func, f_locals, compile_fn)
+                    return self._captured(seen, code, func, f_locals, compile_fn, narrow)
                 except DataDependent:  # of the two errors, the first says what was not decided
                     raise problem from None
             resized = sizes is not None and sizes.made

@@ -18,6 +18,7 @@ from framesmith.autograd.layouts import Layout, lay_out
 from framesmith.autograd.saved_values import drawn, kept_values
 from framesmith.autograd.value_numbering import Table, behind, numbered
 from framesmith.fake.outputs import memory_of
+from framesmith.fake.tensor import new_fake
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
@@ -39,8 +40,8 @@ class Parts:
     `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it
     is, in `table`; `layouts`: its strides, where they are not eager's. `drawn`: places among them of random values.
     `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`: those of them whose values
-    matter. `copied`: those that the graph writes, of which the backward needs the value before.
-    """
+    matter. `copied`: those that the graph writes, of which the backward needs the value before. `carried`: the sizes
+    that are handed to the backward by tensors without elements. """
 
     forward: fx.Graph
     backward: fx.Graph
@@ -51,6 +52,7 @@ class Parts:
     needed: tuple[int, ...]
     exact: tuple[int, ...]
     copied: tuple[int, ...]
+    carried: tuple[Any, ...]
     table: Table
 
 
@@ -74,6 +76,9 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
                         _of_others(inputs, tangents, late, barred)) if recompute else read) | random
     kept |= _symbol_holders(nodes, late, kept)
+    carried = _carried(nodes, late, [*kept, *tangents])
+    kept |= set(_carry(graph, carried))
+    nodes = list(graph.nodes)
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     lay_out(nodes, set(extras) - random)
@@ -93,13 +98,15 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     layouts = tuple([n.meta.get("layout") for n in order])
     return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), layouts,
                  tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied),
-                 table)
+                 carried, table)
 
 
 def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
     """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the
     kept values are its inputs, before the tangents."""
-    nodes = list(without_derivatives(joint.graph).nodes)
+    whole = without_derivatives(joint.graph)
+    _carry(whole, parts.carried)
+    nodes = list(whole.nodes)
     found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
     grads = _asked(joint, nodes, wanted)
@@ -264,6 +271,28 @@ def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]
         else:
             found.update(n for n in (node, *node.users) if symbol in map(expr_of, getattr(n.meta["val"], "shape", ())))
     return found
+
+
+def _carried(nodes: list[fx.Node], late: set[fx.Node], given: list[fx.Node]) -> tuple[Any, ...]:
+    """The sizes of inputs that the backward reads, and that are sizes of nothing that it is given."""
+    sizes = {expr_of(n): n for node in nodes if node.op == "placeholder"
+             for n in getattr(node.meta["val"], "shape", ()) if type(n) is not int}
+    own = [n for n in nodes if n in late]
+    read = symbols_of([*own, *given]).union(*map(argument_symbols, own))
+    known = {expr_of(n) for node in given for n in getattr(node.meta["val"], "shape", ())}
+    return tuple([n for e, n in sizes.items() if e in read - known])
+
+
+def _carry(graph: fx.Graph, sizes: Iterable[Any]) -> list[fx.Node]:
+    """Add a tensor of that size, and without elements, for each of some sizes."""
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    made = []
+    for size in sizes:
+        with graph.inserting_before(first):
+            made.append(graph.call_function(aten.empty.memory_format))
+        made[-1].args, made[-1].kwargs = ([size, 0],), {"device": torch.device("cpu")}
+        made[-1].meta["val"] = new_fake((size, 0), (1, 1), torch.float32)
+    return made
 
 
 def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node]) -> list[fx.Node]:

@@ -18,7 +18,16 @@ import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder, dispatch_restored
-from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
+from framesmith.util.errors import (
+    DataDependent,
+    FirstCall,
+    FrameSeen,
+    FramesmithError,
+    NeedsGrad,
+    SharedMemory,
+    TooLong,
+    Unsupported,
+)
 from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
 from framesmith.util.stack import Place, user_frame
 
@@ -178,6 +187,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except Unsupported as e:
             where = user_place(tracer) or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
+            if isinstance(e, DataDependent):
+                tracer.refuse_unmarked(e)
             if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 raise
             if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
@@ -202,7 +213,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             step, depth = new
         finally:
             if sizes is not None:
-                sizes.made_of_data |= bool(tracer.shapes.data)
+                sizes.made_of_data |= len(tracer.shapes.data) > len(tracer.shapes.given)
             undo(tracer.settings)
             tracer.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
