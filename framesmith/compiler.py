@@ -135,7 +135,7 @@ class CodeState:
     for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
     the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
     dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary;
-    `data`: it could for symbols of data.
+    `data`: it could for symbols of data; `numbers`: for those of integers.
     `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that
     ended in a break, since the last with one.
     """
@@ -152,6 +152,7 @@ class CodeState:
     sizes: dict[str, frozenset[int]] = field(default_factory=dict)
     static: bool = False
     data: bool = True
+    numbers: bool = True
     idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
 
@@ -375,6 +376,10 @@ class FrameCompiler:
                     return self._captured(seen, code, func, f_locals, compile_fn, narrow)
                 except DataDependent:  # of the two errors, the first says what was not decided
                     raise problem from None
+            if sizes is not None and sizes.made_of_numbers and not raised_by_handler(problem):
+                log.emit("recompiles", f"{code.co_qualname}: no symbols of integers: {why}")
+                seen.numbers = False
+                return self._captured(seen, code, func, f_locals, compile_fn, narrow)
             resized = sizes is not None and sizes.made
             breaks = isinstance(problem, Unsupported) and self.config.fullgraph and varying is not None
             if not (resized or breaks) or raised_by_handler(problem):
@@ -394,12 +399,15 @@ class FrameCompiler:
         if self.config.backend not in NATIVE:
             return None
         inputs = self.config.dynamic is not False and not seen.static
-        return DynamicSizes(self.config.dynamic is True, seen.sizes, inputs, self.config.data_symbols and seen.data)
+        numbers = frozenset([miss.guard[0] for miss in seen.misses.values() if miss.kind is int])
+        return DynamicSizes(self.config.dynamic is True, seen.sizes, inputs, self.config.data_symbols and seen.data,
+                            numbers=numbers if inputs and seen.numbers else None)
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""
         found = frozenset([guard[0] for guard, times in seen.times.items()
-                           if seen.misses[guard].measure or guard[1] in ("equals", "callable") and times >= VARYING])
+                           if seen.misses[guard].kind is float
+                           or guard[1] in ("equals", "callable") and times >= VARYING])
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
     def _is_idle(self, seen: CodeState, code: CodeType, captured: Captured) -> bool:

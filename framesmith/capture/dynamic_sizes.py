@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake import FakeTensor
+from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le, or_
@@ -17,14 +18,19 @@ from framesmith.symbolic.node import SYMBOLIC, expr_of, symint
 from framesmith.util.errors import ContradictedMark, DataDependent
 from framesmith.util.marks import Mark, marked_dimensions
 
+from . import trackers as t
 from .sources import Guard, Source
 
+_ARITHMETIC = frozenset({operator.add, operator.iadd, operator.sub, operator.isub, operator.mul, operator.imul,
+                         operator.floordiv, operator.ifloordiv, operator.mod, operator.imod, operator.neg,
+                         operator.pos})
 _SYMBOL = re.compile(r"\b[sgu]\d+\b")
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-Place = tuple[Source, str, int]
-"""Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension."""
+Place = tuple[Source, str, int | None]
+"""Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension; an integer's source,
+"value"."""
 
 
 @dataclass(slots=True)
@@ -33,7 +39,9 @@ class DynamicSizes:
     source of the tensor as text; `every`: all sizes of inputs that are no parameters. `inputs`: False: none of these.
     `data`: sizes and integers that the graph computes of data may be symbols, too. `made`: a symbol of a size of an
     input was made; `made_of_data`: one of data; `strict`: those of inputs that are marked to vary, in words. `small`:
-    one was made that is 0 or 1 in this call; `narrow`: such sizes are assumed, if they may be."""
+    one was made that is 0 or 1 in this call; `narrow`: such sizes are assumed, if they may be. `numbers`: sources of
+    integers that have had another value: they are symbols where they are sizes (None: none are); `made_of_numbers`: one
+    was made."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -44,6 +52,8 @@ class DynamicSizes:
     strict: list[str] = field(default_factory=list)
     small: bool = False
     narrow: bool = False
+    numbers: frozenset[str] | None = None
+    made_of_numbers: bool = False
 
     def dims(self, source: Source, x: torch.Tensor) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
@@ -65,10 +75,14 @@ class DynamicSizes:
 class Sizes:
     """The part of the session that makes symbols of sizes."""
 
+    recorder: Recorder
+
     def __init__(self) -> None:
         self.dynamic: DynamicSizes | None = None
         self.shapes = ShapeEnv()
         self._strides: list[Guard] = []
+        self.carriers: dict[Source, tuple[t.SymbolicNumber, FakeTensor]] = {}
+        """Integers that are sizes, and the inputs of the graph without elements that have these sizes."""
         self._marked: dict[Expr, str] = {}
         """Symbols of sizes that are marked to vary, in words."""
 
@@ -107,6 +121,33 @@ class Sizes:
         if rules:
             self._strides.append(Guard(None, "shape", (and_(*rules), symbols)))
         return _fixed(shape), _fixed(strides)
+
+    def is_early(self, source: Source) -> bool:
+        """Return whether a number was seen to have another value, but may be assumed."""
+        return self.dynamic is not None and self.dynamic.numbers is not None and str(source) in self.dynamic.numbers
+
+    def may_be_size(self, x: t.Tracker) -> bool:
+        """Return whether an integer that varies, or one computed of such, may be an expression of symbols. 0, 1 and
+        what is negative are assumed."""
+        if type(x) is not t.SymbolicNumber:
+            return type(x) is t.Const and type(x.value) is int
+        if type(x.example) is not int or not x.varies or self.dynamic is None or self.dynamic.numbers is None:
+            return False
+        return x.example > 1 if x.source is not None else x.fn in _ARITHMETIC and all(map(self.may_be_size, x.parts))
+
+    def integer(self, x: t.Tracker) -> Any:
+        """An integer that `may_be_size` as a `torch.SymInt`, or an int."""
+        if type(x) is not t.SymbolicNumber or x.settled:
+            return x.value  # type: ignore[attr-defined]
+        if x.source is None:
+            return x.fn(*map(self.integer, x.parts))  # type: ignore[misc]
+        found = self.carriers.get(x.source)
+        if found is None:
+            assert self.dynamic is not None
+            self.dynamic.made = self.dynamic.made_of_numbers = True
+            size = symint(self.shapes.new_symbol(x.example, (x.source, "value", None)), self.shapes)
+            found = self.carriers[x.source] = x, self.recorder.carrier(size)
+        return found[1].shape[0]
 
     def size_guards(self) -> list[Guard]:
         """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked. Raises
@@ -194,5 +235,7 @@ def _read(rebuilder: Any, name: str) -> str:
         holder, dim = place
         text = rebuilder.value(rebuilder.tracer.made(holder))
         return f"{text}.shape[{dim}]" if dim >= 0 else f"{text}.item()"
-    source, _, dim = place
+    source, what, dim = place
+    if what == "value":
+        return f"({rebuilder.source(source)})"
     return f"{rebuilder.input(next(x for x in rebuilder.tracer.inputs if x.source == source))}.shape[{dim}]"
