@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         explain,
         reset,
         shapes,
+        warm_up,
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
     from framesmith.export import Dim, load
@@ -36,13 +37,13 @@ __all__ = [
     "graph_break", "is_compiling", "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static",
     "mark_unbacked",
     "register_backend", "register_decomposition", "register_lowering", "register_pass", "reset", "shapes", "testing",
-    "unregister",
+    "unregister", "warm_up",
 ]
 
 _HOME = {
     "framesmith.api": (
         "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "reset",
-        "shapes",
+        "shapes", "warm_up",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
     "framesmith.export": ("Dim", "load"),

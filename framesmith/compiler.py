@@ -174,6 +174,11 @@ class FrameCompiler:
         self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
 
+    @property
+    def compiles(self) -> int:
+        """How often this callback has compiled a frame."""
+        return sum(seen.captures for seen in self._seen.values())
+
     def admit(self, wrapper: Any) -> None:
         """Serve one more compiled function, with a budget of variants of its own."""
         self._wrappers.add(wrapper)
