@@ -165,6 +165,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     def varies(self, source: Source) -> bool:
         """Return whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction
         made it."""
+        if self.is_early(source):
+            return True
         if self.varying is None:
             return False
         if type(source) is Local and (source.name.startswith(STACK) or varying_local(self.frames[0].code, source.name)):
@@ -172,7 +174,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return bool(self.varying) and str(source) in self.varying
 
     def size_or_real(self, x: t.Tracker) -> Any:
-        """An element of a sequence for a function that is run for real; of data as a symbol, if it may be one."""
+        """What a function that is run for real is given; an integer of data, or one that varies, as a symbol, if it may
+        be one."""
+        if type(x) is t.SymbolicNumber and self.may_be_size(x):
+            return self.integer(x)
         return data.size(self, x) if type(x) is t.Data and data.is_size(self, x) else x.real(self)
 
     def by_range(self, x: t.Data) -> bool | None:

@@ -17,6 +17,7 @@ from framesmith.fake.layout import (
     infer_size,
     is_channels_last,
     is_of_data,
+    may_be_small,
     must_match,
     preserved_strides,
     same_shape,
@@ -157,8 +158,10 @@ def _clamped(value: Any, size: Any, missing: Any) -> Any:
         return missing
     if type(value) is int and value >= 2**62:
         return size
-    if is_of_data(value) or is_of_data(size):
-        if not generally(value >= 0) if type(value) is int else not expected(value >= 0):
+    if is_of_data(value) or may_be_small(size):
+        if type(value) is int and value < 0:
+            return torch.sym_max(value + size, 0)
+        if type(value) is not int and not expected(value >= 0):
             value = torch.sym_max(value + size, 0)
         return value if surely_le(value, size) else torch.sym_min(value, size)
     if value < 0:
@@ -176,8 +179,8 @@ def slice_(x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step
     size = shape[at]
     first = _clamped(start, size, 0)
     last = _clamped(end, size, size)
-    if is_of_data(last) or is_of_data(first):
-        last = last if surely_le(first, last) else torch.sym_max(last, first)
+    if is_of_data(last) or is_of_data(first) or may_be_small(size):
+        last = last if last is size or surely_le(first, last) else torch.sym_max(last, first)
     elif last is not size and last < first:
         last = first
     count = last - first if step == 1 else (last - first + step - 1) // step

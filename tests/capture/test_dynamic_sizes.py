@@ -462,7 +462,7 @@ def test_a_backward_that_cannot_be_compiled_runs_by_operators(monkeypatch):
     def broken(*args, **kwargs):
         raise IndexError("seeded")
 
-    monkeypatch.setitem(registry.DECOMPOSITIONS, torch.ops.aten.native_layer_norm_backward.default, broken)
+    monkeypatch.setitem(registry.rules, torch.ops.aten.native_layer_norm_backward.default, broken)
     x, w = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
     c = framesmith.compile(lambda x: F.layer_norm(x, (4,)) * w, dynamic=True)
     with pytest.warns(UserWarning, match="a backward runs operator by operator.*seeded"):
