@@ -14,21 +14,15 @@ from framesmith.util.errors import Unsupported
 
 from . import trackers as t
 from .registry import OPAQUE
+from .session import Session
 from .sources import MISSING
 from .values import BY_EQUALITY
 
 NOT_IMPLEMENTED = object()
 
 
-class Attempts:
+class Attempts(Session):
     """The part of the session that asks one operand."""
-
-    folded: Callable[..., Any]
-    made: Callable[..., t.Tracker]
-    methods: Callable[..., Any]
-    lookup: Callable[..., Any]
-    class_function: Callable[..., t.Tracker]
-    compare: Callable[..., t.Tracker]
 
     def attempt(self, obj: t.Tracker, name: str, args: list[t.Tracker]) -> Any:
         """A special method's result, or NOT_IMPLEMENTED."""

@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.node import specialised
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import trackers as t
 from .binding import bind
-from .break_points import Stop, choose_stop
+from .break_points import choose_stop
 from .bytecode import decoded
 from .class_making import builtin_part
 from .frame import Frame
 from .overrides import is_overridable
 from .policy import pure_method, refused_function, runs_whole
 from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, OPAQUE, PLAIN, named
+from .session import Session
 from .settings import read_setting, reads_setting
 from .sources import MISSING
 from .values import CONSTANT_TYPES, ONE_OF_A_KIND
@@ -40,27 +40,8 @@ MAX_DEPTH = 150
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
 
 
-class Calls:
+class Calls(Session):
     """The part of the session that calls things."""
-
-    frames: list[Frame]
-    shapes: ShapeEnv
-    steps: int
-    cleaning: list[tuple[t.Generator, Stop | None]]
-    made: Callable[..., t.Tracker]
-    wrap: Callable[..., t.Tracker]
-    lookup: Callable[..., Any]
-    class_function: Callable[..., t.Tracker]
-    class_value: Callable[..., t.Tracker]
-    call_property: Callable[..., t.Tracker]
-    torch_function: Callable[..., t.Tracker]
-    accessor: Callable[..., t.Tracker]
-    asks: Callable[..., bool]
-    remember: Callable[..., t.Tracker]
-    methods: Callable[..., Any]
-    seen: dict[int, t.Tracker]
-    overlay: dict[type, dict[str, Any]]
-    raise_: Callable[..., Any]
 
     # --- errors and folding -------------------------------------------------------------------------------------------
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:

@@ -48,26 +48,6 @@ class ClassInfo:
 class Namespaces(Spaces):
     """The part of the session that reads classes, modules and globals."""
 
-    guard: Callable[..., None]
-    wrap: Callable[..., t.Tracker]
-    made: Callable[..., t.Tracker]
-    static: Callable[..., t.Tracker]
-    wrap_static: Callable[..., t.Tracker]
-    raise_: Callable[..., t.Tracker]
-    no_attribute: Callable[..., t.Tracker]
-    call_special: Callable[..., t.Tracker]
-    put_class_attr: Callable[..., None]
-    own_raw: Callable[..., Any]
-    fold: Callable[..., t.Tracker]
-    folded: Callable[..., Any]
-    stand_in: Callable[..., Any]
-    seen: dict[int, t.Tracker]
-    mutated: dict[int, t.Tracker]
-    root_globals: dict[str, Any]
-    touch: Callable[..., None]
-    registrations: Any = None
-    """The guard on what is registered with abstract classes, once something depended on it."""
-
     def __init__(self) -> None:
         super().__init__()
         self.namespaces: dict[int, tuple[Any, dict[str, Any]]] = {}

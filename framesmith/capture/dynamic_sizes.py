@@ -17,6 +17,7 @@ from framesmith.symbolic.node import SYMBOLIC, expr_of, symint
 from framesmith.util.errors import ContradictedMark
 from framesmith.util.marks import Mark, marked_dimensions
 
+from .session import Session
 from .sources import Guard, Source
 
 _SYMBOL = re.compile(r"\b[su]\d+\b")
@@ -57,7 +58,7 @@ class DynamicSizes:
         return {d: mark for d, mark in (seen | marked).items() if d not in fixed and x.shape[d] > 1}
 
 
-class Sizes:
+class Sizes(Session):
     """The part of the session that makes symbols of sizes."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from .dynamic_sizes import DynamicSizes, contradicted
 from .frame import Frame
 from .lifetimes import watch
 from .modes import restore_devices
-from .outputs import call_in_mode, settle
+from .outputs import graph_caller, settle
 from .overrides import as_class, has_function
 from .residual import Residual, argument_names
 from .run_time_indices import CopySeen
@@ -273,7 +273,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
         if numbers:
             residual.take(numbers)
         call = under(dtype, compile_fn, graph, examples) if compile_fn is not None else None
-    residual.called = call_in_mode(tracer.state.inference_mode, outputs)
+    residual.called = graph_caller(tracer.state.inference_mode, outputs)
     if dtype is not tracer.state.default_dtype:
         residual.called = Under(dtype, residual.called)
     code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 from .sources import Pinned
 from .tracing import traced
 from .values import CONSTANT_TYPES
@@ -23,14 +23,8 @@ _CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
 """What a builtin exception holds beside `args`."""
 
 
-class Errors:
+class Errors(Session):
     """The part of the session that raises."""
-
-    handled: list[t.Tracker]
-    made: Callable[..., t.Tracker]
-    unkey: Callable[..., t.Tracker]
-    guard: Callable[..., None]
-    frames: list[Any]
 
     def raise_(self, error: BaseException) -> Any:
         """The captured program raises `error`."""

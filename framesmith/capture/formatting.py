@@ -12,6 +12,7 @@ from typing import Any
 from framesmith.symbolic.node import specialised
 
 from . import trackers as t
+from .session import Session
 from .sources import MISSING
 
 
@@ -97,12 +98,8 @@ def bare(v: t.Object) -> Any:
     return type(v.cls.__name__, (type(part),), {})(part)
 
 
-class Showing:
+class Showing(Session):
     """The part of the session that makes text."""
-
-    unkey: Callable[..., t.Tracker]
-    showing: list[t.Tracker]
-    """The containers whose text is being made, outermost first."""
 
     def shown(self, v: t.Tracker) -> Any:
         """A real object with the text of `v`."""

@@ -10,18 +10,12 @@ from framesmith._C import stored_hashes
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 
 
-class Hashing:
+class Hashing(Session):
     """The part of the session that hashes."""
 
-    lookup: Callable[..., Any]
-    call_special: Callable[..., t.Tracker]
-    folded: Callable[..., Any]
-    raise_: Callable[..., Any]
-    unkey: Callable[..., t.Tracker]
-    made: Callable[..., t.Tracker]
-    mutated: dict[int, t.Tracker]
     changes = 0
     """How many changes of anything were seen."""
 

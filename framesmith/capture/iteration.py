@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import MethodDescriptorType, TracebackType, WrapperDescriptorType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 from .sources import MISSING
 from .tracing import trace
 
@@ -33,21 +34,8 @@ class _Hint:
         return self.hint
 
 
-class Iteration:
+class Iteration(Session):
     """The part of the session that advances iterators."""
-
-    raise_: Callable[..., Any]
-    fail: Callable[..., Any]
-    folded: Callable[..., Any]
-    made: Callable[..., t.Tracker]
-    made_error: Callable[..., t.Error]
-    lookup: Callable[..., Any]
-    asks: Callable[..., bool]
-    chain: Callable[..., None]
-    has_attr: Callable[..., bool]
-    call_special: Callable[..., t.Tracker]
-    handled: list[t.Tracker]
-    frames: list[Any]
 
     def iterator_method(self, it: t.Tracker, name: str, args: list[t.Tracker]) -> t.Tracker:
         """`__next__` and `__iter__` of an iterator."""

@@ -40,18 +40,6 @@ _NUMERIC = (t.Tensor, t.Sym, t.Array)
 class Operations(Attempts):
     """The part of the session that applies operators."""
 
-    torch_function: Callable[..., t.Tracker]
-    asks: Callable[..., bool]
-    fold: Callable[..., t.Tracker]
-    folded: Callable[..., Any]
-    raise_: Callable[..., Any]
-    made: Callable[..., t.Tracker]
-    methods: Callable[..., Any]
-    lookup: Callable[..., Any]
-    call_special: Callable[..., t.Tracker]
-    is_iterable: Callable[..., bool]
-    class_function: Callable[..., t.Tracker]
-
     def binary(self, name: str, a: t.Tracker, b: t.Tracker, symbol: str | None = None) -> t.Tracker:
         """`a <name> b`; `symbol` is the operator as errors show it."""
         fn = OPERATORS[name]

@@ -13,23 +13,15 @@ from framesmith.util.errors import Unsupported
 from . import data
 from . import trackers as t
 from .formatting import bare, scalar_part
+from .session import Session
 from .sources import MISSING
 from .symbolic_arithmetic import is_symbolic, written
 
 _CONVERSIONS = {1: "__str__", 2: "__repr__", 3: "__repr__"}
 
 
-class Texts:
+class Texts(Session):
     """The part of the session that turns values to text."""
-
-    fold: Callable[..., t.Tracker]
-    raise_: Callable[..., Any]
-    lookup: Callable[..., Any]
-    class_function: Callable[..., t.Tracker]
-    unkey: Callable[..., t.Tracker]
-    shown: Callable[..., Any]
-    shown_container: Callable[..., Any]
-    guard: Callable[..., None]
 
     def format_value(self, v: t.Tracker, conversion: int, spec: str) -> t.Tracker:
         """One field of an f-string: converted (by !s, !r, !a), then formatted."""

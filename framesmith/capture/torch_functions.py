@@ -7,7 +7,7 @@ called for real on fakes whose classes, for that call, are related as the progra
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodWrapperType
 from typing import Any, cast
@@ -15,7 +15,6 @@ from typing import Any, cast
 import torch
 
 from framesmith.fake import FakeTensor
-from framesmith.symbolic.env import ShapeEnv
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import data
@@ -32,6 +31,7 @@ from .overrides import (
     tensors_among,
 )
 from .run_time_indices import OBSERVERS, selected
+from .session import Session
 from .symbolic_arithmetic import given, taken
 from .thread_state import read_state
 from .trackers import Args, Kwargs
@@ -40,26 +40,8 @@ from .trackers.tensors import get_item, set_item
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
 
 
-class TorchFunctions:
+class TorchFunctions(Session):
     """The part of the session that calls torch functions."""
-
-    recorder: Any
-    shapes: ShapeEnv
-    modes: Any
-    dtypes: Any
-    seeds: Any
-    transformed: bool
-    mark: Callable[..., Any]
-    follow: Callable[..., None]
-    refuse_out: Callable[..., None]
-    user_stack: Callable[..., Any]
-    seen_as_copy: Callable[..., None]
-    guard_owners: Callable[..., list[Any]]
-    raise_: Callable[..., Any]
-    made: Callable[..., t.Tracker]
-    tuple: Callable[..., t.Tracker]
-    inline: Callable[..., t.Tracker]
-    class_attr: Callable[..., t.Tracker]
 
     def __init__(self) -> None:
         self.state = read_state()

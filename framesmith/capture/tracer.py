@@ -108,6 +108,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Generators with handlers that the frame made, and where capture could have stopped before."""
         self.settings: dict[Any, Written] = {}
         """Settings of the process that the program has changed, by what reads them."""
+        self.readings: dict[tuple[Any, tuple[Any, ...]], Any] = {}
+        """Settings of the process that were read and are guarded, by function and arguments."""
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []

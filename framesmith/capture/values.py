@@ -33,6 +33,7 @@ from .class_making import getattr_static
 from .contents import entries_of, plain_names, plain_part
 from .iterator_lookahead import FORESEEN, foreseen
 from .registry import OUTSIDE
+from .session import Session
 from .sources import Applied, Attr, Cell, DictAttr, Item, Local, Pinned, Source
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
@@ -75,17 +76,8 @@ STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types
                     torch._ops.OpOverload, torch._ops.OpOverloadPacket, functools._lru_cache_wrapper)
 
 
-class Values:
+class Values(Session):
     """The part of the session that makes trackers."""
-
-    seen: dict[int, t.Tracker]
-    keep: list[Any]
-    guard: Callable[..., None]
-    input: Callable[..., t.Tracker]
-    made_error: Callable[..., t.Error]
-    made_classes: set[type]
-    mentions_made: Callable[..., bool]
-    folded: Callable[..., Any]
 
     # --- from outside -------------------------------------------------------------------------------------------------
     def wrap(self, value: Any, source: Source | None) -> t.Tracker:

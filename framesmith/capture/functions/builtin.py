@@ -14,7 +14,8 @@ from .. import data
 from .. import trackers as t
 from ..identity import same_object
 from ..registry import calls
-from ..sources import MISSING, Pinned
+from ..settings import read_setting
+from ..sources import MISSING
 from ..trackers import Args, Kwargs
 
 
@@ -92,20 +93,7 @@ def _id(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(threading.get_ident)
 def _thread(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    tracer.guard(Pinned(threading), "callable", _SameThread(threading.get_ident()))
-    return t.Const(threading.get_ident())
-
-
-class _SameThread:
-    """The call is one of this thread's."""
-
-    __slots__ = ("ident",)
-
-    def __init__(self, ident: int) -> None:
-        self.ident = ident
-
-    def __call__(self, module: Any) -> bool:
-        return threading.get_ident() == self.ident
+    return read_setting(tracer, threading.get_ident, args, kwargs)
 
 
 @calls(super)

@@ -12,6 +12,7 @@ import reprlib
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from framesmith.util.errors import FirstCall, Unsupported
@@ -59,15 +60,13 @@ OPAQUE[(operator.methodcaller, "__call__")] = _methodcaller
 
 
 # --- functools.lru_cache ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
 class SameResult:
     """A cached function still gives the same object for these arguments."""
 
-    __slots__ = ("args", "kwargs", "result")
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.result = result
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
 
     def __call__(self, fn: Callable[..., Any]) -> bool:
         return fn(*self.args, **self.kwargs) is self.result
@@ -172,14 +171,12 @@ def _choice(dispatch: Any, kind: type) -> Any:
     return chosen
 
 
+@dataclass(frozen=True, slots=True)
 class SameChoice:
     """The function that a generic function chooses for a class."""
 
-    __slots__ = ("chosen", "kind")
-
-    def __init__(self, kind: type, chosen: Any) -> None:
-        self.kind = kind
-        self.chosen = chosen
+    kind: type
+    chosen: Any
 
     def __call__(self, dispatch: Any) -> bool:
         return _choice(dispatch, self.kind) is self.chosen

@@ -16,7 +16,6 @@ import types
 import typing
 from typing import Any
 
-import torch
 from torch import nn
 
 from framesmith._C import instance_dict
@@ -374,21 +373,9 @@ def deep_copy(tracer: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracke
         memo[id(x)] = copied_deque
         copied_deque.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
         return copied_deque
-    if isinstance(x, t.Tensor):
-        tensor = memo[id(x)] = _deep_tensor(tracer, x)
-        return tensor
     if isinstance(x, t.Object) and not isinstance(x, t.Module):
         return _deep_object(tracer, x, memo)
     raise Unsupported(f"deepcopy of {x.describe()}")
-
-
-def _deep_tensor(tracer: Any, x: t.Tensor) -> t.Tracker:
-    """Of a plain tensor that has its storage for itself."""
-    fake = x.fake
-    whole = x.value is None or x.value.untyped_storage().nbytes() == fake.numel() * fake.element_size()
-    if x.pyclass is not torch.Tensor or tracer.wants_grad(fake) or not whole or not fake.is_contiguous() or x.attrs:
-        raise Unsupported(f"deepcopy of {x.describe()}", hint="use clone()")
-    return tracer.torch_call(torch.clone, [x], {})
 
 
 def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
@@ -443,17 +430,15 @@ def environment(tracer: Any, name: str, default: Any = None) -> t.Tracker:
     return t.Const(default if value is None else value)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _SameVariable:
     """The environment still has this value."""
 
-    __slots__ = ("name", "value")
-
-    def __init__(self, name: str, value: str | None) -> None:
-        self.name = name
-        self.value = value
+    name: str
+    value: str | None
 
     def __call__(self, environ: Any) -> bool:
-        return environ.get(self.name) == self.value
+        return bool(environ.get(self.name) == self.value)
 
 
 @calls(os.environ.get)

@@ -3,6 +3,7 @@ replayed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from framesmith.util.errors import Unsupported
@@ -12,14 +13,12 @@ from .base import Bound, Tracker, TypedHolder, has_member
 from .constants import FALSE, NONE, TRUE, Const, boolean
 
 
+@dataclass(frozen=True, slots=True)
 class _Locked:
     """A lock is as it was."""
 
-    __slots__ = ("held", "read")
-
-    def __init__(self, read: Any, held: bool) -> None:
-        self.read = read
-        self.held = held
+    read: Any
+    held: bool
 
     def __call__(self, lock: Any) -> bool:
         return self.read(lock) is self.held

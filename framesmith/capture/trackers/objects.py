@@ -7,6 +7,7 @@ instance that came from outside are guarded as they happen; writes stay in `attr
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -342,13 +343,11 @@ def _staticmethod(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> 
     return found if found is not None else tracer.class_function(raw.__func__)
 
 
+@dataclass(frozen=True, slots=True)
 class EmptySlot:
     """A slot of the object holds nothing."""
 
-    __slots__ = ("slot",)
-
-    def __init__(self, slot: Any) -> None:
-        self.slot = slot
+    slot: Any
 
     def __call__(self, obj: Any) -> bool:
         try:
