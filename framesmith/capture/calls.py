@@ -226,10 +226,9 @@ class Calls(Session):
         return self.lookup(kind, "__iter__") is not MISSING or self.lookup(kind, "__getitem__") is not MISSING
 
     # --- builtins -----------------------------------------------------------------------------------------------------
-    def apply_row(self, family: type, obj: t.Tracker, name: str, args: list[t.Tracker],
-                  kwargs: dict[str, t.Tracker]) -> t.Tracker:
+    def apply_row(self, obj: t.Tracker, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A method of a builtin type, by its row."""
-        row = self.methods(family, name)
+        row = self.methods(type(obj), name)
         if row is None:
             raise Unsupported(f"method {name!r} of {obj.describe()}")
         try:

@@ -135,7 +135,8 @@ class Rebuilder:
             if row is None:
                 raise Unsupported(f"{x.describe()} lives across the end of captured code")
             self.alive.append(x)
-            name = row(self, x)
+            outside = isinstance(x, t.Holder) and x.value is not None and not isinstance(x, t.Function)
+            name = row(self, x) if not outside or x.source is None else self.temp(self.source(x.source))
             self.names[key] = name
         return name
 
@@ -266,8 +267,6 @@ def _draw(rebuilder: Rebuilder, x: t.Draw) -> str:
 
 
 def _array(rebuilder: Rebuilder, x: t.Array) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     return rebuilder.temp(f"{rebuilder.value(x.tensor)}.numpy(){'[()]' if x.scalar else ''}")
 
 
@@ -279,8 +278,6 @@ def _static(rebuilder: Rebuilder, x: t.Static | t.Function) -> str:
 
 
 def _list(rebuilder: Rebuilder, x: t.List) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     name = rebuilder.bind(x, "[]")
     if x.open(rebuilder.tracer):
         rebuilder.emit(f"{name}.extend([{', '.join(rebuilder.values(x.items))}])")
@@ -288,8 +285,6 @@ def _list(rebuilder: Rebuilder, x: t.List) -> str:
 
 
 def _deque(rebuilder: Rebuilder, x: t.Deque) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     name = rebuilder.bind(x, f"{rebuilder.hold(collections.deque)}((), {x.maxlen})")
     rebuilder.emit(f"{name}.extend([{', '.join(rebuilder.values(x.open(rebuilder.tracer)))}])")
     return name
@@ -299,8 +294,6 @@ _WRITTEN = re.compile(r"\((?:-?\d+|None|True|False)\)")
 
 
 def _tuple(rebuilder: Rebuilder, x: t.Tuple) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     items = rebuilder.values(x.open(rebuilder.tracer))
     text = tuple_text(items)
     if x.cls is tuple:
@@ -326,8 +319,6 @@ def _dict(rebuilder: Rebuilder, x: t.Dict) -> str:
         return rebuilder.temp(f"{rebuilder.hold(dict_of)}({rebuilder.klass(x.of)})")
     if isinstance(x, FunctionDict):
         return rebuilder.temp(f"{rebuilder.value(x.fn)}.__dict__")
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     make = "{}" if x.cls is dict else f"{rebuilder.klass(x.cls)}()"
     if x.factory is not None:
         make = f"{rebuilder.klass(x.cls)}({rebuilder.value(x.factory)})"
@@ -346,8 +337,6 @@ def _view(rebuilder: Rebuilder, x: t.DictView) -> str:
 
 
 def _set(rebuilder: Rebuilder, x: t.Set) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     keys = x.open(rebuilder.tracer)
     if x.loose and len(keys) > 1:
         raise Unsupported("a set made of one from outside, whose history decides the order, lives across the end of "
@@ -366,8 +355,6 @@ def set_changes(rebuilder: Rebuilder, name: str, x: t.Set) -> list[str]:
 
 
 def _slice(rebuilder: Rebuilder, x: t.Slice) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     return rebuilder.temp(f"{rebuilder.hold(slice)}({', '.join(rebuilder.values(x.parts))})")
 
 
@@ -414,14 +401,10 @@ def _cell(rebuilder: Rebuilder, x: t.Cell) -> str:
 def _method(rebuilder: Rebuilder, x: t.Method) -> str:
     if isinstance(x.func, t.Const) and not callable(x.func.value):
         raise Unsupported("a method of what cannot be called")
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     return rebuilder.temp(f"{rebuilder.hold(types.MethodType)}({rebuilder.value(x.func)}, {rebuilder.value(x.obj)})")
 
 
 def _partial(rebuilder: Rebuilder, x: t.Partial) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     args = "".join(f", {a}" for a in rebuilder.values(x.args))
     kwargs = "".join(f", {k}={rebuilder.value(v)}" for k, v in x.kwargs.items())
     made = rebuilder.temp(f"{rebuilder.hold(functools.partial)}({rebuilder.value(x.func)}{args}{kwargs})")
@@ -452,9 +435,7 @@ def _super(rebuilder: Rebuilder, x: t.Super) -> str:
 
 def _object(rebuilder: Rebuilder, x: t.Object) -> str:
     if x.value is not None:
-        if x.source is None:
-            return rebuilder.hold(x.value)
-        return rebuilder.temp(rebuilder.source(x.source))
+        return rebuilder.hold(x.value)
     if x.cls.__module__ in iterators.OURS and x.cls.__name__ in ("Groups", "Group"):
         raise Unsupported("groups of itertools.groupby live across the end of captured code")
     cls = rebuilder.klass(x.cls)
@@ -470,10 +451,6 @@ def _object(rebuilder: Rebuilder, x: t.Object) -> str:
     for k, v in x.attrs.items():
         rebuilder.emit(assignment(rebuilder, x, name, k, rebuilder.value(v)))
     return name
-
-
-def _object_outside(rebuilder: Rebuilder, x: Any) -> str:
-    return rebuilder.hold(x.value) if x.source is None else rebuilder.temp(rebuilder.source(x.source))
 
 
 def _new_text(rebuilder: Rebuilder, x: t.Object, cls: str) -> str:
@@ -514,7 +491,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Fixed: iterators.fixed_iterator,
     t.Lazy: iterators.lazy_iterator, t.Until: iterators.calling_iterator, t.Generator: iterators.generator,
     t.Traceback: errors.traceback, t.FrameEnd: errors.frame_end, t.Error: errors.error,
-    Lock: _object_outside, Opaque: _object_outside, t.Object: _object, t.Module: _object,
+    Lock: _static, Opaque: _static, t.Object: _object, t.Module: _object,
 }
 
 

@@ -86,7 +86,6 @@ class Session:
     store_cell: Callable[..., None]
     torch_function: Callable[..., t.Tracker]
     touch: Callable[..., None]
-    tuple: Callable[..., t.Tracker]
     unkey: Callable[..., t.Tracker]
     user_place: Callable[..., Any]
     user_stack: Callable[..., Any]

@@ -210,8 +210,8 @@ class TorchFunctions(Session):
         classes = {stand: cls for cls, stand in self.fake_classes.items()}
         question = self.questions[-1]
         with question.apart(), torch._C.DisableTorchFunctionSubclass():
-            told = [self.made(func), self.tuple([self.made(classes[k]) for k in types]),
-                    self.tuple([question.tracker(self, a) for a in args])]
+            told = [self.made(func), t.Tuple([self.made(classes[k]) for k in types]),
+                    t.Tuple([question.tracker(self, a) for a in args])]
             if kwargs is not None:
                 told.append(t.Dict({k: question.tracker(self, v) for k, v in kwargs.items()}))
             try:

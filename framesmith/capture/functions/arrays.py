@@ -35,16 +35,12 @@ def as_input(x: Any) -> torch.Tensor | None:
 
 def _outside(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     """An array of the caller's: its memory is an input of the graph."""
-    found = tracer.known(value, source)
-    if found is not None:
-        return found
     with tracer.recorder.off():
         tensor = as_input(value) if source is not None else None
     if tensor is None or source is None:
         raise Unsupported(f"NumPy array {source}", hint="convert it to a tensor before the call")
     tracer.guard(source, "type", type(value))
-    made = t.Array(tracer.input(tensor, Applied(source, as_input, "{}")), value=value, source=source)
-    return tracer.remember(value, made)
+    return t.Array(tracer.input(tensor, Applied(source, as_input, "{}")), value=value, source=source)
 
 
 def array_of(tracer: Any, x: t.Tensor) -> t.Array:

@@ -183,7 +183,7 @@ def _popitem(tracer: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -
     last = given.get("last", t.TRUE).truth(tracer)
     self.popped += last
     k = next(reversed(entries)) if last else next(iter(entries))
-    return tracer.tuple([tracer.unkey(k), entries.pop(k)])
+    return t.Tuple([tracer.unkey(k), entries.pop(k)])
 
 
 @method(t.Dict, "setdefault")

@@ -1,7 +1,7 @@
 """Trackers: the interpreter's representations of values, one file a family."""
 
 from .arrays import Array
-from .base import NULL, Args, Bound, CapturedError, Handled, Kwargs, Lasti, Null, Tracker, by_class
+from .base import NULL, Args, Bound, CapturedError, Handled, Holder, Kwargs, Lasti, Null, Tracker, by_class
 from .checked import CheckedIter, Fixed, Walk, Way
 from .chosen import Chosen
 from .constants import CHANGES, FALSE, NONE, TRUE, Const, boolean

@@ -6,8 +6,8 @@ import collections
 from typing import Any
 
 from ..contents import elements_of
-from ..sources import Attr, Item, Source
-from .base import Tracker, by_class, has_member
+from ..sources import Item, Source
+from .base import Tracker
 from .checked import CheckedIter, Way
 from .sequences import Sequence
 
@@ -16,7 +16,7 @@ class Deque(Sequence):
     """A deque; `maxlen` bounds it.  One from outside is read whole."""
 
     __slots__ = ("maxlen", "version")
-    kind = collections.deque
+    cls = kind = collections.deque
 
     def __init__(self, items: list[Tracker] | None, maxlen: int | None, *, value: Any = None,
                  source: Source | None = None) -> None:
@@ -24,13 +24,6 @@ class Deque(Sequence):
         self.maxlen = maxlen
         self.version = 0
         """How often elements came, went or moved."""
-
-    @classmethod
-    def outside(cls, tracer: Any, value: Any, source: Source | None) -> Deque:
-        """The tracker of a deque that exists."""
-        tracer.guard(source, "type", type(value))
-        tracer.wrap(value.maxlen, None if source is None else Attr(source, "maxlen"))
-        return cls(None, value.maxlen, value=value, source=source)
 
     def open(self, tracer: Any) -> list[Tracker]:
         if self._items is None:
@@ -56,9 +49,6 @@ class Deque(Sequence):
         items = self.items
         while self.maxlen is not None and len(items) > self.maxlen:
             items.pop(0 if left else -1)
-
-    def pytype(self) -> type:
-        return collections.deque
 
     def real(self, tracer: Any) -> Any:
         return collections.deque([x.real(tracer) for x in self.open(tracer)], self.maxlen)
@@ -100,13 +90,7 @@ class Deque(Sequence):
                            lambda i: self.items[i])
 
     def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "maxlen":
-            return tracer.made(self.maxlen)
-        if name == "__class__":
-            return tracer.made(collections.deque)
-        if not has_member(collections.deque, name):
-            return tracer.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
-        return by_class(tracer, self, collections.deque, name)
+        return tracer.made(self.maxlen) if name == "maxlen" else self.builtin_attribute(tracer, name)
 
     def set(self, tracer: Any, name: str, value: Tracker) -> None:
         if name == "maxlen":

@@ -10,7 +10,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING, Source
-from .base import Tracker
+from .base import Tracker, always
 from .constants import NONE, Const, boolean
 from .objects import DELETED, Object
 from .sequences import Tuple
@@ -23,17 +23,12 @@ class FrameEnd(Tracker):
     offset of the instruction that it has come to by now."""
 
     __slots__ = ("globals", "place")
+    cls = FrameType
+    truth = always
 
     def __init__(self, globals_: dict[str, Any], place: Callable[[], tuple[CodeType, int]]) -> None:
-        self.source = None
         self.globals = globals_
         self.place = place
-
-    def pytype(self) -> type:
-        return FrameType
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name == "f_code":
@@ -48,16 +43,14 @@ class Traceback(Tracker):
     `inner` is the rest, NONE at the end."""
 
     __slots__ = ("frame", "inner", "line", "offset")
+    cls = TracebackType
+    truth = always
 
     def __init__(self, frame: FrameEnd, offset: int, line: int, inner: Tracker) -> None:
-        self.source = None
         self.frame = frame
         self.offset = offset
         self.line = line
         self.inner = inner
-
-    def pytype(self) -> type:
-        return TracebackType
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name == "tb_next":
@@ -67,9 +60,6 @@ class Traceback(Tracker):
         if name in ("tb_lineno", "tb_lasti"):
             return Const(self.line if name == "tb_lineno" else self.offset)
         return super().get(tracer, name)
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
 
 class Error(Object):

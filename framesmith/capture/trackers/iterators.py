@@ -11,15 +11,17 @@ from framesmith.util.errors import Unsupported
 
 from ..iterator_lookahead import ahead, component, components, upcoming, walked
 from ..sources import Applied, Item, Source
-from .base import NULL, Bound, CapturedError, Tracker, has_member
+from .base import NULL, CapturedError, Tracker, always
 from .constants import NONE, Const, boolean
-from .sequences import Sequence
+from .sequences import Sequence, Tuple
 
 
 class Walk(Tracker):
     """The base of iterators whose class has no more than CPython's builtin ones."""
 
     __slots__ = ()
+    truth = always
+    get = Tracker.builtin_attribute
 
     def iterate(self, tracer: Any) -> Tracker:
         return self
@@ -27,14 +29,6 @@ class Walk(Tracker):
     def real(self, tracer: Any) -> Any:
         """For a function that is run for real: the values to come, as a list."""
         return [v.real(tracer) for v in self.items_list(tracer)]
-
-    def truth(self, tracer: Any) -> bool:
-        return True
-
-    def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "__class__":
-            return tracer.made(self.pytype())
-        return Bound(self, name) if has_member(self.pytype(), name) else tracer.no_attribute(self, name)
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.iterator_method(self, name, args)
@@ -44,14 +38,11 @@ class Iter(Walk):
     """Over a list of trackers, from `index`; sees later growth of the list, as a list iterator does."""
 
     __slots__ = ("index", "values")
+    cls: type = type(iter([]))
 
     def __init__(self, values: list[Tracker], index: int = 0) -> None:
-        self.source = None
         self.values = values
         self.index = index
-
-    def pytype(self) -> type:
-        return type(iter([]))
 
     def next(self, tracer: Any) -> Tracker | None:
         i = self.index
@@ -118,7 +109,7 @@ class Outside(Iter):
     one reads from it.
     """
 
-    __slots__ = ("over", "real_iter", "seen", "taken")
+    __slots__ = ("over", "real_iter", "seen", "source", "taken")
 
     def __init__(self, value: Any, source: Source | None) -> None:
         super().__init__([])
@@ -206,7 +197,6 @@ class Lazy(Walk):
     def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None,
                  options: tuple[str, ...] = (),
                  made_by: Any = None, keywords: dict[str, Tracker] | None = None) -> None:
-        self.source = None
         self.steps = steps
         self.cls = cls
         self.parts = parts
@@ -214,9 +204,6 @@ class Lazy(Walk):
         self.made_by = made_by
         self.keywords = keywords or {}
         self.stop: Any = None
-
-    def pytype(self) -> type:
-        return self.cls
 
     def next(self, tracer: Any) -> Tracker | None:
         if self.made_by is not None:
@@ -237,14 +224,11 @@ class Until(Walk):
     """iter(fn, sentinel); `fn` is None at the end."""
 
     __slots__ = ("fn", "sentinel")
+    cls = type(iter(int, 1))
 
     def __init__(self, fn: Tracker, sentinel: Tracker) -> None:
-        self.source = None
         self.fn: Tracker | None = fn
         self.sentinel = sentinel
-
-    def pytype(self) -> type:
-        return type(iter(int, 1))
 
     def next(self, tracer: Any) -> Tracker | None:
         if self.fn is None:
@@ -263,9 +247,6 @@ class Until(Walk):
             return None
         return value
 
-    def get(self, tracer: Any, name: str) -> Tracker:
-        return Bound(self, name)
-
 
 def zipped(tracer: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
     """zip"""
@@ -280,7 +261,7 @@ def zipped(tracer: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
             row.append(v)
         if not row:
             return
-        yield tracer.tuple(row)
+        yield Tuple(row)
 
 
 def _check_ends(tracer: Any, its: list[Tracker], n: int) -> None:
@@ -316,7 +297,7 @@ def enumerated(tracer: Any, parts: list[Tracker]) -> Iterator[Tracker]:
         if v is None:
             return
         parts[1] = Const(n + 1)
-        yield tracer.tuple([Const(n), v])
+        yield Tuple([Const(n), v])
 
 
 def filtered(tracer: Any, keep: Callable[[Tracker], bool], it: Tracker) -> Iterator[Tracker]:
@@ -330,9 +311,10 @@ class Generator(Tracker):
     """A generator object: its frame runs to the next yield when asked."""
 
     __slots__ = ("done", "frame", "handled", "result", "running", "started")
+    cls = GeneratorType
+    truth = always
 
     def __init__(self, frame: Any) -> None:
-        self.source = None
         self.frame = frame
         self.started = False
         self.running = False
@@ -340,9 +322,6 @@ class Generator(Tracker):
         self.result: Tracker | None = None
         self.handled: list[Tracker] = []
         """The exceptions that it was handling when it yielded."""
-
-    def pytype(self) -> type:
-        return GeneratorType
 
     def iterate(self, tracer: Any) -> Tracker:
         return self
@@ -375,18 +354,9 @@ class Generator(Tracker):
         frame.stack.pop()
         frame.ip = frame.dec.instrs[frame.ip - 2].target
 
-    def truth(self, tracer: Any) -> bool:
-        return True
-
     def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "__class__":
-            return tracer.made(GeneratorType)
         row = _GENERATOR_ATTRS.get(name)
-        if row is not None:
-            return row(self)
-        if not has_member(GeneratorType, name):
-            return tracer.no_attribute(self, name)
-        return Bound(self, name)
+        return row(self) if row is not None else self.builtin_attribute(tracer, name)
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.generator_method(self, name, args)

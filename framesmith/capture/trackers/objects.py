@@ -25,19 +25,17 @@ from framesmith import _C
 from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING, DictAttr, Slot, Source
-from .base import Bound, CapturedError, Tracker, TypedHolder
+from .base import Bound, CapturedError, Holder, Tracker
 from .dicts import Dict
 from .functions import Method
 from .keys import Hashed
+from .sequences import Tuple
 
 
 class Deleted(Tracker):
     """In `attrs`: the name is gone from the instance dict."""
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        self.source = None
 
 
 DELETED = Deleted()
@@ -49,7 +47,7 @@ def namespace_of(value: Any) -> dict[str, Any]:
     return _C.instance_dict(value) or {}
 
 
-class Object(TypedHolder):
+class Object(Holder):
     """An instance of `cls`.  `value` is the real one, None for an instance made in the frame.
 
     `payload` is the builtin part of an instance of a subclass of dict, list, tuple or set.
@@ -391,7 +389,7 @@ def _getset(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracke
         return tracer.wrap(raw.__get__(self.value), _slot_source(self, raw))
     if name == "args" and issubclass(self.cls, BaseException):
         found = self.attrs.get("args")
-        return found if found is not None else tracer.tuple(self.init_args or [])
+        return found if found is not None else Tuple(self.init_args or [])
     found = self.attrs.get(name)
     if found is not None:
         return found

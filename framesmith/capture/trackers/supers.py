@@ -17,7 +17,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING
-from .base import Bound, Tracker
+from .base import Bound, Tracker, always
 from .functions import Method
 from .objects import DESCRIPTORS, Object
 from .statics import Class
@@ -28,18 +28,15 @@ class Super(Tracker):
     """super(cls, obj): `start` is the class whose mro is looked through; it is `obj` itself if that is a class."""
 
     __slots__ = ("cls", "obj", "start")
+    truth = always
 
     def __init__(self, cls: type, obj: Tracker, start: type) -> None:
-        self.source = None
         self.cls = cls
         self.obj = obj
         self.start = start
 
     def pytype(self) -> type:
         return super
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def get(self, tracer: Any, name: str) -> Tracker:
         mro = self.start.__mro__
