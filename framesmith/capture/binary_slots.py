@@ -49,7 +49,7 @@ class Attempts(Session):
             if obj.payload is None:
                 raise Unsupported(f"{name} of {obj.describe()}")
             return self._answer(obj.payload, name,
-                                args if _is_format(obj.payload, name) else [_payload(a) for a in args])
+                                args if _is_format(obj.payload, name) else [a.plain() for a in args])
         for family, answer in _ANSWERS:
             if isinstance(obj, family):
                 return answer(self, obj, raw, name, args)
@@ -65,15 +65,11 @@ def _is_format(obj: t.Tracker, name: str) -> bool:
     return name == "__mod__" and isinstance(obj, t.Const) and isinstance(obj.value, (str, bytes))
 
 
-def _payload(a: t.Tracker) -> t.Tracker:
-    return a.payload if isinstance(a, t.Object) and a.payload is not None else a
-
-
 def _constant(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker]) -> Any:
     """Of an immutable value. Numbers and text know nothing of the program's own classes but their subclasses."""
     if _is_format(obj, name):
         return tracer.percent(obj, args[0])
-    real = [_payload(a) for a in args]
+    real = [a.plain() for a in args]
     if all(a.constant or isinstance(a, t.Static) for a in real):
         return tracer.made(tracer.folded(raw, (obj.value, *[a.value for a in real])))  # type: ignore[attr-defined]
     takes_an_index = name in ("__mul__", "__rmul__") and any(tracer.lookup(a.pytype(), "__index__") is not MISSING

@@ -107,8 +107,7 @@ class Showing(Session):
 
     def shown_container(self, v: t.Tracker, settled: bool = True) -> Any:
         """A real container of stand-ins (`settled`: of which only the repr matters); others as they are."""
-        if isinstance(v, t.Object) and v.payload is not None:
-            v = v.payload
+        v = v.plain()
         if not isinstance(v, (t.Dict, t.Sequence)):
             return v.real(self)
         if any(v is x for x in self.showing):

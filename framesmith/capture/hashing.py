@@ -35,8 +35,7 @@ class Hashing(Session):
                 self.raise_(TypeError("__hash__ method should return an integer"))
             value = int(number.real(self))
             return (value if value != -1 else -2) if -1 << 63 <= value < 1 << 63 else hash(value)
-        if isinstance(x, t.Object) and x.payload is not None:
-            x = x.payload
+        x = x.plain()
         if isinstance(x, t.Tuple):
             return hash(tuple([t.Number(self.hash_of(v)) for v in x.open(self)]))
         if isinstance(x, t.Set):

@@ -90,7 +90,7 @@ class Texts(Session):
             self.raise_(TypeError(f"{name} {'must return a str' if name == '__format__' else 'returned non-string'}"
                                   f"{', not' if name == '__format__' else ' (type'} {made.pytype().__name__}"
                                   f"{'' if name == '__format__' else ')'}"))
-        return made.payload if isinstance(made, t.Object) and made.payload is not None else made
+        return made.plain()
 
     def not_shown(self, v: t.Tracker) -> None:
         """Outside of what is captured, no text of this container is being made, in which it would be dots."""

@@ -100,8 +100,7 @@ for _name in ("__repr__", "__str__"):
 def _eq(tracer: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
     if self.payload is None:
         return t.TRUE if same_object(tracer, self, other) else t.Const(NotImplemented)
-    other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
-    result = tracer.attempt(self.payload, "__eq__", [other])
+    result = tracer.attempt(self.payload, "__eq__", [other.plain()])
     return t.Const(NotImplemented) if result is NOT_IMPLEMENTED else result
 
 

@@ -105,6 +105,10 @@ class Tracker:
         """The method `name` of the builtin type behind the value, by its row."""
         return tracer.apply_row(self, name, args, kwargs)
 
+    def plain(self) -> Tracker:
+        """The builtin part of an instance of a subclass of a builtin class; itself, for anything else."""
+        return self
+
     def builtin_attribute(self, tracer: Any, name: str) -> Tracker:
         """`x.name` of an instance of a builtin class: what stands in the class, or AttributeError."""
         kind = self.pytype()

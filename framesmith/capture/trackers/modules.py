@@ -73,7 +73,7 @@ class Module(Object):
 
     def set(self, tracer: Any, name: str, value: Tracker) -> None:
         info = tracer.class_info(self.cls)
-        if info.setattr is _setattr and self.plain(tracer, name, value):
+        if info.setattr is _setattr and self.stores(tracer, name, value):
             self.generic_set(tracer, name, value)
             return
         if info.setattr is not None:
@@ -81,7 +81,7 @@ class Module(Object):
             return
         self.generic_set(tracer, name, value)
 
-    def plain(self, tracer: Any, name: str, value: Tracker) -> bool:
+    def stores(self, tracer: Any, name: str, value: Tracker) -> bool:
         """True if nn.Module.__setattr__ would store `value` in the instance dict."""
         if issubclass(value.pytype(), (nn.Parameter, nn.Module)):
             return False

@@ -77,6 +77,9 @@ class Object(Holder):
             return self.payload.value  # type: ignore[attr-defined]
         raise Unsupported(f"{self.describe()} as an argument of a function that cannot be followed")
 
+    def plain(self) -> Tracker:
+        return self if self.payload is None else self.payload
+
     def own_attr(self, tracer: Any, name: str) -> Tracker | None:
         """The entry of the instance dict, or None; guards what it reads."""
         found = self.attrs.get(name)

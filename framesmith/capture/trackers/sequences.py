@@ -22,8 +22,8 @@ class Sequence(Holder):
     __slots__ = ("_items", "added", "seen", "value")
     kind: Any = list
 
-    def __init__(self, items: list[Tracker] | None, *, value: Any = None, source: Source | None = None) -> None:
-        self._items = items
+    def __init__(self, items: Any, *, value: Any = None, source: Source | None = None) -> None:
+        self._items: Any = items
         self.added: list[Tracker] = []
         self.seen: dict[int, Tracker] = {}
         self.value = value
@@ -123,6 +123,9 @@ class List(Sequence):
         items = self.open(tracer)
         tracer.mutates(self)
         return items
+
+    def changed(self, method: str) -> None:
+        """A method has changed the list: its iterators go on."""
 
     def extend(self, tracer: Any, values: list[Tracker]) -> None:
         """Put elements behind the last one: what the list holds need not be known."""
