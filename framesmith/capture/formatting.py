@@ -113,12 +113,13 @@ class Showing(Session):
         if any(v is x for x in self.showing):
             return Text(_CYCLES.get(type(v), "[...]"))
         self.showing.append(v)
+        show = (lambda x: _once(self.shown(x))) if settled else self.shown
         try:
             if isinstance(v, t.Dict):
-                entries = {self.shown(self.unkey(k)): _once(self.shown(x)) if settled else self.shown(x) for k,
-                           x in v.open(self).items()}
+                entries = {show(self.unkey(k)): show(x)
+                           for k, x in v.open(self).items()}
                 return v.like(entries, self.shown(v.factory) if v.factory is not None else None)
-            return _SEQUENCES[type(v)](v, [_once(self.shown(x)) if settled else self.shown(x) for x in v.open(self)])
+            return _SEQUENCES[type(v)](v, [show(x) for x in v.open(self)])
         finally:
             self.showing.pop()
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from types import FunctionType
-from typing import Any
 
 from framesmith._C import not_shown
 from framesmith.util.errors import Unsupported
@@ -75,9 +73,8 @@ class Texts(Session):
         self.not_shown(v)
         if isinstance(v, (t.Iter, t.Lazy, t.Until, t.Generator)):
             raise Unsupported("the text of an iterator")
-        row = _CONTAINERS.get(type(v))
-        if row is not None and v.pytype().__repr__ in _PLAIN:
-            return t.Const(row(self, v))
+        if isinstance(v, t.Set):
+            return t.Const(self.set_text(v))
         if isinstance(v, (t.Dict, t.Sequence)):
             return self.fold(repr, (self.shown_container(v),))
         if _has_tensor(v):
@@ -100,59 +97,25 @@ class Texts(Session):
                 raise Unsupported(f"the text of {v.describe()} within its own")
             self.guard(v.source, "callable", not_shown)
 
+    def set_text(self, v: t.Set) -> str:
+        """repr(v): a real set of stand-ins would have an order of its own."""
+        if not v.size(self):
+            return f"{v.cls.__name__}()"
+        if any(x is v for x in self.showing):
+            return f"{v.cls.__name__}(...)"
+        self.showing.append(v)
+        try:
+            elements = f"{{{', '.join([self.repr_text(x) for x in v.items_list(self)])}}}"
+        finally:
+            self.showing.pop()
+        return elements if v.cls is set else f"{v.cls.__name__}({elements})"
+
     def repr_text(self, v: t.Tracker) -> str:
         return self.text(v, "__repr__").real(self)
 
 
 _TEXT_ALONE = (int.__format__, float.__format__, complex.__format__, str.__format__)
 """Without a format, these say what str() says."""
-_PLAIN = frozenset({list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, frozenset.__repr__})
-_open: list[t.Tracker] = []
-"""Containers whose text is being made; one that holds itself shows as dots."""
-
-
-def _nested(left: str, right: str, parts: Callable[[Any, Any], list[str]]) -> Callable[[Any, Any], str]:
-    def row(tracer: Any, v: Any) -> str:
-        if any(x is v for x in _open):
-            return f"{left}...{right}"
-        _open.append(v)
-        try:
-            return f"{left}{', '.join(parts(tracer, v))}{right}"
-        finally:
-            _open.pop()
-
-    return row
-
-
-def _items(tracer: Any, v: Any) -> list[str]:
-    return [tracer.repr_text(x) for x in v.open(tracer)]
-
-
-def _tuple(tracer: Any, v: Any) -> str:
-    if len(v.open(tracer)) == 1:
-        return _nested("(", ",)", _items)(tracer, v)
-    return _nested("(", ")", _items)(tracer, v)
-
-
-def _dict_items(tracer: Any, v: Any) -> list[str]:
-    return [f"{tracer.repr_text(tracer.unkey(k))}: {tracer.repr_text(x)}" for k, x in v.open(tracer).items()]
-
-
-def _set(tracer: Any, v: Any) -> str:
-    name = v.pytype().__name__
-    if any(x is v for x in _open):
-        return f"{name}(...)"
-    if not v.size(tracer):
-        return f"{name}()"
-    left, right = ("{", "}") if name == "set" else (f"{name}({{", "})")
-    return _nested(left, right, lambda tracer, v: [tracer.repr_text(x) for x in v.items_list(tracer)])(tracer, v)
-
-
-_CONTAINERS: dict[type, Callable[[Any, Any], str]] = {
-    t.List: _nested("[", "]", _items), t.Tuple: _tuple, t.Dict: _nested("{", "}", _dict_items), t.Set: _set,
-}
-
-
 def _has_tensor(v: t.Tracker) -> bool:
     if isinstance(v, t.Sequence) and v._items is not None:
         return any(_has_tensor(x) for x in v.items)

@@ -12,7 +12,7 @@ from framesmith.util.errors import DataDependent, Unsupported
 
 from .. import data
 from .. import trackers as t
-from ..registry import by_name, calls, named
+from ..registry import by_name, calls, named, refuses
 from ..trackers import Args, Kwargs
 from ..trackers.opaque import Opaque
 
@@ -43,12 +43,6 @@ def _assert(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     elif not args[0].truth(tracer):
         tracer.raise_(AssertionError(args[1].real(tracer)))
     return t.NONE
-
-
-@calls(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)  # type: ignore[attr-defined]
-def _packed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise DataDependent("the lengths of a packed sequence",
-                        hint="pack and unpack sequences outside of the compiled code")
 
 
 @calls(torch._check_tensor_all)
@@ -118,12 +112,7 @@ def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Dict({kinds.pop(): t.Tuple([t.List([t.List(one) for one in lists]), t.List(indices)])})
 
 
-def _untorch(name: str, *functions: Any) -> None:
-    for fn in functions:
-
-        @calls(fn)
-        def _row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-            raise Unsupported(name)
-
-
-_untorch("torch.compile inside of compiled code", named("torch.compile"))
+refuses(DataDependent, "the lengths of a packed sequence",
+        torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence,  # type: ignore[attr-defined]
+        hint="pack and unpack sequences outside of the compiled code")
+refuses(Unsupported, "torch.compile inside of compiled code", named("torch.compile"))

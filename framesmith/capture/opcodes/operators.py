@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from .. import data
@@ -10,9 +9,6 @@ from .. import trackers as t
 from ..frame import Frame
 from ..identity import same_object
 from ..registry import op
-
-COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
-           ">=": operator.ge}
 
 
 @op("BINARY_OP")
