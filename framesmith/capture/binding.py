@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from types import CodeType
 from typing import Any
 
 from . import trackers as t
+from .code_cache import kept_with_code
 from .standins import stand_in_function
 
 VARARGS = 0x04
@@ -31,18 +31,8 @@ class Signature:
         self.n_slots = n_slots
 
 
-_cache: dict[int, tuple[weakref.ref[CodeType], Signature]] = {}
-
-
-def signature(code: CodeType, n_slots: int) -> Signature:
-    """The signature of `code`, kept while it lives."""
-    hit = _cache.get(id(code))
-    if hit is not None:
-        return hit[1]
-    key = id(code)
-    sig = Signature(code, n_slots)
-    _cache[key] = (weakref.ref(code, lambda _: _cache.pop(key, None)), sig)
-    return sig
+signature = kept_with_code(Signature)
+"""The signature of a code object, kept while it lives."""
 
 
 def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import weakref
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any
@@ -18,7 +17,8 @@ from framesmith.util.errors import DataDependent
 
 from . import data
 from . import trackers as t
-from .origins import forgetter, is_continuation, origin
+from .code_cache import kept_with_code
+from .origins import is_continuation, origin
 from .run_time_indices import indexed, selected
 from .trackers.symbolic_number import is_symbolic
 from .trackers.tensors import get_item, set_item
@@ -132,20 +132,20 @@ def _concrete(value: Any) -> Any:
     return specialised(value) if type(value) is torch.SymFloat and type(value.node) is SymNode else value
 
 
-_locals: dict[int, tuple[weakref.ref[CodeType], set[str]]] = {}
+@kept_with_code
+def _varying(code: CodeType) -> set[str]:
+    """The locals of the user's `code` that held a number that varies when it was left for a break."""
+    return set()
 
 
 def note_local(code: CodeType, name: str) -> None:
-    """A local of the user's `code` held a number that varies when it was left for a break."""
-    if id(code) not in _locals:
-        _locals[id(code)] = weakref.ref(code, forgetter(_locals, id(code))), set()
-    _locals[id(code)][1].add(name)
+    """A local of the user's `code` is one of those."""
+    _varying(code).add(name)
 
 
 def varying_local(code: CodeType, name: str) -> bool:
     """Return whether a continuation is to expect that of a local that it is called with."""
-    noted = _locals.get(id(origin(code, 0)[0])) if is_continuation(code) else None
-    return noted is not None and name in noted[1]
+    return is_continuation(code) and name in _varying(origin(code, 0)[0])
 
 
 def _real(tracer: Any, x: t.Tracker) -> Any:

@@ -24,11 +24,8 @@ def _global(f: Frame, name: str) -> None:
 
 @op("LOAD_GLOBAL_NULL")
 def _global_null(f: Frame, name: str) -> None:
-    v = f.gvalues.get(name)
-    if v is None or v is t.DELETED:
-        v = f.tracer.read_global(f.globals, name)
     f.stack.append(t.NULL)
-    f.stack.append(v)
+    _global(f, name)
 
 
 @op("STORE_GLOBAL")
@@ -54,15 +51,8 @@ def _attr(f: Frame, name: str) -> None:
 
 @op("LOAD_METHOD")
 def _method(f: Frame, name: str) -> None:
-    s = f.stack
-    obj = s.pop()
-    try:
-        m = obj.get(f.tracer, name)
-    except t.CapturedError as e:
-        f.tracer.about(e.tracker, obj, name)
-        raise
-    s.append(t.NULL)
-    s.append(m)
+    _attr(f, name)
+    f.stack.insert(-1, t.NULL)
 
 
 @op("LOAD_SUPER_ATTR")
