@@ -132,21 +132,10 @@ class Calls(Session):
             return gen
         if len(frames) >= MAX_DEPTH:
             raise Unsupported(f"calls nested deeper than {MAX_DEPTH}")
-        frames.append(frame)
-        try:
-            result = frame.run()
-        except t.CapturedError:
-            frames.pop()
-            raise
-        frames.pop()
-        return result
+        return self.run_frame(frame)
 
-    def run_class_body(self, body: t.Function, space: t.Tracker) -> t.Tracker:
-        """Run the function of a class statement: its names go to `space`."""
-        body.open(self)
-        dec = decoded(body.code)
-        frame = Frame(self, body, dec, [None] * len(dec.localsplus), False)
-        frame.space = space
+    def run_frame(self, frame: Frame) -> t.Tracker:
+        """Run a frame to its end. Where capture refuses, the frames stay: they tell where it was."""
         self.frames.append(frame)
         try:
             result = frame.run()
@@ -154,7 +143,15 @@ class Calls(Session):
             self.frames.pop()
             raise
         self.frames.pop()
-        return result
+        return result  # type: ignore[no-any-return]
+
+    def run_class_body(self, body: t.Function, space: t.Tracker) -> t.Tracker:
+        """Run the function of a class statement: its names go to `space`."""
+        body.open(self)
+        dec = decoded(body.code)
+        frame = Frame(self, body, dec, [None] * len(dec.localsplus), False)
+        frame.space = space
+        return self.run_frame(frame)
 
     def call_direct(self, fn: t.Tracker, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A call whose result is the result of the present instruction."""

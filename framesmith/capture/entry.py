@@ -20,7 +20,7 @@ from torch.fx import Graph
 from framesmith.fake import Recorder, dispatch_restored
 from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
 from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
-from framesmith.util.stack import Place, user_frame
+from framesmith.util.stack import Place
 
 from . import functions, opcodes
 from . import trackers as t
@@ -166,7 +166,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             with torch._C.DisableTorchFunctionSubclass():
                 return finish(tracer, residual, compile_fn, reason, config is not None and config.autotune)
         except t.CapturedError as e:
-            raise UserError(e.tracker, user_place(tracer)) from None
+            raise UserError(e.tracker, tracer.where()) from None
         except AssumedInVain:
             assumes = False
         except CopySeen:
@@ -176,7 +176,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except TooLarge:
             varying = None
         except Unsupported as e:
-            where = user_place(tracer) or (code.co_filename, code.co_firstlineno, code.co_name)
+            where = tracer.where() or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
             if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 raise
@@ -233,11 +233,6 @@ def root_frame(tracer: Tracer, code: CodeType, f_locals: dict[str, Any], closure
     tracer.pending = {i: (Local(dec.localsplus[i]), value) for i, value in tracer.arguments.items()}
     watch(frame)
     return frame
-
-
-def user_place(tracer: Tracer) -> Place | None:
-    """The user's innermost file, line and function; None before the first instruction."""
-    return user_frame(tracer.user_stack()) if tracer.frames else None
 
 
 def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, reason: Break | None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -27,7 +28,6 @@ from . import trackers as t
 from .class_making import dict_of
 from .dynamic_sizes import size_text
 from .inference import Inference
-from .interned import Kept, lasts
 from .outputs import Views
 from .overrides import as_class, is_class_of_programs
 from .rebuild_attributes import assignment, own_dict
@@ -151,7 +151,7 @@ class Rebuilder:
             raise Unsupported("a field of a dataclass made in the frame lives across the end of captured code")
         if id(v) in self.tracer.fields:
             return classes.field(self, v)
-        if type(v) is str and x.source is None and not lasts(v):
+        if type(v) is str and x.source is None and not _lasts(v):
             return f"{self.hold(Kept(v))}.value"
         if x.source is None or type(v) not in BY_EQUALITY and type(v).__module__ != "numpy":
             return self.hold(v)
@@ -239,6 +239,22 @@ class Rebuilder:
     def input(self, x: t.Tensor) -> str:
         """An input tensor by its place among the graph's inputs (the place is settled when the graph is finished)."""
         return f"__fs_inputs[{self.tracer.input_slot(x)}]"
+
+
+class Kept:
+    """Holds a string that residual code hands out: among the constants of code, one that looks like a name would be
+    interned, and become another object."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+
+def _lasts(text: str) -> bool:
+    """Return whether a string stays the object that it is among the constants of code."""
+    return (len(text) < 2 or not text.isascii() or not text.replace("_", "a").isalnum()
+            or sys.intern("".join(text)) is text)
 
 
 def _never(rebuilder: Rebuilder, x: t.Tracker) -> str:

@@ -19,7 +19,6 @@ from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import data
 from . import trackers as t
-from .faults import is_own_fault
 from .modes import under_functions
 from .overrides import (
     converted,
@@ -107,7 +106,7 @@ class TorchFunctions(Session):
         except (FramesmithError, RecursionError, MemoryError, t.CapturedError):
             raise
         except Exception as e:
-            if is_own_fault(e):
+            if _is_own_fault(e):
                 raise Unsupported(f"{getattr(fn, '__name__', fn)} cannot be recorded ({type(e).__name__}: {e})") from e
             return self.raise_(e)  # type: ignore[no-any-return]
         if type(out) is _Answer:
@@ -221,6 +220,25 @@ class TorchFunctions(Session):
             except TypeError as e:  # PyTorch's operators take no notice of it
                 raise Unsupported(f"the __torch_function__ of {cls.__name__} is not followed (TypeError: {e})") from e
         return NotImplemented if isinstance(out, t.Const) and out.value is NotImplemented else _Answer(out)
+
+
+_OWN = __file__.rsplit("/", 2)[0]
+_FAULTS = (AssertionError, AttributeError, KeyError, NameError, TypeError)
+_NO_DATA = "data is not allocated yet"
+"""What C++ says of a fake whose elements it asks for."""
+
+
+def _is_own_fault(error: Exception) -> bool:
+    """Return whether an error in a call on fakes says that we cannot record it, rather than what eager would say."""
+    if _NO_DATA in str(error):
+        return True
+    if not isinstance(error, _FAULTS) or error.__traceback__ is None:
+        return False
+    tb = error.__traceback__
+    while tb.tb_next is not None:
+        tb = tb.tb_next
+    code = tb.tb_frame.f_code
+    return tb is not error.__traceback__ and code.co_filename.startswith(_OWN) and code.co_name != "true_error"
 
 
 class _Question:

@@ -17,7 +17,6 @@ from ..registry import BUILTIN_KINDS, METHODS, OUTSIDE, calls, method, named
 from ..sources import Applied, Source
 from ..trackers import Args, Kwargs
 from ..trackers.arrays import DTYPES
-from .numeric import dispatched_number, ufunc_of_numbers
 from .ufuncs import cast, dtype_of, of_tensor, run, ufunc
 
 
@@ -334,6 +333,34 @@ _like("zeros_like", torch.zeros_like)
 _like("ones_like", torch.ones_like)
 
 
+# --- numbers ----------------------------------------------------------------------------------------------------------
+_PURE = frozenset((
+    "prod", "sum", "mean", "std", "var", "max", "min", "amax", "amin", "clip", "round", "around", "argmax", "argmin",
+    "dot",
+    "isclose", "allclose", "median", "ptp", "floor_divide", "any", "all", "ceil", "floor", "log2", "cumsum", "cumprod",
+    "size",
+    "ndim", "iscomplexobj", "isrealobj", "real", "imag",
+))
+"""Functions of numbers whose results are scalars, and fold."""
+
+
+def _ufunc_of_numbers(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return _scalar(tracer, fn, tracer.folded(fn, tuple([a.real(tracer) for a in args]),
+                                             {k: v.real(tracer) for k, v in kwargs.items()}))
+
+
+def _dispatched_number(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if fn.__name__ not in _PURE or any(isinstance(a, t.Tensor) for a in [*args, *kwargs.values()]):
+        raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
+    return _ufunc_of_numbers(tracer, fn, args, kwargs)
+
+
+def _scalar(tracer: Any, fn: Any, value: Any) -> t.Tracker:
+    if type(value).__name__ == "ndarray":
+        raise Unsupported(f"NumPy function {fn.__name__} gives an array", hint="use torch's function")
+    return tracer.made(value)
+
+
 # --- dispatch ---------------------------------------------------------------------------------------------------------
 def _followed(tracer: Any, args: Args) -> bool:
     return any(isinstance(a, t.Array) or isinstance(a, t.Sequence) and _followed(tracer, a.open(tracer)) for a in args)
@@ -342,7 +369,7 @@ def _followed(tracer: Any, args: Args) -> bool:
 def _ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     given = [array_of(tracer, a) if isinstance(a, t.Tensor) else a for a in args]
     if not _followed(tracer, given):
-        return ufunc_of_numbers(tracer, fn, args, kwargs)
+        return _ufunc_of_numbers(tracer, fn, args, kwargs)
     out = ufunc(tracer, fn, given, kwargs)
     if not any(isinstance(a, t.Tensor) for a in args):
         return out
@@ -353,7 +380,7 @@ def _ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _dispatched(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     row = FUNCTIONS.get(fn.__name__)
     if not _followed(tracer, [*args, *kwargs.values()]):
-        return dispatched_number(tracer, fn, args, kwargs)
+        return _dispatched_number(tracer, fn, args, kwargs)
     if row is None or fn.__module__ != "numpy":
         raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
     try:

@@ -201,13 +201,6 @@ def _reversed(tracer: Any, self: t.List) -> t.Tracker:
     return t.Backward(self, self.size(tracer) - 1)
 
 
-@method(t.Slice, "__eq__")
-def _slice_eq(tracer: Any, self: t.Slice, other: t.Tracker) -> t.Tracker | None:
-    if not isinstance(other, t.Slice):
-        return None
-    return t.boolean(all(tracer.equal(a, b) for a, b in zip(self.parts, other.parts)))
-
-
 @method(t.Tuple, "numel")
 def _numel(tracer: Any, self: t.Tuple) -> t.Tracker:
     out: t.Tracker = t.Const(1)

@@ -25,7 +25,7 @@ from .. import trackers as t
 from ..binary_slots import NOT_IMPLEMENTED
 from ..class_making import builtin_part
 from ..identity import same_object
-from ..registry import PLAIN, calls, folds, method, opaque
+from ..registry import PLAIN, by_position, calls, folds, method, opaque
 from ..sources import MISSING, Pinned
 from ..trackers import Args, Kwargs
 from .builtin import callable_
@@ -119,30 +119,6 @@ def _hash(tracer: Any, self: t.Object) -> t.Tracker:
     raise Unsupported("hash of an object's address")
 
 
-@calls(object.__new__)
-def _new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.blank(args[0].real(tracer), args[1:], kwargs)
-
-
-@calls(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__, str.__new__, int.__new__,
-       float.__new__,
-       frozenset.__new__)
-def _builtin_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.blank(args[0].real(tracer), args[1:])
-
-
-@calls(object.__init__)
-def _object_init(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    tracer.takes_nothing(args[0].pytype(), "__init__", len(args) > 1 or bool(kwargs))
-    return t.NONE
-
-
-@calls(object.__setattr__)
-def _object_setattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    _generic(args[0]).generic_set(tracer, args[1].real(tracer), args[2])
-    return t.NONE
-
-
 def _generic(x: t.Tracker) -> t.Object:
     """Return `x`, on which a method of `object` is called by name; raise Unsupported if it is not an instance: only an
     instance's own lookup is followed."""
@@ -176,11 +152,6 @@ def _entry_of_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 # --- nn.Module --------------------------------------------------------------------------------------------------------
-@calls(nn.Module.__getattr__)
-def _module_getattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return args[0].registered(tracer, args[1].real(tracer))  # type: ignore[attr-defined]
-
-
 @calls(nn.ModuleList.__getitem__)
 def _module_list_item(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     obj, key = args
@@ -208,16 +179,6 @@ def _module_list_item(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 # --- dataclasses ------------------------------------------------------------------------------------------------------
 def _class_of(x: t.Tracker) -> type:
     return x.value if isinstance(x, t.Class) else x.pytype()
-
-
-@calls(dataclasses.fields)
-def _fields(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.fold(dataclasses.fields, (_class_of(args[0]),))
-
-
-@calls(dataclasses.is_dataclass)
-def _is_dataclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(dataclasses.is_dataclass(_class_of(args[0])))
 
 
 # --- functools --------------------------------------------------------------------------------------------------------
@@ -248,11 +209,6 @@ def _partial(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(fn, t.Partial) and not _has_dict(tracer, fn):
         return t.Partial(fn.func, [*fn.args, *rest], {**fn.kwargs, **kwargs})
     return t.Partial(fn, rest, kwargs)
-
-
-@calls(types.MethodType)
-def _method_type(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Method(args[0], args[1])
 
 
 # --- copy, typing, warnings, the environment --------------------------------------------------------------------------
@@ -412,21 +368,12 @@ def _deep_object(tracer: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Trac
     return new
 
 
-@calls(typing.cast)
-def _cast(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return args[1]
-
-
-@calls(os.getenv)
-def _getenv(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return environment(tracer, *[a.real(tracer) for a in args])
-
-
-def environment(tracer: Any, name: str, default: Any = None) -> t.Tracker:
+def _environment(tracer: Any, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
     """An environment variable, guarded."""
+    name = key.real(tracer)
     value = os.environ.get(name)
     tracer.guard(Pinned(os.environ), "callable", _SameVariable(name, value))
-    return t.Const(default if value is None else value)
+    return default if value is None else t.Const(value)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -438,11 +385,6 @@ class _SameVariable:
 
     def __call__(self, environ: Any) -> bool:
         return bool(environ.get(self.name) == self.value)
-
-
-@calls(os.environ.get)
-def _environ_get(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return environment(tracer, *[a.real(tracer) for a in args])
 
 
 _LOOK_INSIDE = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
@@ -483,3 +425,29 @@ def _import_module(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 folds(importlib.util.find_spec, importlib.metadata.version)
+
+
+def _object_setattr(tracer: Any, x: t.Tracker, name: t.Tracker, value: t.Tracker) -> t.Tracker:
+    _generic(x).generic_set(tracer, name.real(tracer), value)
+    return t.NONE
+
+
+def _object_init(tracer: Any, x: t.Tracker, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+    tracer.takes_nothing(x.pytype(), "__init__", bool(args or kwargs))
+    return t.NONE
+
+
+by_position({
+    **{kind.__new__: lambda tracer, cls, *args, **kwargs: tracer.blank(cls.real(tracer), list(args))
+       for kind in (dict, list, set, BaseException, Exception, str, int, float, frozenset)},
+    object.__new__: lambda tracer, cls, *args, **kwargs: tracer.blank(cls.real(tracer), list(args), kwargs),
+    object.__init__: _object_init,
+    object.__setattr__: _object_setattr,
+    nn.Module.__getattr__: lambda tracer, x, name: x.registered(tracer, name.real(tracer)),
+    dataclasses.fields: lambda tracer, x: tracer.fold(dataclasses.fields, (_class_of(x),)),
+    dataclasses.is_dataclass: lambda tracer, x: t.boolean(dataclasses.is_dataclass(_class_of(x))),
+    types.MethodType: lambda tracer, fn, obj: t.Method(fn, obj),
+    typing.cast: lambda tracer, kind, x: x,
+    os.getenv: _environment,
+    os.environ.get: _environment,
+})
