@@ -57,6 +57,18 @@ class Calls(Session):
         except Exception as e:
             return self.raise_(e)
 
+    def by_c(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`fn` of C run for real over trackers: what it raises itself, the captured program raises. Faults of capture
+        beneath it are none of the program's."""
+        try:
+            return fn(*args, **kwargs)
+        except (FramesmithError, t.CapturedError):
+            raise
+        except Exception as e:
+            if e.__traceback__ is not None and e.__traceback__.tb_next is not None:
+                raise
+            return self.raise_(e)
+
     def fold(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> t.Tracker:
         return self.made(self.folded(fn, args, kwargs))
 

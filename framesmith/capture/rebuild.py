@@ -452,8 +452,6 @@ def _super(rebuilder: Rebuilder, x: t.Super) -> str:
 def _object(rebuilder: Rebuilder, x: t.Object) -> str:
     if x.value is not None:
         return rebuilder.hold(x.value)
-    if x.cls.__module__ in iterators.OURS and x.cls.__name__ in ("Groups", "Group"):
-        raise Unsupported("groups of itertools.groupby live across the end of captured code")
     cls = rebuilder.klass(x.cls)
     if id(x) in rebuilder.names:  # the class refers to it
         return rebuilder.names[id(x)]

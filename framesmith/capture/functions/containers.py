@@ -72,7 +72,7 @@ def _asks(family: type, name: str, *kinds: Callable[[Any, t.Tracker], Any], chan
     def row(tracer: Any, self: t.Sequence, *args: t.Tracker) -> t.Tracker:
         items: Any = self.touch(tracer) if changes else self.open(tracer)  # type: ignore[attr-defined]
         given = [kind(tracer, a) for kind, a in zip(kinds, args)] + list(args[len(kinds):])
-        out = tracer.folded(getattr(tuple(items) if self.kind is tuple else items, name), tuple(given))
+        out = tracer.by_c(getattr(tuple(items) if self.kind is tuple else items, name), *given)
         if changes:
             self.changed(name)  # type: ignore[attr-defined]
         return out if isinstance(out, t.Tracker) else tracer.made(out)
@@ -222,7 +222,7 @@ def _adding(name: str, by: str) -> None:
     @method(t.Deque, name)
     def row(tracer: Any, self: t.Deque, other: t.Tracker) -> t.Tracker:
         values = other.items_list(tracer) if other is self else tracer.each(other)
-        tracer.folded(getattr(self.touch(tracer), by), (values,))
+        tracer.by_c(getattr(self.touch(tracer), by), values)
         self.changed(name)
         return self if name == "__iadd__" else t.NONE
 

@@ -1,7 +1,8 @@
-"""Iterators: over known values, ranges, zips, maps, counted ones, and generators run lazily."""
+"""Iterators: over known values, what CPython's own iterators make of others, and generators run lazily."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from types import GeneratorType
@@ -13,7 +14,7 @@ from ..iterator_lookahead import ahead, component, components, upcoming, walked
 from ..sources import Applied, Item, Source
 from .base import NULL, CapturedError, Tracker, always
 from .constants import NONE, Const, boolean
-from .sequences import Sequence, Tuple
+from .sequences import Sequence
 
 
 class Walk(Tracker):
@@ -32,6 +33,11 @@ class Walk(Tracker):
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.iterator_method(self, name, args)
+
+
+def steps(tracer: Any, it: Tracker) -> Iterator[Tracker]:
+    """A real iterator over the values of one."""
+    return iter(functools.partial(it.next, tracer), None)
 
 
 class Iter(Walk):
@@ -185,7 +191,7 @@ class Outside(Iter):
 
 
 class Lazy(Walk):
-    """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …).
+    """An iterator whose next value a real iterator over trackers gives (zip, map, enumerate, itertools, …).
 
     `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.
     `made_by`: what makes it of them and of `keywords` as long as no value was taken.  `stop`: where capture could have
@@ -208,7 +214,7 @@ class Lazy(Walk):
     def next(self, tracer: Any) -> Tracker | None:
         if self.made_by is not None:
             self.made_by = self.parts = None
-        return next(self.steps, None)
+        return tracer.by_c(next, self.steps, None)
 
     def real(self, tracer: Any) -> Any:
         if self.cls in _ENDLESS:
@@ -246,65 +252,6 @@ class Until(Walk):
             self.fn = None
             return None
         return value
-
-
-def zipped(tracer: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
-    """zip"""
-    while True:
-        row = []
-        for n, it in enumerate(its):
-            v = it.next(tracer)
-            if v is None:
-                if strict:
-                    _check_ends(tracer, its, n)
-                return
-            row.append(v)
-        if not row:
-            return
-        yield Tuple(row)
-
-
-def _check_ends(tracer: Any, its: list[Tracker], n: int) -> None:
-    """zip(strict=True): iterator `n` has ended; so must the others."""
-
-    def which(k: int) -> str:
-        return " 1" if k == 1 else f"s 1-{k}"
-
-    if n > 0:
-        tracer.raise_(ValueError(f"zip() argument {n + 1} is shorter than argument{which(n)}"))
-    for k, it in enumerate(its[1:], 1):
-        if it.next(tracer) is not None:
-            tracer.raise_(ValueError(f"zip() argument {k + 1} is longer than argument{which(k)}"))
-
-
-def mapped(tracer: Any, fn: Tracker, its: list[Tracker]) -> Iterator[Tracker]:
-    """map"""
-    while True:
-        row = []
-        for it in its:
-            v = it.next(tracer)
-            if v is None:
-                return
-            row.append(v)
-        yield fn.call(tracer, row, {})
-
-
-def enumerated(tracer: Any, parts: list[Tracker]) -> Iterator[Tracker]:
-    """enumerate: of an iterator and the next number, which is kept up to date"""
-    it, start = parts
-    for n in itertools.count(tracer.index(start)):
-        v = it.next(tracer)
-        if v is None:
-            return
-        parts[1] = Const(n + 1)
-        yield Tuple([Const(n), v])
-
-
-def filtered(tracer: Any, keep: Callable[[Tracker], bool], it: Tracker) -> Iterator[Tracker]:
-    """filter"""
-    while (v := it.next(tracer)) is not None:
-        if keep(v):
-            yield v
 
 
 class Generator(Tracker):
