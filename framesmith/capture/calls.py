@@ -221,13 +221,16 @@ class Calls(Session):
 
     def has_attr(self, x: t.Tracker, name: str) -> bool:
         """hasattr(x, name)"""
+        return self.unless(AttributeError, x.get, self, name) is not None
+
+    def unless(self, kind: Any, ask: Callable[..., Any], *args: Any) -> Any:
+        """What `ask(*args)` gives; None if it raises an exception of class `kind` in the captured program."""
         try:
-            x.get(self, name)
+            return ask(*args)
         except t.CapturedError as e:
-            if issubclass(e.tracker.pytype(), AttributeError):
-                return False
-            raise
-        return True
+            if not issubclass(e.tracker.pytype(), kind):
+                raise
+        return None
 
     def is_iterable(self, x: t.Tracker) -> bool:
         """Return whether iter(x) has a way to go."""

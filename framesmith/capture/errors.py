@@ -13,7 +13,7 @@ from .sources import Pinned
 from .tracing import traced
 from .values import CONSTANT_TYPES
 
-_CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
+CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
     (AttributeError, ("name", "obj")), (NameError, ("name",)), (ImportError, ("msg", "name", "path")),
     (StopIteration, ("value",)),
     (SystemExit, ("code",)), (OSError, ("errno", "strerror", "filename", "filename2")),
@@ -58,7 +58,7 @@ class Errors(Session):
         """The tracker of an exception that a function run at capture raised."""
         made = t.Error(type(error))
         made.init_args = [self.unkey(a) for a in error.args]
-        for kind, names in _CARRIED:
+        for kind, names in CARRIED:
             if isinstance(error, kind):
                 for name in names:
                     value = getattr(error, name, None)

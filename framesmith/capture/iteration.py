@@ -60,12 +60,9 @@ class Iteration(Session):
 
     def _items_by_index(self, x: t.Tracker) -> Iterator[t.Tracker]:
         for i in itertools.count():
-            try:
-                v = self.call_special(x, "__getitem__", [t.Const(i)])
-            except t.CapturedError as e:
-                if issubclass(e.tracker.pytype(), (IndexError, StopIteration)):
-                    return
-                raise
+            v = self.unless((IndexError, StopIteration), self.call_special, x, "__getitem__", [t.Const(i)])
+            if v is None:
+                return
             yield v
 
     def each(self, x: t.Tracker) -> Iterator[t.Tracker]:

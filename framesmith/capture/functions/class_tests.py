@@ -109,12 +109,7 @@ def _says_instance(tracer: Any, obj: t.Object, klass: Any) -> bool:
     """isinstance by the `__class__` that an object's own `__getattribute__` gives."""
     if type(klass) is not type:
         raise Unsupported(f"isinstance of {obj.describe()}, which has a __getattribute__ of its own")
-    try:
-        said = obj.get(tracer, "__class__")
-    except t.CapturedError as e:
-        if issubclass(e.tracker.pytype(), AttributeError):
-            return False
-        raise
+    said = tracer.unless(AttributeError, obj.get, tracer, "__class__")
     return isinstance(said, t.Class) and klass in said.value.__mro__
 
 

@@ -196,17 +196,10 @@ def _clear(tracer: Any, self: t.Dict) -> t.Tracker:
 @method(t.Dict, "move_to_end")
 def _move_to_end(tracer: Any, self: t.Dict, key: t.Tracker, last: t.Tracker = t.TRUE) -> t.Tracker:
     entries = self.touch(tracer)
-    k = key.key(tracer)
-    if k not in entries:
-        tracer.fail(KeyError, key)
-    v = entries.pop(k)
-    if last.truth(tracer):
-        entries[k] = v
-    else:
-        rest = dict(entries)
-        entries.clear()
-        entries[k] = v
-        entries.update(rest)
+    ordered = collections.OrderedDict(entries)
+    tracer.by_c(ordered.move_to_end, key.key(tracer), last.truth(tracer))
+    entries.clear()
+    entries.update(ordered)
     return t.NONE
 
 

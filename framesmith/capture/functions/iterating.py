@@ -36,13 +36,10 @@ def _next(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
             tracer.raise_(TypeError(f"'{it.pytype().__name__}' object is not an iterator"))
         v = it.next(tracer)
         return v if v is not None else args[1] if len(args) > 1 else tracer.raise_(StopIteration())
-    try:
-        return it.builtin_method(tracer, "__next__", [],
-                                 {}) if isinstance(it, t.Generator) else tracer.call_special(it, "__next__", [])
-    except t.CapturedError as e:
-        if len(args) > 1 and issubclass(e.tracker.pytype(), StopIteration):
-            return args[1]
-        raise
+    if len(args) == 1:
+        return tracer.call_special(it, "__next__", [])
+    v = tracer.unless(StopIteration, tracer.call_special, it, "__next__", [])
+    return args[1] if v is None else v
 
 
 def _tuple(row: Iterable[t.Tracker]) -> t.Tracker:
@@ -145,20 +142,12 @@ def _sorted(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(any)
 def _any(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    it = args[0].iterate(tracer)
-    while (v := it.next(tracer)) is not None:
-        if v.truth(tracer):
-            return t.TRUE
-    return t.FALSE
+    return t.boolean(any(map(_holds(tracer, t.NONE), _values(tracer, args[0]))))
 
 
 @calls(all)
 def _all(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    it = args[0].iterate(tracer)
-    while (v := it.next(tracer)) is not None:
-        if not v.truth(tracer):
-            return t.FALSE
-    return t.TRUE
+    return t.boolean(all(map(_holds(tracer, t.NONE), _values(tracer, args[0]))))
 
 
 @calls(sum)
@@ -177,13 +166,7 @@ def _sum(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _reduce(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not tracer.is_iterable(args[1]):
         tracer.raise_(TypeError("reduce() arg 2 must support iteration"))
-    it = args[1].iterate(tracer)
-    first = args[2] if len(args) > 2 else it.next(tracer)
-    acc: t.Tracker = first if first is not None else tracer.raise_(TypeError("reduce() of empty iterable with no "
-                                                                             "initial value"))
-    while (v := it.next(tracer)) is not None:
-        acc = args[0].call(tracer, [acc, v], {})
-    return acc
+    return tracer.by_c(functools.reduce, _called(tracer, args[0]), _values(tracer, args[1]), *args[2:])
 
 
 def _extreme(symbol: str, real: Any) -> Any:
@@ -242,7 +225,7 @@ def _count(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _islice(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     it = args[0].iterate(tracer)
     bounds = [a.real(tracer) for a in args[1:]]
-    steps = tracer.folded(itertools.islice, (iter(lambda: it.next(tracer), None), *bounds))
+    steps = tracer.folded(itertools.islice, (t.steps(tracer, it), *bounds))
     return t.Lazy(steps, itertools.islice, [it, *args[1:]], (), itertools.islice)
 
 

@@ -339,11 +339,8 @@ def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
         raise Unsupported(f"copy of {x.describe()}, which says itself what its state is")
     state = dict(tracer.instance_dict(x).open(tracer)) if x.cls.__dictoffset__ else {}
     for name in copyreg._slotnames(x.cls):  # type: ignore[attr-defined]
-        try:
-            state[tracer.lookup(x.cls, name)] = x.get(tracer, name)
-        except t.CapturedError as e:
-            if not issubclass(e.tracker.pytype(), AttributeError):
-                raise
+        if (found := tracer.unless(AttributeError, x.get, tracer, name)) is not None:
+            state[tracer.lookup(x.cls, name)] = found
     return state
 
 

@@ -11,18 +11,11 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..overrides import overriding
 from ..polyfills.attention import keeps_padded_places
-from ..registry import by_name, calls, named, refuses
+from ..registry import by_name, calls, folds, named, refuses
 from ..settings import read_setting, write_setting
 from ..trackers import Args, Kwargs
 
-
-def _read(*functions: Any) -> None:
-    """State that the globals_state guard covers: read for real."""
-    for fn in functions:
-        calls(fn)(lambda tracer, args, kwargs, fn=fn: tracer.fold_call(fn, args, kwargs))
-
-
-_read(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
+folds(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
       torch.get_autocast_dtype, torch.is_autocast_cpu_enabled, torch.is_autocast_cache_enabled,
       torch.are_deterministic_algorithms_enabled,
       torch._C._is_autocast_available, torch.get_default_device, torch._C._get_privateuse1_backend_name,
@@ -71,7 +64,7 @@ def _has_override_among(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(tracer.asks(*[x for x in args if isinstance(x, t.Tensor)]) or bool(overriding(tracer, args)))
 
 
-_read(torch.distributed.is_available, torch.overrides.is_tensor_method_or_property)
+folds(torch.distributed.is_available, torch.overrides.is_tensor_method_or_property)
 
 
 def _of_the_process(*paths: str) -> None:

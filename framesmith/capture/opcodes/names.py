@@ -135,12 +135,7 @@ def _in_space(f: Frame, name: str) -> t.Tracker | None:
     space = space_of(f)
     if type(space) is t.Dict:
         return space.lookup(f.tracer, name)
-    try:
-        return space.item(f.tracer, t.Const(name))
-    except t.CapturedError as e:
-        if issubclass(e.tracker.pytype(), KeyError):
-            return None
-        raise
+    return f.tracer.unless(KeyError, space.item, f.tracer, t.Const(name))
 
 
 @op("LOAD_NAME")

@@ -12,7 +12,7 @@ from framesmith.util.errors import Unsupported
 
 from ..iterator_lookahead import ahead, component, components, upcoming, walked
 from ..sources import Applied, Item, Source
-from .base import NULL, CapturedError, Tracker, always
+from .base import NULL, Tracker, always
 from .constants import NONE, Const, boolean
 from .sequences import Sequence
 
@@ -239,16 +239,9 @@ class Until(Walk):
     def next(self, tracer: Any) -> Tracker | None:
         if self.fn is None:
             return None
-        try:
-            value = self.fn.call(tracer, [], {})
-        except CapturedError as e:
-            if not issubclass(e.tracker.pytype(), StopIteration):
-                raise
-            self.fn = None
-            return None
-        if self.fn is None:  # the call has come to the end of this very iterator
-            return None
-        if tracer.equal(self.sentinel, value):
+        value = tracer.unless(StopIteration, self.fn.call, tracer, [], {})
+        # the call may have come to the end of this very iterator
+        if value is None or self.fn is None or tracer.equal(self.sentinel, value):
             self.fn = None
             return None
         return value

@@ -98,12 +98,8 @@ class Object(Holder):
     def get(self, tracer: Any, name: str) -> Tracker:
         info = tracer.class_info(self.cls)
         if info.getattribute is not None:
-            try:
-                return Method(tracer.class_function(info.getattribute), self).call(tracer, [tracer.made(name)], {})
-            except CapturedError as e:
-                if info.getattr is None or not issubclass(e.tracker.pytype(), AttributeError):
-                    raise
-                return self.missing(tracer, name, info)
+            asked = Method(tracer.class_function(info.getattribute), self)
+            return _told(tracer, self, name, info, lambda: asked.call(tracer, [tracer.made(name)], {}))
         return self.generic_get(tracer, name, info)
 
     def generic_get(self, tracer: Any, name: str, info: Any = None) -> Tracker:
@@ -245,12 +241,7 @@ class Object(Holder):
     def next(self, tracer: Any) -> Tracker | None:
         if tracer.lookup(self.cls, "__next__") is MISSING:
             return tracer.not_iterator(self)
-        try:
-            return tracer.call_special(self, "__next__", [])
-        except CapturedError as e:
-            if issubclass(e.tracker.pytype(), StopIteration):
-                return None
-            raise
+        return tracer.unless(StopIteration, tracer.call_special, self, "__next__", [])
 
     def key(self, tracer: Any) -> Any:
         raw = tracer.lookup(self.cls, "__hash__")
