@@ -205,12 +205,8 @@ class Namespaces(Spaces):
 
     def _metaclass_attr(self, klass: t.Class, name: str, meta_raw: Any) -> t.Tracker:
         meta = type(klass.value)
-        if isinstance(meta_raw, FunctionType):
-            return t.Method(self.class_function(meta_raw), klass)
-        if isinstance(meta_raw, classmethod):
-            return t.Method(self.class_function(meta_raw.__func__), self.made(meta))
-        if isinstance(meta_raw, staticmethod):
-            return self.class_function(meta_raw.__func__)
+        if isinstance(meta_raw, (FunctionType, classmethod, staticmethod)):
+            return self.bound_special(klass, name, meta_raw)
         if meta_raw is MISSING and meta is not type:
             hook = self.lookup(meta, "__getattr__")
             if isinstance(hook, FunctionType) and not issubclass(meta, enum.EnumMeta):

@@ -46,6 +46,7 @@ class Session:
     # --- methods ------------------------------------------------------------------------------------------------------
     accessor: Callable[..., t.Tracker]
     asks: Callable[..., bool]
+    bound_special: Callable[..., t.Tracker]
     call_property: Callable[..., t.Tracker]
     call_special: Callable[..., t.Tracker]
     chain: Callable[..., None]

@@ -386,18 +386,13 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             if self.class_info(tup.cls).getattr is not None:
                 raise Unsupported(f"__getattr__ of {tup.describe()}")
             return self.no_attribute(tup, name)
-        if isinstance(raw, FunctionType):
-            return t.Method(self.class_function(raw), tup)
-        if isinstance(raw, property):
-            return self.call_property(raw, "fget", [tup])
-        if isinstance(raw, classmethod):
-            return t.Method(self.class_function(raw.__func__), self.made(tup.cls))
+        if (isinstance(raw, (FunctionType, property, classmethod, staticmethod))
+            or isinstance(getattr(type(raw), "__get__", None), FunctionType)):
+            return self.bound_special(tup, name, raw)
         if name == "__class__":
             return self.made(tup.cls)
         if type(raw).__name__ == "_tuplegetter":  # a namedtuple's field, in another class
             return tup.item(self, t.Const(raw.__reduce__()[1][0]))
-        if isinstance(getattr(type(raw), "__get__", None), FunctionType):
-            return self.call_special(self.class_value(tup.cls, name, raw), "__get__", [tup, self.made(tup.cls)])
         return t.by_class(self, tup, tup.cls,
                           name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
 

@@ -14,6 +14,7 @@ import os
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -221,19 +222,28 @@ def _copy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return x
     if isinstance(x, (t.List, t.Dict, t.Set, t.Deque)):
         return x.builtin_method(tracer, "copy", [], {})
-    hook = tracer.lookup(x.pytype(), "__copy__")
-    if isinstance(x, t.Object) and isinstance(hook, types.FunctionType):
-        return tracer.class_function(hook).call(tracer, [x], {})
-    if isinstance(x, t.Object) and hook is MISSING and _reduces_plainly(tracer, x.cls):
-        new = type(x)(x.cls)
-        new.attrs.update(_state(tracer, x))
-        if x.payload is not None:
-            frozen = isinstance(x.payload, (t.Const, t.Tuple))
-            new.payload = x.payload if frozen else x.payload.builtin_method(tracer, "copy", [], {})
-        return new
     if isinstance(x, t.Object):
-        return by_hook(tracer, x, "__copy__", []) or by_reduce(tracer, x, lambda v: v)
+        return _duplicate(tracer, x, ("__copy__", []), {}, lambda v: v, lambda v: _copy(tracer, [v], {}))
     raise Unsupported(f"copy of {x.describe()}")
+
+
+def _duplicate(tracer: Any, x: t.Object, hook: tuple[str, Args], memo: dict[int, t.Tracker],
+               copied: Callable[[t.Tracker], t.Tracker], contents: Callable[[t.Tracker], t.Tracker]) -> t.Tracker:
+    """Copy an instance by its own method, by what it reduces to, or by its state: `copied` gives the attributes'
+    copies, `contents` that of its builtin part. `memo` has the copy before that of its parts."""
+    made = _by_hook(tracer, x, *hook)
+    if made is None and not _reduces_plainly(tracer, x.cls):
+        made = _by_reduce(tracer, x, copied)
+    if made is not None:
+        memo[id(x)] = made
+        return made
+    new = type(x)(x.cls)
+    memo[id(x)] = new
+    for name, v in _state(tracer, x).items():
+        new.attrs[name] = copied(v)
+    if x.payload is not None:
+        new.payload = contents(x.payload)
+    return new
 
 
 def _reduces_plainly(tracer: Any, cls: type) -> bool:
@@ -251,13 +261,13 @@ _COPIED = frozenset({object, dict, list, set, frozenset, tuple, str, int, float,
 """Classes of C, instances of whose subclasses are copied by what capture knows of them."""
 
 
-def by_hook(tracer: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
+def _by_hook(tracer: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
     """Call the user's `__copy__` or `__deepcopy__`; None if the class has none."""
     hook = tracer.lookup(x.cls, name)
     return tracer.class_function(hook).call(tracer, [x, *args], {}) if isinstance(hook, types.FunctionType) else None
 
 
-def by_reduce(tracer: Any, x: t.Object, copied: Any) -> t.Tracker:
+def _by_reduce(tracer: Any, x: t.Object, copied: Any) -> t.Tracker:
     """Copy an object as the user's `__reduce__` says: by a call, whose arguments are `copied`, and a state for the
     instance dict."""
     hook = tracer.lookup(x.cls, "__reduce__")
@@ -303,10 +313,11 @@ def deep_copy(tracer: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracke
     if isinstance(x, t.Tensor):
         copied = memo[id(x)] = other_memory(tracer, x)
         return copied
-    if isinstance(x, t.List):
-        new_list = memo[id(x)] = t.List([])
-        new_list.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
-        return new_list
+    if isinstance(x, (t.List, t.Deque)):
+        sequence = t.List([]) if isinstance(x, t.List) else t.Deque([], x.maxlen)
+        memo[id(x)] = sequence
+        sequence.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
+        return sequence
     if isinstance(x, t.Tuple):
         parts = [deep_copy(tracer, v, memo) for v in x.open(tracer)]
         if id(x) in memo:
@@ -323,13 +334,9 @@ def deep_copy(tracer: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracke
         return new_dict
     if isinstance(x, t.Set):
         return t.Set(x.base(x.open(tracer)), cls=x.cls)
-    if isinstance(x, t.Deque):
-        copied_deque = t.Deque([], x.maxlen)
-        memo[id(x)] = copied_deque
-        copied_deque.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
-        return copied_deque
     if isinstance(x, t.Object) and not isinstance(x, t.Module):
-        return _deep_object(tracer, x, memo)
+        deeply = functools.partial(deep_copy, tracer, memo=memo)
+        return _duplicate(tracer, x, ("__deepcopy__", [Memo(memo)]), memo, deeply, deeply)
     raise Unsupported(f"deepcopy of {x.describe()}")
 
 
@@ -347,22 +354,6 @@ def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
 def _slots_only(cls: type) -> bool:
     """A dataclass with slots: its __getstate__ lists its fields."""
     return dataclasses.is_dataclass(cls) and not cls.__dictoffset__
-
-
-def _deep_object(tracer: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
-    made = by_hook(tracer, x, "__deepcopy__", [Memo(memo)])
-    if made is None and not _reduces_plainly(tracer, x.cls):
-        made = by_reduce(tracer, x, lambda v: deep_copy(tracer, v, memo))
-    if made is not None:
-        memo[id(x)] = made
-        return made
-    new = t.Object(x.cls)
-    memo[id(x)] = new
-    for name, v in _state(tracer, x).items():
-        new.attrs[name] = deep_copy(tracer, v, memo)
-    if x.payload is not None:
-        new.payload = deep_copy(tracer, x.payload, memo)
-    return new
 
 
 def _environment(tracer: Any, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
