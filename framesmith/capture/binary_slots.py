@@ -13,6 +13,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .operators import DUNDER
 from .registry import OPAQUE
 from .session import Session
 from .sources import MISSING
@@ -86,24 +87,17 @@ def _static(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker]) -
     return None
 
 
-def _method(tracer: Any, obj: t.Method, raw: Any, name: str, args: list[t.Tracker]) -> Any:
+def _method(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker]) -> Any:
     """Two methods are equal if their functions and their objects are the same."""
-    other = args[0]
-    if name not in ("__eq__", "__ne__") or not isinstance(other, t.Method):
+    other: Any = args[0]
+    if name not in ("__eq__", "__ne__") or type(other) is not type(obj):
         return None
-    same = obj.obj.identity() is other.obj.identity() and tracer.equal(obj.func, other.func)
+    same = obj.obj.identity() is other.obj.identity() and (
+        obj.name == other.name if isinstance(obj, t.Bound) else tracer.equal(obj.func, other.func))
     return t.boolean(same is (name == "__eq__"))
 
 
-def _bound(tracer: Any, obj: t.Bound, raw: Any, name: str, args: list[t.Tracker]) -> Any:
-    other = args[0]
-    if name not in ("__eq__", "__ne__") or not isinstance(other, t.Bound):
-        return None
-    same = obj.obj.identity() is other.obj.identity() and obj.name == other.name
-    return t.boolean(same is (name == "__eq__"))
-
-
-_SYMBOLS = {"__lt__": "<", "__le__": "<=", "__eq__": "==", "__ne__": "!=", "__gt__": ">", "__ge__": ">="}
+_SYMBOLS = {name: symbol for symbol, name in DUNDER.items()}
 
 
 def _slice(tracer: Any, obj: t.Slice, raw: Any, name: str, args: list[t.Tracker]) -> Any:
@@ -125,6 +119,6 @@ def _sequence(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker])
 
 
 _ANSWERS: list[tuple[Any, Callable[..., Any]]] = [
-    (t.Const, _constant), (t.Static, _static), (t.Method, _method), (t.Bound, _bound), (t.Slice, _slice),
+    (t.Const, _constant), (t.Static, _static), ((t.Method, t.Bound), _method), (t.Slice, _slice),
     ((t.Sequence, t.Dict, t.DictView, t.Set), _sequence),
 ]

@@ -16,7 +16,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .class_making import ANSWERS_ITSELF, builtin_part, dict_of, getattr_static
 from .instance_dicts import Spaces
-from .registry import DESCRIPTORS, METHODS
+from .registry import METHODS
 from .sources import MISSING, Attr, Builtin, Global, GlobalOf, Item, Pinned, Source
 from .standins import Placeholder
 from .trackers.opaque import Opaque
@@ -254,9 +254,6 @@ class Namespaces(Spaces):
                 return row
         return None
 
-    def descriptor_row(self, kind: type) -> Any:
-        return DESCRIPTORS.get(kind)
-
     # --- modules and globals ------------------------------------------------------------------------------------------
     def module_attr(self, module: Any, name: str) -> t.Tracker:
         """`module.name`"""
@@ -273,10 +270,6 @@ class Namespaces(Spaces):
             return self.made(value) if issubclass(type(value),
                                                   STATIC_TYPES) else self.wrap_static(value, Attr(Pinned(module), name))
         return self.read_global(space, name)
-
-    def globals_source(self, space: dict[str, Any]) -> Source:
-        """The source of a globals dict as an object."""
-        return Pinned(space)
 
     def global_source(self, space: dict[str, Any], name: str) -> Source:
         """The source of one name in a globals dict."""

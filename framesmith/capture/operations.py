@@ -17,23 +17,12 @@ from . import trackers as t
 from .binary_slots import NOT_IMPLEMENTED, Attempts
 from .comparison_guards import COMPARISONS
 from .identity import same_object
+from .operators import BINARY, COMPARE, DUNDER, MIRROR, OPERATORS
 from .sources import MISSING
 from .symbolic_arithmetic import are_open, computed, is_symbolic
 
-OPERATORS: dict[str, Callable[..., Any]] = {
-    n: getattr(operator, n)
-    for n in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
-                                      "xor", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior",
-              "ipow", "irshift",
-                                      "isub", "itruediv", "ixor", "neg", "pos", "invert")}
-COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
-           ">=": operator.ge}
-_DUNDER = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
-_MIRROR = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "ne", "ne": "eq", "neg": "neg", "pos": "pos",
              "invert": "invert"}
-_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
-           "matmul": "@", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
 _NUMERIC = (t.Tensor, t.Sym, t.Array)
 
 
@@ -50,7 +39,7 @@ class Operations(Attempts):
             return found
         if (isinstance(a, t.Static) or isinstance(b, t.Static)) and _folds(a) and _folds(b):
             return self.fold(fn, (a.real(self), b.real(self)))
-        return self.by_dunder(name.rstrip("_"), a, b, symbol or _SYMBOL[name])
+        return self.by_dunder(name.rstrip("_"), a, b, symbol or ("** or pow()" if name == "pow" else BINARY[name]))
 
     def directly(self, fn: Callable[..., Any], apply: Callable[..., t.Tracker], name: str,
                  *args: t.Tracker) -> t.Tracker | None:
@@ -123,7 +112,7 @@ class Operations(Attempts):
             return result
         plain = name[1:]
         plain += "_" if plain in ("and", "or") else ""
-        return self.binary(plain, a, b, _SYMBOL[plain].split()[0] + "=")
+        return self.binary(plain, a, b, BINARY[plain] + "=")
 
     def unary(self, name: str, a: t.Tracker) -> t.Tracker:
         if (found := self.directly(OPERATORS[name], self.unary, name, a)) is not None:
@@ -138,7 +127,7 @@ class Operations(Attempts):
         if (found := self.directly(COMPARE[name], self.compare, name, a, b)) is not None:
             return found
         left, right = a.pytype(), b.pytype()
-        sides = [(a, _DUNDER[name], b), (b, _DUNDER[_MIRROR[name]], a)]
+        sides = [(a, DUNDER[name], b), (b, DUNDER[MIRROR[name]], a)]
         if right is not left and issubclass(right, left):
             sides.reverse()
         for one, method, other in sides:

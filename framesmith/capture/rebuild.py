@@ -178,6 +178,10 @@ class Rebuilder:
             return text
         return f"{self.hold(dict.fromkeys)}({text})" if type(keys) is dict else f"{self.hold(type(keys))}({text})"
 
+    def called(self, fn: Any, *given: t.Tracker) -> str:
+        """Bind what a call of `fn` makes of some values to a new name."""
+        return self.temp(f"{self.hold(fn)}({', '.join(self.values(list(given)))})")
+
     def bind(self, x: t.Tracker, expr: str) -> str:
         """A name for a mutable value before its parts are made."""
         name = self.temp(expr)
@@ -278,10 +282,6 @@ def _chosen(rebuilder: Rebuilder, x: t.Chosen) -> str:
     return rebuilder.temp(f"({yes} if {condition} else {no})")
 
 
-def _draw(rebuilder: Rebuilder, x: t.Draw) -> str:
-    return rebuilder.temp(f"{rebuilder.hold(Random.random)}({rebuilder.value(x.generator)})")
-
-
 def _array(rebuilder: Rebuilder, x: t.Array) -> str:
     return rebuilder.temp(f"{rebuilder.value(x.tensor)}.numpy(){'[()]' if x.scalar else ''}")
 
@@ -370,10 +370,6 @@ def set_changes(rebuilder: Rebuilder, name: str, x: t.Set) -> list[str]:
             args in x.changes]
 
 
-def _slice(rebuilder: Rebuilder, x: t.Slice) -> str:
-    return rebuilder.temp(f"{rebuilder.hold(slice)}({', '.join(rebuilder.values(x.parts))})")
-
-
 def _function(rebuilder: Rebuilder, x: t.Function) -> str:
     if x.value is not None:
         return (_static(rebuilder, x) if id(x.value) not in rebuilder.tracer.of_made
@@ -417,7 +413,7 @@ def _cell(rebuilder: Rebuilder, x: t.Cell) -> str:
 def _method(rebuilder: Rebuilder, x: t.Method) -> str:
     if isinstance(x.func, t.Const) and not callable(x.func.value):
         raise Unsupported("a method of what cannot be called")
-    return rebuilder.temp(f"{rebuilder.hold(types.MethodType)}({rebuilder.value(x.func)}, {rebuilder.value(x.obj)})")
+    return rebuilder.called(types.MethodType, x.func, x.obj)
 
 
 def _partial(rebuilder: Rebuilder, x: t.Partial) -> str:
@@ -435,14 +431,6 @@ def _bound(rebuilder: Rebuilder, x: t.Bound | t.TensorMethod) -> str:
         return rebuilder.temp(f"{rebuilder.hold(raw)}.__get__({rebuilder.value(x.obj)}, "
                               f"{rebuilder.hold(x.obj.pytype())})")
     return rebuilder.temp(f"{rebuilder.value(x.obj)}.{x.name}")
-
-
-def _weak(rebuilder: Rebuilder, x: t.WeakRef) -> str:
-    return rebuilder.temp(f"{rebuilder.hold(weakref.ref)}({rebuilder.value(x.target)})")
-
-
-def _proxy(rebuilder: Rebuilder, x: t.Proxy) -> str:
-    return rebuilder.temp(f"{rebuilder.hold(types.MappingProxyType)}({rebuilder.value(x.of)})")
 
 
 def _super(rebuilder: Rebuilder, x: t.Super) -> str:
@@ -494,10 +482,14 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Sym: lambda rebuilder, x: rebuilder.size(x), t.SymbolicNumber: _late,
     t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,
-    t.Static: _static, t.Builtin: _static, t.Data: _data, t.Draw: _draw, t.Chosen: _chosen,
+    t.Static: _static, t.Builtin: _static, t.Data: _data,
+    t.Draw: lambda rebuilder, x: rebuilder.called(Random.random, x.generator), t.Chosen: _chosen,
     t.Class: _static, t.PyModule: _static, t.Scripted: _static,
-    t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,
-    t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
+    t.List: _list, t.Deque: _deque, t.Tuple: _tuple,
+    t.Proxy: lambda rebuilder, x: rebuilder.called(types.MappingProxyType, x.of),
+    t.WeakRef: lambda rebuilder, x: rebuilder.called(weakref.ref, x.target), t.Dict: _dict,
+    t.DictView: _view, t.Set: _set,
+    t.Slice: lambda rebuilder, x: rebuilder.called(slice, *x.parts), t.Function: _function, t.Cell: _cell,
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super,
     t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator, t.Iter: iterators.values_iterator,
     t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator,

@@ -217,11 +217,6 @@ def _transpose(tracer: Any, x: t.Array, *axes: t.Tracker) -> t.Tracker:
     return t.Array(run(tracer, torch.Tensor.permute, x.tensor, tracer.made(tuple(order))))
 
 
-@both("swapaxes")
-def _swapaxes(tracer: Any, x: t.Array, a: t.Tracker, b: t.Tracker) -> t.Tracker:
-    return t.Array(run(tracer, torch.Tensor.transpose, x.tensor, a, b))
-
-
 @both("ravel")
 def _ravel(tracer: Any, x: t.Array) -> t.Tracker:
     return _reshape(tracer, x, t.Const(-1))
@@ -313,24 +308,22 @@ def _where(tracer: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
     return t.Array(run(tracer, torch.where, cast(tracer, condition.tensor, "bool"), *parts))
 
 
-@entry(FUNCTIONS, "expand_dims")
-def _expand_dims(tracer: Any, x: t.Tracker, axis: t.Tracker) -> t.Tracker:
-    if not isinstance(x, t.Array) or type(axis.real(tracer)) is not int:
-        raise Unsupported("numpy.expand_dims of these arguments")
-    return t.Array(run(tracer, torch.unsqueeze, x.tensor, axis))
+def _same(name: str, fn: Callable[..., Any]) -> None:
+    """A function that torch has, too, with the same arguments behind the array."""
 
-
-def _like(name: str, fn: Callable[..., Any]) -> None:
-    def row(tracer: Any, x: t.Tracker) -> t.Tracker:
+    def row(tracer: Any, x: t.Tracker, *args: t.Tracker) -> t.Tracker:
         if not isinstance(x, t.Array):
             raise Unsupported(f"numpy.{name} of what is no array")
-        return t.Array(run(tracer, fn, x.tensor))
+        return t.Array(run(tracer, fn, x.tensor, *args))
 
     FUNCTIONS[name] = row
 
 
-_like("zeros_like", torch.zeros_like)
-_like("ones_like", torch.ones_like)
+_same("expand_dims", torch.unsqueeze)
+_same("swapaxes", torch.transpose)
+_same("zeros_like", torch.zeros_like)
+_same("ones_like", torch.ones_like)
+METHODS[t.Array]["swapaxes"] = FUNCTIONS["swapaxes"]
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

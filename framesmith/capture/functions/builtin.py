@@ -13,9 +13,8 @@ from framesmith.util.errors import FrameSeen, Unsupported
 
 from .. import data
 from .. import trackers as t
-from ..bytecode.common import BINARY
 from ..identity import same_object
-from ..operations import COMPARE
+from ..operators import BINARY, COMPARE
 from ..registry import by_position, calls, refuses
 from ..settings import read_setting
 from ..sources import MISSING

@@ -121,7 +121,7 @@ def _warn(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if level > len(tracer.frames):
         return _defer(tracer, warn_above, [message, tracer.made(kind), t.Const(level - len(tracer.frames))], {})
     frame = tracer.frames[-level]
-    space = tracer.wrap(frame.globals, tracer.globals_source(frame.globals))
+    space = tracer.wrap(frame.globals, Pinned(frame.globals))
     return _defer(tracer, warn_at,
                   [message, tracer.made(kind), t.Const(frame.code.co_filename), t.Const(frame.line), space], {})
 

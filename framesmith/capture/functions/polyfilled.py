@@ -57,10 +57,10 @@ _fallbacks("bisect", _bisect)
 
 states(py.count_elements, collections._count_elements)  # type: ignore[attr-defined]
 states(py.cmp_to_key, functools.cmp_to_key)
-for _fn, _python in (("delitem", py.delitem), ("concat", py.concat), ("iconcat", py.iconcat), ("countOf", py.count_of),
-                     ("indexOf", py.index_of), ("call", py.call), ("length_hint", py.length_hint)):
+_operator = without("operator", "_operator")
+for _fn in ("delitem", "concat", "iconcat", "countOf", "indexOf", "call", "length_hint"):
     if hasattr(operator, _fn):
-        states(_python, getattr(operator, _fn))
+        states(_operator[_fn], getattr(operator, _fn))
 OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda tracer, self: tracer.made(py.namespace_repr).call(tracer, [self],
                                                                                                        {})
 

@@ -62,12 +62,6 @@ class Array(Holder):
             raise Unsupported("len of a NumPy scalar")
         return self.shape[0]
 
-    def item(self, tracer: Any, key: Tracker) -> Tracker:
-        return tracer.methods(Array, "__getitem__")(tracer, self, key)
-
-    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
-        tracer.methods(Array, "__setitem__")(tracer, self, key, value)
-
     def iterate(self, tracer: Any) -> Tracker:
         return Iter([self.item(tracer, Const(i)) for i in range(self.size(tracer))])
 

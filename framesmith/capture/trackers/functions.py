@@ -199,7 +199,7 @@ _FUNCTION_ATTRS = {
     "__defaults__": _defaults,
     "__kwdefaults__": _kwdefaults,
     "__closure__": _closure,
-    "__globals__": lambda self, tracer: tracer.wrap(self.globals, tracer.globals_source(self.globals)),
+    "__globals__": lambda self, tracer: tracer.wrap(self.globals, Pinned(self.globals)),
 }
 
 

@@ -24,6 +24,7 @@ import torch
 from framesmith import _C
 from framesmith.util.errors import Unsupported
 
+from .. import registry
 from ..sources import MISSING, DictAttr, Slot, Source
 from .base import Bound, CapturedError, Holder, Tracker
 from .dicts import Dict
@@ -410,7 +411,7 @@ def _other(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker
         found = self.own_attr(tracer, name)
         if found is not None:
             return found
-    row = tracer.descriptor_row(kind)
+    row = registry.DESCRIPTORS.get(kind)
     if row is not None:
         return row(tracer, self, raw, name)
     return _told(tracer, self, name, info,
