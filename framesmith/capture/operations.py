@@ -32,7 +32,9 @@ class Operations(Attempts):
     def binary(self, name: str, a: t.Tracker, b: t.Tracker, symbol: str | None = None) -> t.Tracker:
         """`a <name> b`; `symbol` is the operator as errors show it."""
         fn = OPERATORS[name]
-        if name == "mod" and a.constant and not b.constant and issubclass(a.pytype(), (str, bytes)):
+        if a.constant and b.constant:
+            return self.constants(fn, a, b)
+        if name == "mod" and a.constant and issubclass(a.pytype(), (str, bytes)):
             return self.by_dunder("mod", a, b, "%")
         apply = self.binary if symbol is None else functools.partial(self.binary, symbol=symbol)
         if (found := self.directly(fn, apply, name, a, b)) is not None:
@@ -43,11 +45,9 @@ class Operations(Attempts):
 
     def directly(self, fn: Callable[..., Any], apply: Callable[..., t.Tracker], name: str,
                  *args: t.Tracker) -> t.Tracker | None:
-        """Apply the operator `fn` of constants, of choices, of tensors and arrays, or of data; `apply(name, *args)`
+        """Apply the operator `fn` of choices, of tensors and arrays, or of data; `apply(name, *args)`
         applies it to trackers. None for other operands: these have special methods."""
         a, b = args[0], args[-1]
-        if a.constant and b.constant:
-            return self.constants(fn, *args)
         if type(a) is t.Chosen or type(b) is t.Chosen:
             return choices.applied(self, functools.partial(apply, name), fn, list(args))
         if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
@@ -115,6 +115,8 @@ class Operations(Attempts):
         return self.binary(plain, a, b, BINARY[plain] + "=")
 
     def unary(self, name: str, a: t.Tracker) -> t.Tracker:
+        if a.constant:
+            return self.constants(OPERATORS[name], a)
         if (found := self.directly(OPERATORS[name], self.unary, name, a)) is not None:
             return found
         result = self.attempt(a, f"__{name}__", [])
@@ -124,6 +126,8 @@ class Operations(Attempts):
         return result
 
     def compare(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
+        if a.constant and b.constant:
+            return self.constants(COMPARE[name], a, b)
         if (found := self.directly(COMPARE[name], self.compare, name, a, b)) is not None:
             return found
         left, right = a.pytype(), b.pytype()

@@ -264,16 +264,21 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
         return isinstance(flag, t.Const) and flag.value == obj.get(self, "requires_grad").real(self)
 
-    def where(self) -> tuple[str, int, str] | None:
-        """The innermost file, line and function of the user's own code, or of any if there is none; None before the
-        first instruction."""
-        f = next((f for f in reversed(self.frames) if not f.dec.foreign), self.frames[-1] if self.frames else None)
-        return None if f is None else (f.code.co_filename, f.line, f.code.co_name)
-
     def user_place(self) -> tuple[tuple[str, int, str], ...]:
-        """The same as a stack of one, or an empty one."""
-        place = self.where()
-        return () if place is None else (place,)
+        """The innermost place in the user's own code, or in any if there is none, as a stack of one; empty before the
+        first instruction."""
+        for f in reversed(self.frames):
+            if not f.dec.foreign:
+                break
+        else:
+            if not self.frames:
+                return ()
+            f = self.frames[-1]
+        return ((f.code.co_filename, f.line, f.code.co_name),)
+
+    def where(self) -> tuple[str, int, str] | None:
+        """The same file, line and function, or None."""
+        return next(iter(self.user_place()), None)
 
     def user_stack(self) -> tuple[tuple[str, int, str], ...]:
         """(file, line, function) of the frames, innermost last."""

@@ -9,14 +9,15 @@ from .. import data
 from .. import trackers as t
 from ..frame import Frame
 from ..identity import same_object
+from ..operations import Operations
 from ..registry import op
 
 
-def _of_two(how: str) -> Callable[[Frame, str], None]:
+def _of_two(apply: Callable[..., t.Tracker]) -> Callable[[Frame, str], None]:
     def row(f: Frame, name: str) -> None:
         s = f.stack
         b = s.pop()
-        s[-1] = getattr(f.tracer, how)(name, s[-1], b)
+        s[-1] = apply(f.tracer, name, s[-1], b)
 
     return row
 
@@ -28,8 +29,9 @@ def _of_one(name: str) -> Callable[[Frame, Any], None]:
     return row
 
 
-for _op, _how in (("BINARY_OP", "binary"), ("INPLACE_OP", "inplace"), ("COMPARE_OP", "compare")):
-    op(_op)(_of_two(_how))
+op("BINARY_OP")(_of_two(Operations.binary))
+op("INPLACE_OP")(_of_two(Operations.inplace))
+op("COMPARE_OP")(_of_two(Operations.compare))
 for _op, _name in (("UNARY_NEGATIVE", "neg"), ("UNARY_POSITIVE", "pos"), ("UNARY_INVERT", "invert")):
     op(_op)(_of_one(_name))
 
