@@ -66,6 +66,7 @@ class SeqIter(Iter):
     """Over a list or tuple, element by element; sees later changes of a list, as its iterator does."""
 
     __slots__ = ("owner", "sequence")
+    step = 1
 
     def __init__(self, sequence: Sequence, index: int = 0) -> None:
         super().__init__([], index)
@@ -80,7 +81,7 @@ class SeqIter(Iter):
         if self.index < 0:
             return None
         found = self.sequence.peek(tracer, self.index)
-        self.index = -1 if found is None else self.index + 1
+        self.index = -1 if found is None else self.index + self.step
         return found
 
     def rest(self, tracer: Any) -> list[Tracker]:
@@ -91,16 +92,10 @@ class Backward(SeqIter):
     """Over a list or tuple from its end; sees later changes of a list, as `reversed` does."""
 
     __slots__ = ()
+    step = -1
 
     def pytype(self) -> type:
         return type(reversed(self.sequence.kind()))
-
-    def next(self, tracer: Any) -> Tracker | None:
-        if self.index < 0:
-            return None
-        found = self.sequence.peek(tracer, self.index)
-        self.index = -1 if found is None else self.index - 1
-        return found
 
     def rest(self, tracer: Any) -> list[Tracker]:
         items = self.sequence.open(tracer)

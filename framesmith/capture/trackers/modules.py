@@ -9,7 +9,6 @@ from torch import nn
 from ..sources import DictAttr, Item, Source
 from .base import Tracker
 from .dicts import Dict
-from .functions import Method
 from .objects import Object
 
 _WHERE = ("_parameters", "_buffers", "_modules")
@@ -75,11 +74,8 @@ class Module(Object):
         info = tracer.class_info(self.cls)
         if info.setattr is _setattr and self.stores(tracer, name, value):
             self.generic_set(tracer, name, value)
-            return
-        if info.setattr is not None:
-            Method(tracer.class_function(info.setattr), self).call(tracer, [tracer.made(name), value], {})
-            return
-        self.generic_set(tracer, name, value)
+        else:
+            super().set(tracer, name, value)
 
     def stores(self, tracer: Any, name: str, value: Tracker) -> bool:
         """True if nn.Module.__setattr__ would store `value` in the instance dict."""
