@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +13,11 @@ from framesmith.util.errors import DataDependent
 
 from . import trackers as t
 from .bytecode import Decoded
+from .operators import COMPARED, SIGNS, symbols
 from .origins import is_continuation
 
-_SYMBOLS = {operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">",
-            operator.ge: ">="}
-_SUMS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-",
-         operator.imul: "*"}
-_PARTIAL = {operator.truediv: "/", operator.itruediv: "/", operator.pow: "**", operator.ipow: "**"}
-_SIGNS = {operator.neg: "-", operator.pos: "+"}
+_SUMS = symbols("add", "sub", "mul")
+_PARTIAL = symbols("truediv", "pow")
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _MOST = 64
@@ -145,7 +141,7 @@ def size(tracer: Any, x: t.Data) -> Any:
 
 def relation(tracer: Any, x: t.Data) -> Any:
     """A comparison of integers that may be sizes, as a `torch.SymBool` or bool; None for other data."""
-    if x.kind is not bool or x.fn not in _SYMBOLS or not all(
+    if x.kind is not bool or x.fn not in COMPARED or not all(
             is_size(tracer, p) or type(p) is t.Sym for p in x.parts):
         return None
     return x.fn(*[size(tracer, p) if type(p) is t.Data else p.value for p in x.parts])  # type: ignore[attr-defined]
@@ -184,7 +180,7 @@ def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
     total = any(type(x) is t.Data and x.total for x in args)
     kind = float if float in [x.pytype() for x in args] else int
     if len(args) == 1:
-        sign = _SIGNS.get(fn)
+        sign = SIGNS.get(fn)
         return None if sign is None else t.Data(kind, args, lambda x: f"({sign}{x})", fn, total)
     symbol = _SUMS.get(fn)
     if symbol is None and kind is float and (total or _PARTIAL.get(fn) == "/" and _is_known(args[1])):
@@ -203,7 +199,7 @@ def known(tracer: Any, x: t.Tracker) -> t.Tracker:
 
 def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
     """A comparison of two numbers; None if they are none."""
-    symbol = _SYMBOLS.get(fn)
+    symbol = COMPARED.get(fn)
     known = all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b))
     if symbol is None or not known:
         return None
