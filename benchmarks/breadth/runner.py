@@ -9,7 +9,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -19,8 +19,8 @@ MODELS_PER_PROCESS = 40
 class _Child:
     """One worker; `judge` returns None where it died or took longer than `limit` seconds."""
 
-    def __init__(self, suite: str, backend: str, limit: float) -> None:
-        command = [sys.executable, "-m", "benchmarks.breadth.worker", suite, backend]
+    def __init__(self, arguments: Sequence[str], limit: float) -> None:
+        command = [sys.executable, "-m", "benchmarks.breadth.worker", *arguments]
         # tiny models gain nothing by threads, and their spinning keeps others from working
         alone = {"OMP_NUM_THREADS": "1", **os.environ}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -46,6 +46,7 @@ class _Child:
         if line:
             return json.loads(line)
         if late.is_set():
+            self._process.wait()
             return {"status": "time", "reason": f"longer than {self._limit:.0f} s"}
         return {"status": "crash", "reason": f"the process ended with {self._process.wait()}"}
 
@@ -60,21 +61,22 @@ class _Child:
         self._process.wait()
 
 
-def judged(suite: str, names: list[str], backend: str, limit: float,
+def judged(arguments: Sequence[str], names: list[str], limit: float,
            jobs: int = 1) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name, outcome) of each, as they come; a child serves `MODELS_PER_PROCESS` names, fewer if one kills it."""
+    """(name, outcome) of each, as they come, by workers with these arguments; a child serves `MODELS_PER_PROCESS`
+    names, fewer if one kills it."""
     waiting, done = queue.SimpleQueue[str](), queue.SimpleQueue[tuple[str, dict[str, Any]]]()
     for name in names:
         waiting.put(name)
 
     def work() -> None:
-        child = _Child(suite, backend, limit)
+        child = _Child(arguments, limit)
         with contextlib.suppress(queue.Empty):
             while True:
                 name = waiting.get_nowait()
                 if not child.usable:
                     child.close()
-                    child = _Child(suite, backend, limit)
+                    child = _Child(arguments, limit)
                 done.put((name, child.judge(name)))
         child.close()
 
