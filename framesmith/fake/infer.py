@@ -51,8 +51,9 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     # Of the operands: statistics that a batch norm has not saved are empty, too.
     if func.namespace == "aten" and any(map(is_empty, args[:2])) and not is_random(func) and not _aliases(func):
         # rules and meta kernels take what eager refuses of tensors without elements
-        vals = _by_kernel(func, args, kwargs)
-        if vals is not NotImplemented:
+        present = at_hints(args, kwargs)
+        vals = _by_kernel(func, *present)
+        if vals is not NotImplemented and present[0] is args:
             return vals
     row = RULES.get(func)
     if row is not None:

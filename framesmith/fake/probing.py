@@ -57,11 +57,12 @@ def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kw
 
 
 def at_hints(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments with their present sizes, where the environment asks operators so."""
+    """The arguments with their present sizes, of which no guard is taken; themselves where there is no symbol, or where
+    only the graph knows sizes."""
     found: list[Any] = []
     _sizes((args, kwargs), found)
     env = env_of(*found)
-    if env is None or not env.probing:
+    if env is None or any(expr_of(n).free & env.data for n in found):
         return args, kwargs
     return _plain(args, env.hints), _plain(kwargs, env.hints)
 

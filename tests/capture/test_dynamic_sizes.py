@@ -418,3 +418,26 @@ def test_some_gradients_of_a_written_image_ask_for_no_guard():
             fn(x * 1, y * 1).sum().backward()
             grads.append((x.grad, y.grad))
         alike(*grads)
+
+
+def test_text_of_sizes_is_made_in_each_call(captures):
+    def program(x):
+        count = (x > 0).sum()
+        return x * 2, f"{count} of {x.shape[0] * x.shape[1]:>5}, {x.shape[0]!s}", str(x.shape[1])
+
+    compiled = framesmith.compile(program, dynamic=True, fullgraph=True)
+    for n in (2, 3, 5):
+        x = torch.randn(n, n + 4)
+        assert compiled(x)[1:] == program(x)[1:]
+    assert len(captures) == 1
+
+
+def test_text_of_a_size_that_decides_assumes_it():
+    scales = {"of 2": 2.0, "of 3": 3.0}
+
+    def program(x):
+        return x * scales[f"of {x.shape[0]}"]
+
+    compiled = framesmith.compile(program, dynamic=True)
+    for n in (2, 3):
+        torch.testing.assert_close(compiled(torch.ones(n)), program(torch.ones(n)))

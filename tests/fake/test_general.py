@@ -37,6 +37,7 @@ PROGRAMS = {
     "polar": lambda x: torch.polar(x[:, :1], x),
     "count_nonzero": lambda x: torch.count_nonzero(x, 1),
     "nan_to_num": lambda x: torch.nan_to_num(x.transpose(1, 2)),
+    "nothing": lambda x: torch.cat([x.new_zeros(x.shape[0], 0, 4), x[:, :0, :4] * 2], 1),
     "repeat_interleave": lambda x: torch.repeat_interleave(x, torch.tensor([2]), 0),
 }
 
