@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -25,14 +26,14 @@ class _Child:
         alone = {"OMP_NUM_THREADS": "1", **os.environ}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=subprocess.DEVNULL, text=True,
-                                         env=alone)
+                                         env=alone, start_new_session=True)
         self._limit = limit
         self.answered = 0
 
     def judge(self, name: str) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
         late = threading.Event()
-        timer = threading.Timer(self._limit, lambda: (late.set(), self._process.kill()))
+        timer = threading.Timer(self._limit, lambda: (late.set(), self._end()))
         timer.start()
         try:
             self._process.stdin.write(name + "\n")
@@ -49,6 +50,10 @@ class _Child:
             self._process.wait()
             return {"status": "time", "reason": f"longer than {self._limit:.0f} s"}
         return {"status": "crash", "reason": f"the process ended with {self._process.wait()}"}
+
+    def _end(self) -> None:
+        """Kill the worker, and the compilers that it has started."""
+        os.killpg(self._process.pid, signal.SIGKILL)
 
     @property
     def usable(self) -> bool:

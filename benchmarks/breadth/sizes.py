@@ -29,7 +29,7 @@ class Sizes:
 
 FIRST = Sizes()
 _NOW: ContextVar[Sizes] = ContextVar("sizes", default=FIRST)
-DYNAMIC = (Sizes(2, 12, 1.5), Sizes(3, 17, 2.0), Sizes(5, 9, 2.5))
+DYNAMIC = (Sizes(2, 24, 1.5), Sizes(3, 31, 2.0), Sizes(5, 40, 2.5))
 """The sizes of three calls. Not of the scale 1: programs ask whether a picture has the size of their configuration, and
 do something else then."""
 VARYING = (("batch", "length", "scale"), ("batch", "length"), ("batch", "scale"), ("batch",), ("length", "scale"),

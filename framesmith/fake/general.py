@@ -54,7 +54,7 @@ def _by_shape_function(infer: Infer, func: Any, args: tuple, kwargs: dict) -> An
         return NotImplemented
     depth = torch._C._len_torch_dispatch_stack()
     try:
-        torch._C._push_on_torch_dispatch_stack(_Shapes(infer))
+        torch._C._push_on_torch_dispatch_stack(_Shapes(infer))  # type: ignore[arg-type]
         return kernel(*map(_copy, args), **{name: _copy(arg) for name, arg in kwargs.items()})
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):  # it asks for data, or for a context
         return NotImplemented

@@ -1,6 +1,7 @@
 """Sizes that vary: one variant for all of them, with eager's values, strides, aliasing and gradients."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -441,3 +442,19 @@ def test_text_of_a_size_that_decides_assumes_it():
     compiled = framesmith.compile(program, dynamic=True)
     for n in (2, 3):
         torch.testing.assert_close(compiled(torch.ones(n)), program(torch.ones(n)))
+
+
+ROUNDED = {
+    "int": lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5)),
+    "ceil": lambda x: x.new_zeros(math.ceil((x.shape[0] - 1) / 2) + 1),
+    "floor": lambda x: x.new_zeros(math.floor(x.shape[0] * 0.5) + math.trunc(x.shape[1] / 3)),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_sizes_are_rounded_as_floats(name, captures):
+    compiled = framesmith.compile(ROUNDED[name], dynamic=True, fullgraph=True)
+    for n in (4, 7, 9):
+        x = torch.randn(n, n + 4)
+        assert compiled(x).shape == ROUNDED[name](x).shape
+    assert len(captures) == 1
