@@ -33,9 +33,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 440, "symbolic": 1700, "graph": 1300, "prims": 3220, "fake": 3640, "capture": 15840, "autograd": 1320,
-    "loops": 1410, "runtime": 1620, "lower": 5100, "schedule": 2160, "codegen": 4640, "tuning": 490, "tools": 240,
-    "export": 2410, ".": 1760, "csrc": 10780,
+    "util": 440, "symbolic": 1710, "graph": 1300, "prims": 2990, "fake": 3790, "capture": 15850, "autograd": 1320,
+    "loops": 1410, "runtime": 1620, "lower": 5100, "schedule": 2160, "codegen": 4670, "tuning": 490, "tools": 240,
+    "export": 2420, ".": 1760, "csrc": 10780,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -66,6 +66,11 @@ def shown(tracer: Any, x: t.Tensor | t.Data, name: str) -> t.Tracker:
     return t.Data(str, (settled(tracer, x),), lambda a: f"{a}.{name}()")
 
 
+def of_size(x: t.Sym, write: Callable[[str], str]) -> t.Tracker:
+    """Text of a size, or of a number computed of sizes: who needs it assumes the size."""
+    return t.Data(str, (x,), write)
+
+
 def formatted(tracer: Any, x: t.Tensor | t.Data, spec: str) -> t.Tracker:
     """format(x, spec)"""
     if isinstance(x, t.Tensor):
