@@ -10,6 +10,7 @@ from . import (
     class_tests,
     container_protocol,
     containers,
+    control,
     conversions,
     defaults,
     deques,
