@@ -11,9 +11,9 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.config import Config
-from framesmith.graph.control import close, results_of
+from framesmith.graph.control import Loop, close, results_of
 from framesmith.graph.interpreter import run
-from framesmith.graph.pieces import Choice, Piece, Place, is_cut, pieces
+from framesmith.graph.pieces import Controlled, Piece, Place, is_cut, pieces
 from framesmith.graph.traversal import copy_node
 from framesmith.graph.versions import uncounted
 from framesmith.pipeline import Report, begin_graph, is_self_contained, joined
@@ -64,18 +64,21 @@ def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
     for step in steps.steps:
         if isinstance(step, Piece):
             begun.append(begin_native(step.graph, [_example(p, real) for p in step.takes], config))
-        elif isinstance(step, Choice):
+        elif isinstance(step, Controlled):
+            target: Any = step.node.target
             operands = step.node.args[1:]
             given = [_example(a, real) for a in operands]  # type: ignore[arg-type]
-            begun += [_begin_arm(arm, operands, given, config)
-                      for arm in step.node.target.arms]  # type: ignore[union-attr]
+            if isinstance(target, Loop):  # what changes is no parameter
+                operands = (*[None] * target.size, *operands[target.size:])
+            begun += [_begin_arm(arm, operands, given, config) for arm in target.arms]
     calls, reports = zip(*[b.finish() for b in begun]) if begun else ((), ())
     call = _C.CompiledFunction(Stepwise(graph, steps, calls).__call__, None)
     return uncounted(graph)(call), joined([r for r in reports if r is not None])
 
 
 def _begin_arm(arm: fx.Graph, operands: Sequence[Any], examples: Sequence[Any], config: Config) -> PendingGraph:
-    """Begin an arm of a branch: what it computes is compiled, what it passes on is given as it is."""
+    """Begin an arm of a branch or the body of a loop: what it computes is compiled, what it passes on is given as it
+    is."""
     results = results_of(arm)
     computed = list(dict.fromkeys([r for r in results if isinstance(r, fx.Node) and r.op != "placeholder"]))
     graph, made = fx.Graph(), dict[fx.Node, fx.Node]()

@@ -17,7 +17,7 @@ from framesmith.fake.layout import preserved_strides
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.recorder import has_effect
 from framesmith.fake.tensor import Storage, is_differentiable, new_fake
-from framesmith.graph.control import Branch, close, layout_of
+from framesmith.graph.control import Branch, Control, close, layout_of
 from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, last_node, nodes_after
 from framesmith.symbolic.node import expr_of, symint
@@ -77,11 +77,12 @@ def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]
     torch.cond, whose results all require grad if an operand does."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a branch on data in a function transform or mode")
-    no, yes = [_recorded(tracer, way) for way in ways]
+    no, yes = [recorded(tracer, way) for way in ways]
     return _Join(tracer, no, yes, stop, declared).values(tracer.recorder.nodes(condition.fake))
 
 
-def _recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
+def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
+    """Record one way. Raises Unsupported if it does more than to compute."""
     last, writes = tracer.end()
     roots = [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
     before, around, tracer.touched = effects(tracer), tracer.touched, []
@@ -113,7 +114,6 @@ class _Join:
         self.recorder = tracer.recorder
         self.arms = no, yes
         self.stop = stop
-        self.at = next((place[:2] for place in tracer.user_place()), None)
         self.declared = declared
         self.pairs: dict[tuple[int, int], tuple[t.Tensor, t.Tensor]] = {}
         self.partners: dict[int, int] = {}
@@ -131,32 +131,19 @@ class _Join:
             self._collect(a, b)
         if not self.pairs and not any(map(has_effect, (*no.region, *yes.region))):
             for arm in self.arms:
-                self._drop(arm)
+                drop(arm)
             return [self._build(a, b) for a, b in both]
-        results = [[self._node(arm, x) for x in column] for arm, column in zip(self.arms, zip(*self.pairs.values()))]
-        results = results or [[], []]
+        results = [[self._node(arm, k, pair[which]) for k, pair in enumerate(self.pairs.values())]
+                   for which, arm in enumerate(self.arms)]
         wants = [self._wants_grad(a, b) for a, b in self.pairs.values()]
         if not self.declared:
             self._check_gradients(results)
-        target, operands = self._cut_out(results)
-        recorder = self.recorder
-        vals = tuple([_like(a.fake) for a, _ in self.pairs.values()])
-        node = recorder.emit(target, (condition, *operands), vals)
-        self._mark(node, any(wants))
-        for key, val, wanted in zip(self.pairs, recorder.results(node, vals), wants):
-            self._mark(val._alias.node, wanted)
-            self.made[key] = self.tracer.made(val)
-        made = [x.fake._alias.storage for x in self.made.values()]  # type: ignore[attr-defined]
-        writes = len(recorder.written)
-        self.tracer.shared += [Shared(made[k], other, passed, writes, self.stop, self.at)
-                               for k, other, passed in self.shared]
-        self.tracer.branched = True
+        (graph, other), operands = cut_out(self.tracer, self.arms, results)
+        made = emitted(self.tracer, Branch(other, graph, self.declared), (condition, *operands),
+                       [a.fake for a, _ in self.pairs.values()], wants)
+        self.made.update(zip(self.pairs, made))
+        share(self.tracer, [(made[k], other, passed) for k, other, passed in self.shared], self.stop)
         return [self._build(a, b) for a, b in both]
-
-    def _mark(self, node: Node, grad: bool) -> None:
-        node.meta.update(grad=grad, turn=self.tracer.turn)
-        if not torch.is_grad_enabled():
-            node.meta["no_grad"] = True
 
     # --- values of Python
     def _collect(self, a: t.Tracker | None, b: t.Tracker | None) -> None:
@@ -174,7 +161,7 @@ class _Join:
                 raise Unsupported(f"two variables are one {a.pytype().__name__} one way only")
             for x, y in zip(*parts):
                 self._collect(x, y)
-        elif not _same(a, b):
+        elif not same(a, b):
             raise Unsupported(f"the ways give different values: {a.describe()} and {b.describe()}")
 
     def _pair(self, a: t.Tensor, b: t.Tensor) -> None:
@@ -207,55 +194,11 @@ class _Join:
         return found
 
     # --- tensors
-    def _node(self, arm: Arm, x: t.Tensor) -> Node:
-        """A result of an arm: in memory of its own, or a tensor from before as it is."""
-        last = last_node(self.recorder.graph)
-        node, storage = self.recorder.nodes(x.fake), x.fake._alias.storage
-        arm.region += [n for n in nodes_after(self.recorder.graph, last) if n not in arm.region]
-        root = memory_of(node)[0]
-        if root in arm.region:
-            return node  # type: ignore[no-any-return]
-        if id(storage) not in arm.written:
-            passed = node not in arm.region
-            k = next(k for k, pair in enumerate(self.pairs.values()) if x in pair)
-            self.shared.append((k, storage, passed and not storage.version))
-            if passed:
-                return node  # type: ignore[no-any-return]
-        if preserved_strides(x.fake) != x.fake.stride():
-            raise Unsupported("one way gives a part of a tensor from before")
-        copy = self.recorder.emit(aten.clone.default, (node,), _like(x.fake))
-        copy.meta.update(grad=self.tracer.wants_grad(x.fake), turn=self.tracer.turn)
-        arm.region.append(copy)
-        return copy  # type: ignore[no-any-return]
-
-    def _cut_out(self, results: Sequence[Sequence[Node]]) -> tuple[Branch, list[Any]]:
-        """The arms as graphs of what they read of the graph around them."""
-        needed = []
-        for arm, given in zip(self.arms, results):
-            own = set(arm.region)
-            roots = [*given, *filter(has_effect, arm.region)]
-            found = ancestors([n for n in roots if n in own], stop=set(self.recorder.graph.nodes) - own)
-            needed.append([n for n in arm.region if n in found])
-        operands: dict[Any, None] = {}
-        for inner, given in zip(needed, results):
-            own = set(inner)
-            operands.update(dict.fromkeys(a for n in inner for a in n.all_input_nodes if a not in own))
-            operands.update(dict.fromkeys(n for n in given if n not in own))
-        bound = {n.meta["binds"] for inner in needed for n in inner if "binds" in n.meta}
-        read = {s for inner in needed for s in symbols_of(inner).union(*map(argument_symbols, inner))} - bound
-        if symbols_of([n for given in results for n in given]) & bound:
-            raise Unsupported("a size of data that one way alone computes")
-        sizes = size_sources(_of_places(list(operands))).keys()
-        numbers = [symint(s, self.tracer.shapes) for s in sorted(read - sizes, key=lambda s: s.name)]
-        no, yes = [_graph([*operands, *numbers], inner, given) for inner, given in zip(needed, results)]
-        for arm in self.arms:
-            self._drop(arm)
-        return Branch(yes, no, self.declared), [*operands, *numbers]
-
-    def _drop(self, arm: Arm) -> None:
-        """What was recorded is dead in the graph around, unless somebody else reads it."""
-        for node in arm.region:
-            node.meta["spare"] = True
+    def _node(self, arm: Arm, k: int, x: t.Tensor) -> Node:
+        node, other, passed = result_of(self.tracer, arm, x)
+        if other is not None:
+            self.shared.append((k, other, passed))
+        return node
 
     # --- gradients
     def _wants_grad(self, a: t.Tensor, b: t.Tensor) -> bool:
@@ -290,7 +233,82 @@ class _Join:
         return found & self.tracer.differentiable.keys()
 
 
-def _like(x: FakeTensor) -> FakeTensor:
+def result_of(tracer: Any, arm: Arm, x: t.Tensor) -> tuple[Node, Storage | None, bool]:
+    """A result of an arm: in memory of its own, or a tensor from before as it is. The storage from before that it may
+    share memory with, and whether it is that tensor."""
+    recorder = tracer.recorder
+    last = last_node(recorder.graph)
+    node, storage = recorder.nodes(x.fake), x.fake._alias.storage
+    arm.region += [n for n in nodes_after(recorder.graph, last) if n not in arm.region]
+    if memory_of(node)[0] in arm.region:
+        return node, None, False
+    other, passed = None if id(storage) in arm.written else storage, node not in arm.region
+    if other is not None and passed:
+        return node, other, not other.version
+    if preserved_strides(x.fake) != x.fake.stride():
+        raise Unsupported("a part of a tensor from before is a result of a branch on data")
+    copy = recorder.emit(aten.clone.default, (node,), like(x.fake))
+    copy.meta.update(grad=tracer.wants_grad(x.fake), turn=tracer.turn)
+    arm.region.append(copy)
+    return copy, other, False
+
+
+def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]],
+            state: Sequence[Node] = ()) -> tuple[list[Graph], list[Any]]:
+    """The arms as graphs of `state` and of what else they read of the graph around them; what that is."""
+    needed = []
+    for arm, given in zip(arms, results):
+        own = set(arm.region)
+        roots = [*given, *filter(has_effect, arm.region)]
+        found = ancestors([n for n in roots if n in own], stop=set(tracer.recorder.graph.nodes) - own)
+        needed.append([n for n in arm.region if n in found])
+    operands: dict[Any, None] = dict.fromkeys(state)
+    for inner, given in zip(needed, results):
+        own = set(inner)
+        operands.update(dict.fromkeys(a for n in inner for a in n.all_input_nodes if a not in own))
+        operands.update(dict.fromkeys(n for n in given if n not in own))
+    bound = {n.meta["binds"] for inner in needed for n in inner if "binds" in n.meta}
+    read = {s for inner in needed for s in symbols_of(inner).union(*map(argument_symbols, inner))} - bound
+    if symbols_of([n for given in results for n in given]) & bound:
+        raise Unsupported("a size of data that one way alone computes")
+    sizes = size_sources(_of_places(list(operands))).keys()
+    numbers = [symint(s, tracer.shapes) for s in sorted(read - sizes, key=lambda s: s.name)]
+    graphs = [_graph([*operands, *numbers], inner, given) for inner, given in zip(needed, results)]
+    for arm in arms:
+        drop(arm)
+    return graphs, [n for n in (*operands, *numbers) if n not in state]
+
+
+def drop(arm: Arm) -> None:
+    """Mark what was recorded as dead in the graph around, unless somebody else reads it."""
+    for node in arm.region:
+        node.meta["spare"] = True
+
+
+def emitted(tracer: Any, target: Control, args: Sequence[Any], results: Sequence[FakeTensor],
+            wants: Sequence[bool]) -> list[t.Tensor]:
+    """Record a branch or loop with results like `results`, which require grad as `wants` says."""
+    recorder = tracer.recorder
+    vals = tuple(map(like, results))
+    node = recorder.emit(target, tuple(args), vals)
+    made = recorder.results(node, vals)
+    for one, grad in [(node, any(wants)), *zip([x._alias.node for x in made], wants)]:
+        one.meta.update(grad=grad, turn=tracer.turn)
+        if not torch.is_grad_enabled():
+            one.meta["no_grad"] = True
+    tracer.branched = True
+    return list(map(tracer.made, made))
+
+
+def share(tracer: Any, pairs: Iterable[tuple[t.Tensor, Storage, bool]], stop: Stop | None) -> None:
+    """Note results that may share memory with tensors from before; whether they are these tensors then."""
+    at = next((place[:2] for place in tracer.user_place()), None)
+    writes = len(tracer.recorder.written)
+    tracer.shared += [Shared(x.fake._alias.storage, other, passed, writes, stop, at) for x, other, passed in pairs]
+
+
+def like(x: FakeTensor) -> FakeTensor:
+    """Metadata of its own."""
     return new_fake(tuple(x.shape), x.stride(), x.dtype, x.device)
 
 
@@ -298,8 +316,10 @@ def _told(x: t.Tensor) -> str:
     return f"{x.fake.dtype} {list(x.fake.shape)}, strides {list(x.fake.stride())}"
 
 
-def _same(a: t.Tracker, b: t.Tracker) -> bool:
-    """Return whether two values are the same constant."""
+def same(a: t.Tracker | None, b: t.Tracker | None) -> bool:
+    """Return whether two values are one, or the same constant."""
+    if a is b:
+        return True
     if not (isinstance(a, t.Const) and isinstance(b, t.Const)) or is_symbolic(a) or is_symbolic(b):
         return False
     return type(a.value) is type(b.value) and (a.value is b.value or repr(a.value) == repr(b.value)

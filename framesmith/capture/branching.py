@@ -1,4 +1,5 @@
-"""A branch of a frame on a tensor's data: both ways are followed to where they come together again."""
+"""A branch of a frame on a tensor's data: both ways are followed to where they come together again, or, if one of them
+comes back to the branch, the loop is."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from .break_points import Stop, StopAt, choose_stop
 from .bytecode.joins import join_of
 from .bytecode.liveness import liveness
 from .frame import RETURN, STOPPED, Frame
+from .looping import FrameLoop
 from .trackers.iterators import Walk
 
 DEEPEST = 8
@@ -43,11 +45,15 @@ def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDepend
             raise refusal
         if len(active) >= DEEPEST or active and tracer.steps - active[0][2] > LONGEST:
             raise Unsupported("the ways branch again and again")
-        if any(frame is f and index == at for frame, index, _ in active) and not any(
-                isinstance(x, Walk) for x in f.stack):
-            raise Unsupported("a loop that data ends")
+        loop = FrameLoop.around(f, at, target)
+        if loop is not None and any(frame is f and index == at for frame, index, _ in active):
+            raise Unsupported("a loop that data ends in more than one place")
         active.append((f, at, tracer.steps))
-        found = _Ways(f, join_of(f.code, at)).followed(condition, (f.ip, target) if jumps else (target, f.ip), stop)
+        if loop is not None:
+            loop.run(condition, (loop.again == target) is jumps, stop)
+            found = None
+        else:
+            found = _Ways(f, join_of(f.code, at)).followed(condition, (f.ip, target) if jumps else (target, f.ip), stop)
         active.pop()
         return found
     except Unsupported as e:

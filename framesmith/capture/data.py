@@ -240,10 +240,10 @@ def condition(tracer: Any, v: t.Tracker) -> t.Tensor | None:
     if v.fn in (operator.truth, operator.not_):
         inner = condition(tracer, v.parts[0])
         return inner if inner is None or v.fn is operator.truth else tracer.torch_call(torch.logical_not, [inner], {})
-    return _computed(tracer, v)  # type: ignore[return-value]
+    return computed_in_graph(tracer, v)  # type: ignore[return-value]
 
 
-def _computed(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracker | None:
+def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracker | None:
     """A number of data as a tensor: of float64 (if it is to be `wide`, too), as Python computes, or int64."""
     if type(x) is not t.Data:
         return x if type(x) is t.Const else None
@@ -254,7 +254,7 @@ def _computed(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracker | None
         flat = tracer.torch_call(torch.reshape, [leaf, tracer.made(())], {})
         return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(dtype)], {})  # type: ignore[no-any-return]
     wide = wide or any(p.pytype() is float for p in (x, *x.parts))
-    parts = [_computed(tracer, p, wide) for p in x.parts]
+    parts = [computed_in_graph(tracer, p, wide) for p in x.parts]
     if None in parts or x.fn not in _FOLLOWED:
         return None
     return tracer.torch_call(x.fn, parts, {})  # type: ignore[no-any-return]

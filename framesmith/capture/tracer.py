@@ -115,7 +115,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.branching: list[tuple[Frame, int, int]] = []
-        """Branches on data whose ways are being followed: frame, instruction, and the step at which each began."""
+        """Branches and loops on data that are being followed: frame, instruction, and the step at which each began."""
         self.shared: list[Shared] = []
         """Results of branches on data that may be tensors from before."""
         self.draws: list[t.Draw] = []

@@ -1,9 +1,12 @@
-"""Control flow as a node: a branch on a value of the graph, whose arms are graphs.
+"""Control flow as nodes: a branch on a value of the graph, whose arms are graphs, and a loop, whose body is one.
 
     Branch(yes, no)(condition, *operands)  ->  the results of one arm
+    Loop(body, n)(condition, *operands)    ->  the last n values of the state
 
 Both arms take all operands, and give results of the same layout; one may give None where the other gives a gradient.
-Operands are tensors and the sizes that the arms read. A result may be an operand itself: then it is that tensor.
+The first n operands of a loop are its state; as long as the condition is true, body(*operands) gives the next condition
+and the next state. Operands are tensors and the sizes that the graphs read. A result may be an operand itself: then it
+is that tensor.
 """
 
 from __future__ import annotations
@@ -24,8 +27,26 @@ from framesmith.graph.traversal import last_node
 aten = torch.ops.aten
 
 
+class Control(OfOneGraph):
+    """A node made of graphs."""
+
+    __slots__ = ()
+
+    @property
+    def arms(self) -> tuple[Graph, ...]:
+        raise NotImplementedError
+
+    @property
+    def is_pure(self) -> bool:  # type: ignore[override]
+        """Return whether it draws no random numbers."""
+        return not any(draws(n) for arm in self.arms for n in arm.nodes)
+
+    def __str__(self) -> str:
+        return f"{self.__name__} {[digest_text(arm) for arm in self.arms]}"  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Branch(OfOneGraph):
+class Branch(Control):
     """See the module. `complete`: a gradient that an arm does not give is zeros, as the program's derivative has it,
     and not None. `derivatives`: what `autograd.branches` makes of it, by which operands require grad: a branch is one
     operator wherever its graph is differentiated."""
@@ -46,16 +67,34 @@ class Branch(OfOneGraph):
         """The metadata of each result, as an arm gives it."""
         return [(b if a is None else a).meta["val"] for a, b in zip(*map(results_of, self.arms))]
 
-    @property
-    def is_pure(self) -> bool:  # type: ignore[override]
-        """Return whether neither arm draws random numbers."""
-        return not any(draws(n) for arm in self.arms for n in arm.nodes)
-
     def __str__(self) -> str:
-        return f"branch {[digest_text(arm) for arm in self.arms]} {self.complete}"
+        return f"{Control.__str__(self)} {self.complete}"
 
     def __call__(self, condition: Any, *operands: Any) -> tuple[Any, ...]:
         return tuple(run(self.arms[bool(condition)], operands))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop(Control):
+    """See the module. `size`: of the state."""
+
+    __name__: ClassVar[str] = "loop"  # type: ignore[misc]
+    body: Graph
+    size: int
+
+    @property
+    def arms(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+    def __call__(self, condition: Any, *operands: Any) -> tuple[Any, ...]:
+        return self.run(lambda given: run(self.body, given), condition, operands)
+
+    def run(self, body: Callable[[Any], Sequence[Any]], condition: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """The last state, by a callable that stands for the body."""
+        state, rest = operands[:self.size], operands[self.size:]
+        while condition:
+            condition, *state = body([*state, *rest])  # type: ignore[assignment]
+        return tuple(state)
 
 
 def results_of(graph: Graph) -> Sequence[Any]:
@@ -91,4 +130,4 @@ def layout_of(val: torch.Tensor, of: Callable[[Any], Any]) -> tuple[Any, ...]:
     return tuple(map(of, val.shape)), tuple(map(of, val.stride())), val.dtype, val.device
 
 
-__all__ = ["Branch", "append", "append_blank", "close", "layout_of", "results_of"]
+__all__ = ["Branch", "Control", "Loop", "append", "append_blank", "close", "layout_of", "results_of"]

@@ -1,9 +1,10 @@
 """A graph in pieces: cut where it gives a symbol its value, so that in each piece all sizes are those of its inputs,
-and where it branches.
+and where it branches or loops.
 
 An operator whose result has a size that only its run tells (`meta["binds"]`: the symbol) is a step by itself, and so is
-a branch. What does not depend on the step is computed before, the rest behind. A view is made again in each piece that
-reads it, so no piece is given two tensors of one memory; what the graph writes to its inputs is written by the last.
+a branch or loop. What does not depend on the step is computed before, the rest behind. A view is made again in each
+piece that reads it, so no piece is given two tensors of one memory; what the graph writes to its inputs is written by
+the last.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.graph.control import Branch
+from framesmith.graph.control import Control
 from framesmith.graph.purity import is_needed, is_view
 from framesmith.graph.raising import may_raise
 from framesmith.graph.symbols import argument_symbols, size_sources, symbols_held, symbols_of
@@ -54,8 +55,8 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A branch, `node`, and where its results go."""
+class Controlled:
+    """A branch or loop, `node`, and where its results go."""
 
     node: fx.Node
     gives: tuple[fx.Node | None, ...]
@@ -65,13 +66,13 @@ class Choice:
 class Steps:
     """The steps in order, and the symbols of the graph's inputs that they take as numbers: (place, dimension)."""
 
-    steps: tuple[Piece | Binding | Choice, ...]
+    steps: tuple[Piece | Binding | Controlled, ...]
     sizes: dict[Symbol, tuple[int, int]]
     outputs: tuple[Any, ...]
 
 
 def is_cut(graph: fx.Graph) -> bool:
-    """Return whether the graph gives symbols their values, or branches."""
+    """Return whether the graph gives symbols their values, branches or loops."""
     return any(map(_is_step, graph.nodes))
 
 
@@ -84,7 +85,7 @@ def pieces(graph: fx.Graph) -> Steps:
     given = size_sources(graph)
     binders = [n for n in nodes if _is_step(n)]
     needs = set(nodes[-1].all_input_nodes).union(*[n.all_input_nodes for n in binders])
-    steps: list[Piece | Binding | Choice] = []
+    steps: list[Piece | Binding | Controlled] = []
     places = [n for n in nodes if n.op == "placeholder"]
     cut = _Cut(levels, needs, env_of(*[x for n in (*binders, *places) for x in symbols_held(n)]))
     for level in range(top + 1):
@@ -97,7 +98,7 @@ def pieces(graph: fx.Graph) -> Steps:
         _check(steps, cut.env.assumed, {*given, *numbers})
     read = {p for step in steps if isinstance(step, Piece) for p in step.takes if isinstance(p, Symbol)}
     for step in steps:
-        if isinstance(step, Binding | Choice):
+        if isinstance(step, Binding | Controlled):
             read |= argument_symbols(step.node)
         if isinstance(step, Binding):
             read = read.union(*[rel.free for rel in step.checks])
@@ -107,7 +108,7 @@ def pieces(graph: fx.Graph) -> Steps:
     return Steps(tuple(steps), {s: given[s] for s in read - bound}, tuple(outputs))
 
 
-def _check(steps: list[Piece | Binding | Choice], assumed: list[Rel], known: Collection[Any]) -> None:
+def _check(steps: list[Piece | Binding | Controlled], assumed: list[Rel], known: Collection[Any]) -> None:
     """Give each assumption on a symbol that is bound here, and not within an arm, to the step that binds the last of
     its symbols."""
     bound = {step.symbol for step in steps if isinstance(step, Binding)}
@@ -124,7 +125,7 @@ def _check(steps: list[Piece | Binding | Choice], assumed: list[Rel], known: Col
 
 def _is_step(node: fx.Node) -> bool:
     """Return whether a node is a step by itself."""
-    return "binds" in node.meta or isinstance(node.target, Branch)
+    return "binds" in node.meta or isinstance(node.target, Control)
 
 
 def _is_of_step(node: fx.Node) -> bool:
@@ -225,13 +226,13 @@ def _again(node: fx.Node) -> bool:
             and not (node.target is operator.getitem and not _again(node.all_input_nodes[0])))
 
 
-def _step(node: fx.Node) -> Binding | Choice:
-    return _choice(node) if isinstance(node.target, Branch) else _binding(node)
+def _step(node: fx.Node) -> Binding | Controlled:
+    return _controlled(node) if isinstance(node.target, Control) else _binding(node)
 
 
-def _choice(node: fx.Node) -> Choice:
+def _controlled(node: fx.Node) -> Controlled:
     parts: dict[Any, fx.Node] = {u.args[1]: u for u in node.users}
-    return Choice(node, tuple([parts.get(k) for k in range(len(node.meta["val"]))]))
+    return Controlled(node, tuple([parts.get(k) for k in range(len(node.meta["val"]))]))
 
 
 def _binding(node: fx.Node) -> Binding:
@@ -248,4 +249,4 @@ def _binding(node: fx.Node) -> Binding:
     return Binding(node, tuple([parts.get(k) for k in range(len(vals))]), symbol, at, dim)
 
 
-__all__ = ["Binding", "Choice", "Piece", "Steps", "is_cut", "pieces"]
+__all__ = ["Binding", "Controlled", "Piece", "Steps", "is_cut", "pieces"]

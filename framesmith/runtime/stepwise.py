@@ -1,16 +1,18 @@
 """Running a graph that was cut into pieces: each piece is compiled code, each operator between them a call of eager's
-kernel, whose result gives a symbol its value, or a branch, of which one arm runs, which is compiled code, too."""
+kernel, whose result gives a symbol its value, or a branch or loop, whose arms are compiled code, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
+from framesmith.graph.control import Loop
 from framesmith.graph.interpreter import evaluate
-from framesmith.graph.pieces import Binding, Choice, Piece, Place, Steps
+from framesmith.graph.pieces import Binding, Controlled, Piece, Place, Steps
 from framesmith.graph.purity import draws
 from framesmith.symbolic.expr import Symbol
 
@@ -24,7 +26,7 @@ class AssumptionFailed(Exception):
 
 class Stepwise:
     """The graph as a function of one tuple of inputs, or of a list, which is emptied. `calls`: compiled pieces, and
-    arms (where the condition is false, where it is true), in order."""
+    the arms of branches and loops, in order."""
 
     def __init__(self, graph: fx.Graph, steps: Steps, calls: Sequence[Compiled]) -> None:
         self._slots: dict[Place, int] = {}
@@ -37,7 +39,8 @@ class Stepwise:
         last = _last_reads(steps)
         self._steps = [self._piece(step, next(compiled), last[k]) if isinstance(step, Piece)
                        else self._binding(step, last[k]) if isinstance(step, Binding)
-                       else self._choice(step, (next(compiled), next(compiled)), last[k], _reads(steps.steps[k + 1:]))
+                       else self._controlled(step, [next(compiled) for _ in step.node.target.arms],  # type: ignore[union-attr]
+                                             last[k], _reads(steps.steps[k + 1:]))
                        for k, step in enumerate(steps.steps)]
         self._outputs = [(self._slots[x], None) if isinstance(x, fx.Node) else (-1, x) for x in steps.outputs]
         self._blank = [None] * (len(self._slots) - self._inputs)
@@ -111,21 +114,22 @@ class Stepwise:
 
         return run
 
-    def _choice(self, choice: Choice, arms: tuple[Compiled, Compiled], last: set[Place],
-                later: set[Place]) -> Callable[[list[Any]], None]:
+    def _controlled(self, step: Controlled, arms: Sequence[Compiled], last: set[Place],
+                    later: set[Place]) -> Callable[[list[Any]], None]:
         """A gradient that an arm does not give is None where it leaves the graph, and zeros where it is computed
         with."""
-        node = choice.node
+        node = step.node
+        call = partial(node.target.run, arms[0]) if isinstance(node.target, Loop) else partial(_branch, arms)
         condition, *operands = [self._argument(a) for a in node.args]
         gives = [(k, self._slot(n), self._zeros(n.meta["val"]) if n in later else None)
-                 for k, n in enumerate(choice.gives) if n is not None]
+                 for k, n in enumerate(step.gives) if n is not None]
         dead = [self._slot(n) for n in node.all_input_nodes if n in last]
 
         def run(values: list[Any]) -> None:
-            given, arm = [a(values) for a in operands], arms[bool(condition(values))]
+            given, chosen = [a(values) for a in operands], condition(values)
             for k in dead:
                 values[k] = None
-            found = arm(given)
+            found = call(chosen, given)
             for k, slot, zeros in gives:
                 value = found[k]
                 values[slot] = zeros(values) if value is None and zeros is not None else value
@@ -153,6 +157,10 @@ class Stepwise:
         return lambda values: value
 
 
+def _branch(arms: Sequence[Compiled], condition: Any, given: list[Any]) -> tuple[Any, ...]:
+    return arms[bool(condition)](given)
+
+
 def _last_reads(steps: Steps) -> list[set[Place]]:
     """For each step, what no later one reads."""
     seen: set[Place] = {x for x in steps.outputs if isinstance(x, fx.Node)}
@@ -164,7 +172,7 @@ def _last_reads(steps: Steps) -> list[set[Place]]:
     return found[::-1]
 
 
-def _reads(steps: Sequence[Piece | Binding | Choice]) -> set[Any]:
+def _reads(steps: Sequence[Piece | Binding | Controlled]) -> set[Any]:
     """What the steps read of what there is when each begins."""
     return {p for step in steps for p in (step.takes if isinstance(step, Piece) else step.node.all_input_nodes)}
 

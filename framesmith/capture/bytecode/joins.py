@@ -1,4 +1,5 @@
-"""The joins of a code object: where the ways from a branch come together again (its immediate post-dominator)."""
+"""The shape of a code object: where the ways from a branch come together again (its immediate post-dominator), and its
+natural loops."""
 
 from __future__ import annotations
 
@@ -28,12 +29,9 @@ def join_of(code: CodeType, index: int) -> int:
 
 def _solve(code: CodeType) -> list[int]:
     """For each instruction, and for the end, those (as bits) that each way from it comes to."""
-    instrs = decoded(code).instrs
-    end, everything = len(instrs), (1 << len(instrs) + 1) - 1
-    after = []
-    for k, ins in enumerate(instrs):
-        ways = [k + 1] if ins.op != "JUMP" and ins.name not in ENDS else [end] if ins.name in _RETURNS else []
-        after.append(ways + [ins.target] * (ins.target >= 0))
+    after = _successors(code)
+    end = len(after)
+    everything = (1 << end + 1) - 1
     behind = [everything] * end + [1 << end]
     changed = True
     while changed:
@@ -46,6 +44,39 @@ def _solve(code: CodeType) -> list[int]:
             if new != behind[k]:
                 behind[k], changed = new, True
     return behind
+
+
+def _successors(code: CodeType) -> list[list[int]]:
+    """For each instruction, those that may follow it, but for handlers of exceptions; the end of the code is one."""
+    instrs = decoded(code).instrs
+    after = []
+    for k, ins in enumerate(instrs):
+        ways = [k + 1] if ins.op != "JUMP" and ins.name not in ENDS else [len(instrs)] if ins.name in _RETURNS else []
+        after.append(ways + [ins.target] * (ins.target >= 0))
+    return after
+
+
+def loop_around(code: CodeType, index: int) -> tuple[int, frozenset[int]]:
+    """The head and all instructions of the innermost loop that instruction `index` is in; (-1, none) if it is in no
+    loop."""
+    before: dict[int, list[int]] = {}
+    back: dict[int, list[int]] = {}
+    for k, ways in enumerate(_successors(code)):
+        for way in ways:
+            before.setdefault(way, []).append(k)
+            if way <= k:
+                back.setdefault(way, []).append(k)
+    found: tuple[int, frozenset[int]] = -1, frozenset()
+    for head, ends in back.items():
+        body, todo = {head}, list(ends)
+        while todo:
+            k = todo.pop()
+            if k not in body:
+                body.add(k)
+                todo += before.get(k, [])
+        if index in body and (found[0] < 0 or len(body) < len(found[1])):
+            found = head, frozenset(body)
+    return found
 
 
 def _bits(value: int) -> list[int]:

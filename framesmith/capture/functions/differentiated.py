@@ -12,14 +12,14 @@ import torch
 from torch.fx import Node
 from torch.nn.modules._functions import BackwardHookFunction
 
-from framesmith.fake.tensor import FakeTensor, is_differentiable, new_fake
+from framesmith.fake.tensor import FakeTensor, is_differentiable
 from framesmith.graph.derivative import Pattern, Traced, cut_out, passed, refuse
 from framesmith.graph.purity import draws
 from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import effects, reachable
+from ..arms import effects, like, reachable
 from ..registry import CODES, PLAIN, calls
 from ..trackers import Args, Kwargs
 
@@ -226,11 +226,6 @@ class _Backward:
             raise Unsupported(f"{of.real.__name__}.backward gives what is no tensor")
         return [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake)  # type: ignore[attr-defined]
                 for k in of.wanted]
-
-
-def like(x: FakeTensor) -> FakeTensor:
-    """Metadata of its own."""
-    return new_fake(tuple(x.shape), x.stride(), x.dtype, x.device)
 
 
 def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced],
