@@ -59,9 +59,9 @@ class Parts:
     table: Table
 
 
-def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Parts:
+def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_out: bool = True) -> Parts:
     """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see
-    `kept_values`."""
+    `kept_values`. `lays_out`: what is kept may have strides of its own."""
     graph = without_derivatives(joint.graph)
     # what equal layers read is kept once; regions have their own
     if not any("checkpoint" in n.meta for n in graph.nodes):
@@ -86,7 +86,8 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
         nodes = list(graph.nodes)
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
-    lay_out(nodes, set(extras) - random)
+    if lays_out:
+        lay_out(nodes, set(extras) - random)
     _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)

@@ -33,6 +33,7 @@ from framesmith.util.stack import Place
 
 from . import functions, opcodes
 from . import trackers as t
+from .arms import refuse_shared
 from .assertions import drawing
 from .break_points import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .bytecode import decoded
@@ -213,7 +214,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             step, depth = new
         finally:
             if sizes is not None:
-                sizes.made_of_data |= len(tracer.shapes.data) > len(tracer.shapes.given)
+                sizes.made_of_data |= len(tracer.shapes.data) > len(tracer.shapes.given) or tracer.branched
             undo(tracer.settings)
             tracer.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
@@ -253,6 +254,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
     outputs, residual.settled = settle(residual.rebuilder, residual.rebuilder.outputs, tracer.state.inference_mode,
                                        tracer.view_grad)
     tracer.check_copies(outputs)
+    refuse_shared(tracer, outputs)
     recorded = tracer.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None

@@ -19,6 +19,7 @@ from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 
 from . import data
 from . import trackers as t
+from .arms import Shared
 from .break_points import Stop
 from .calls import Calls
 from .class_making import ClassMaking
@@ -74,6 +75,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """The program is in a function transform: gradients there are part of what it computes."""
     lists_data = False
     """Whether `tolist` gives numbers of data."""
+    branched = False
+    """A branch on data was recorded."""
     assumes = True
     """Whether assertions on data may be taken to hold."""
 
@@ -113,6 +116,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
+        self.branching: list[tuple[Frame, int, int]] = []
+        """Branches and loops on data that are being followed: frame, instruction, and the step at which each began."""
+        self.shared: list[Shared] = []
+        """Results of branches on data that may be tensors from before."""
         self.draws: list[t.Draw] = []
         """Random numbers that the program drew of Python's generators, in order."""
         self.checks: list[t.Tracker] = []
