@@ -120,8 +120,15 @@ def drawn(x):
     return y + torch.rand(3)
 
 
-ONE_GRAPH = [both, joined, of_a_number, nested, left_early, several, one_after_another, in_a_callee, written_within,
-             of_both_numbers, with_sizes_of_data, drawn]
+def of_numbers(x):
+    k, n = 2.5, 1
+    if x.sum() > 0:
+        k, n = x.sum().item() * 2, x[0].round().long().sum().item() + 1
+    return x * k + n, n
+
+
+ONE_GRAPH = [of_numbers, both, joined, of_a_number, nested, left_early, several, one_after_another, in_a_callee,
+             written_within, of_both_numbers, with_sizes_of_data, drawn]
 INPUTS = [torch.rand(3, 4), -torch.rand(3, 4), torch.zeros(3, 4), torch.rand(3, 4) * 3 - 0.5, torch.randn(3, 4) * 2]
 
 
