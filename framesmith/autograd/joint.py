@@ -134,7 +134,8 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     with torch.inference_mode(
         False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), _without_formula(), \
             recorder, replay:
-        results, written = replay.run()
+        with _asked_by(replay.graph, "composites"):
+            results, written = replay.run()
         asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and _has_history(value)]
         tangents = [recorder.input_like(without_overlap(results[i]), f"{TANGENT}{k}") for k, i in enumerate(asked)]
         used = [k for k in range(len(asked)) if defined is None or defined[k]]
@@ -144,7 +145,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
         grads: Sequence[Any] = [None] * len(leaves)
         if used:
             last = last_node(recorder.graph)
-            with _in_formulas(replay.graph):
+            with _asked_by(replay.graph, "formulas"):
                 grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves, reached)
             # what formulas compute of a region's values alone is computed again with them
             for node in nodes_after(recorder.graph, last):
@@ -229,17 +230,17 @@ def _without_formula() -> Iterator[None]:
 
 
 @contextmanager
-def _in_formulas(graph: fx.Graph) -> Iterator[None]:
-    """What asks about the graph's symbols of data are formulas of derivatives."""
-    holders = [v for n in graph.nodes if "binds" in n.meta for v in symbols_held(n)]
+def _asked_by(graph: fx.Graph, who: str) -> Iterator[None]:
+    """What asks about the graph's symbols: see `ShapeEnv.asked_by`."""
+    holders = [v for n in graph.nodes if n.op == "placeholder" or "binds" in n.meta for v in symbols_held(n)]
     env = env_of(*holders)
     if env is not None:
-        env.in_formulas = True
+        env.asked_by = who
     try:
         yield
     finally:
         if env is not None:
-            env.in_formulas = False
+            env.asked_by = ""
 
 
 def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: dict[int, FakeTensor],

@@ -14,18 +14,15 @@ from framesmith.util.errors import DataDependent
 
 from . import trackers as t
 from .bytecode import Decoded
+from .operators import COMPARED, SIGNS, symbols
 from .origins import is_continuation
 from .trackers.symbolic_number import is_symbolic
 
-_SYMBOLS = {operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">",
-            operator.ge: ">="}
-_SUMS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-",
-         operator.imul: "*"}
-_PARTIAL = {operator.truediv: "/", operator.itruediv: "/", operator.pow: "**", operator.ipow: "**"}
-_SIGNS = {operator.neg: "-", operator.pos: "+"}
+_SUMS = symbols("add", "sub", "mul")
+_PARTIAL = symbols("truediv", "pow")
+_FOLLOWED = frozenset({*COMPARED, *_SUMS, *_PARTIAL, *SIGNS})
 _APART = {operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
           operator.itruediv: operator.truediv, operator.ipow: operator.pow}
-_FOLLOWED = frozenset({*_SYMBOLS, *_SUMS, *_PARTIAL, *_SIGNS})
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _MOST = 64
@@ -72,6 +69,11 @@ def shown(tracer: Any, x: t.Tensor | t.Data, name: str) -> t.Tracker:
     if x.pyclass is not torch.Tensor or tracer.wants_grad(x.fake) or type(x) is t.Inner:
         raise DataDependent("text of a tensor's data")
     return t.Data(str, (settled(tracer, x),), lambda a: f"{a}.{name}()")
+
+
+def of_size(x: t.Sym, write: Callable[[str], str]) -> t.Tracker:
+    """Text of a size, or of a number computed of sizes: who needs it assumes the size."""
+    return t.Data(str, (x,), write)
 
 
 def formatted(tracer: Any, x: t.Tensor | t.Data, spec: str) -> t.Tracker:
@@ -149,7 +151,7 @@ def size(tracer: Any, x: t.Data) -> Any:
 
 def relation(tracer: Any, x: t.Data) -> Any:
     """A comparison of integers that may be sizes, as a `torch.SymBool` or bool; None for other data."""
-    if x.kind is not bool or x.fn not in _SYMBOLS or not all(
+    if x.kind is not bool or x.fn not in COMPARED or not all(
             is_size(tracer, p) or type(p) is t.Sym for p in x.parts):
         return None
     return x.fn(*[size(tracer, p) if type(p) is t.Data else p.value for p in x.parts])  # type: ignore[attr-defined]
@@ -188,7 +190,7 @@ def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
     total = any(type(x) is t.Data and x.total for x in args)
     kind = float if float in [x.pytype() for x in args] else int
     if len(args) == 1:
-        sign = _SIGNS.get(fn)
+        sign = SIGNS.get(fn)
         return None if sign is None else t.Data(kind, args, lambda x: f"({sign}{x})", fn, total)
     symbol = _SUMS.get(fn)
     if symbol is None and kind is float and (total or _PARTIAL.get(fn) == "/" and _is_known(args[1])):
@@ -207,7 +209,7 @@ def known(tracer: Any, x: t.Tracker) -> t.Tracker:
 
 def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
     """A comparison of two numbers; None if they are none."""
-    symbol = _SYMBOLS.get(fn)
+    symbol = COMPARED.get(fn)
     known = all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b))
     if symbol is None or not known:
         return None

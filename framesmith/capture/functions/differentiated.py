@@ -79,7 +79,7 @@ def _forward(tracer: Any, klass: t.Tracker, real: Any, ctx: t.Object, given: Arg
     if not kwargs:
         rest = list(inspect.signature(real.forward).parameters.values())[len(given):]
         inputs = [*given, *[tracer.wrap_static(p.default, None) for p in rest if p.default is not p.empty]]
-        klass.get(tracer, "setup_context").call(tracer, [ctx, tracer.tuple(inputs), out], {})
+        klass.get(tracer, "setup_context").call(tracer, [ctx, t.Tuple(inputs), out], {})
     return out
 
 
@@ -92,7 +92,7 @@ def _listed(tracer: Any, ctx: t.Object, name: str) -> list[t.Tracker]:
 def _wrapped(tracer: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
     """An argument that comes back, and was not written to, comes back as a view of itself."""
     if isinstance(out, t.Tuple):
-        return tracer.tuple([_wrapped(tracer, o, args, dirty) if isinstance(o, t.Tensor) else o
+        return t.Tuple([_wrapped(tracer, o, args, dirty) if isinstance(o, t.Tensor) else o
                              for o in out.open(tracer)])
     if isinstance(out, t.Tensor) and any(out is a for a in args) and not any(out is d for d in dirty):
         return tracer.torch_call(torch.Tensor.view_as, [out, out], {})
@@ -138,7 +138,7 @@ class _Application:
             if patterns[0] not in traced:
                 raise Unsupported(f"{self.real.__name__}.backward raises")
             attach(tracer, results, self.inputs, traced, zeros)
-        return self.outs[0] if self.single else tracer.tuple(self.outs)
+        return self.outs[0] if self.single else t.Tuple(self.outs)
 
     def _materializes(self) -> bool:
         flag = self.ctx.attrs.get("materialize_grads")
@@ -169,7 +169,7 @@ class _Backward:
         last, writes = tracer.end()
         before, around, tracer.touched = effects(tracer), tracer.touched, []
         attrs = dict(of.ctx.attrs)
-        of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or tracer.tuple([])
+        of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or t.Tuple([])
         try:
             with torch.enable_grad():
                 told = self._function().call(tracer, [of.ctx, *[self._gradient(k) for k in range(len(of.outs))]], {})
@@ -264,7 +264,7 @@ def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
         node.meta.update(spare=True, turn=tracer.turn)
     attach(tracer, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)},
            True)
-    return tracer.tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]
+    return t.Tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]
 
 
 _ONCE = "trying to differentiate twice a function that was marked with @once_differentiable"
