@@ -23,6 +23,7 @@ from framesmith.graph.traversal import ancestors, copy_node, last_node, nodes_af
 from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.errors import Unsupported
 
+from . import data
 from . import trackers as t
 from .break_points import Stop, StopAt
 from .trackers.symbolic_number import is_symbolic
@@ -118,6 +119,8 @@ class _Join:
         self.pairs: dict[tuple[int, int], tuple[t.Tensor, t.Tensor]] = {}
         self.partners: dict[int, int] = {}
         """The mutable value of the other arm with which one is joined."""
+        self.numbers: dict[tuple[int, int], tuple[int, int]] = {}
+        """The pairs of tensors that pairs of numbers are."""
         self.made: dict[tuple[int, int], t.Tracker] = {}
         self.shared: list[tuple[int, Storage, bool]] = []
 
@@ -161,8 +164,19 @@ class _Join:
                 raise Unsupported(f"two variables are one {a.pytype().__name__} one way only")
             for x, y in zip(*parts):
                 self._collect(x, y)
+        elif t.Data in (type(a), type(b)) and data.is_number(a) and data.is_number(b) and a.pytype() is b.pytype():
+            one, other = [self._tensor(arm, x) for arm, x in zip(self.arms, (a, b))]
+            self._pair(one, other)
+            self.numbers[id(a), id(b)] = id(one.fake), id(other.fake)
         elif not same(a, b):
             raise Unsupported(f"the ways give different values: {a.describe()} and {b.describe()}")
+
+    def _tensor(self, arm: Arm, x: t.Tracker) -> t.Tensor:
+        """A number that an arm gives as a tensor."""
+        last = last_node(self.recorder.graph)
+        made = data.tensor_of(self.tracer, x)
+        arm.region += [n for n in nodes_after(self.recorder.graph, last) if n.op != "placeholder"]
+        return made
 
     def _pair(self, a: t.Tensor, b: t.Tensor) -> None:
         layouts = [(*layout_of(x.fake, expr_of), x.fake.is_conj(), x.fake.is_neg(), x.fake.is_inference())
@@ -178,6 +192,8 @@ class _Join:
         if a is b or a is None or b is None:
             return a
         key = (id(a.fake), id(b.fake)) if isinstance(a, t.Tensor) and isinstance(b, t.Tensor) else (id(a), id(b))
+        if key in self.numbers:
+            return data.number(self.tracer, self.made[self.numbers[key]])  # type: ignore[arg-type]
         if key in self.made:
             return self.made[key]
         parts = _parts(self.tracer, a, b)

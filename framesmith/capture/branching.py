@@ -44,15 +44,22 @@ def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDepend
             raise refusal
         if len(active) >= DEEPEST or active and tracer.steps - active[0][2] > LONGEST:
             raise Unsupported("the ways branch again and again")
-        loop = FrameLoop.around(f, at, target)
+        starts = (f.ip, target) if jumps else (target, f.ip)
+        around = next((loop for loop in reversed(tracer.looping) if loop.exit_of(f, at, target) >= 0), None)
+        loop = None if around is not None else FrameLoop.around(f, at, target)
         if loop is not None and any(frame is f and index == at for frame, index, _ in active):
             raise Unsupported("a loop that data ends in more than one place")
         active.append((f, at, tracer.steps))
         if loop is not None:
+            tracer.looping.append(loop)
             loop.run(condition, (loop.again == target) is jumps, stop)
+            tracer.looping.pop()
             found = None
+        elif around is not None:
+            ways = _Ways(f, around.at, around, around.exit_of(f, at, target))
+            found = ways.followed(condition, starts, stop)
         else:
-            found = _Ways(f, join_of(f.code, at)).followed(condition, (f.ip, target) if jumps else (target, f.ip), stop)
+            found = _Ways(f, join_of(f.code, at)).followed(condition, starts, stop)
         active.pop()
         return found
     except Unsupported as e:
@@ -65,11 +72,14 @@ def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDepend
 
 
 class _Ways:
-    """The state of a frame before a branch, to go on from more than once."""
+    """The state of a frame before a branch, to go on from more than once. A branch out of a `loop`, by the way `exit`,
+    is joined where the loop's own condition is known: it is that one, or what ends the loop."""
 
-    def __init__(self, f: Frame, join: int) -> None:
+    def __init__(self, f: Frame, join: int, loop: FrameLoop | None = None, exit: int = -1) -> None:
         self.frame = f
         self.join = join
+        self.loop = loop
+        self.exit = exit
         self.ends: list[bool] = []
         self.values: list[t.Tracker | None] = []
         self.later: list[dict[Any, Any]] = []
@@ -103,11 +113,16 @@ class _Ways:
                 if isinstance(owner, (Frame, t.Lazy)):
                     raise Unsupported("an iterator that both ways advance, and that has no place to go back to")
                 setattr(owner, name, value)
-        out = f.run(self.join)
+        leaves = self.loop is not None and start == self.exit
+        out = f.run(self.loop.out if self.loop is not None and leaves else self.join)
         if f.yielded:
             raise Unsupported("a generator that yields on one way of a branch")
         self.ends.append(out is not STOPPED)
         self.later.append(_positions(tracer))
+        if self.loop is not None:
+            if out is not STOPPED:
+                raise Unsupported("a loop that data ends, and a return")
+            f.stack.append(self.loop.goes(None if leaves else f.stack.pop()))
         if out is not STOPPED:
             return [out]
         values = [*f.locals, *f.stack]

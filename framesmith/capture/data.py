@@ -16,10 +16,13 @@ from . import trackers as t
 from .bytecode import Decoded
 from .operators import COMPARED, SIGNS, symbols
 from .origins import is_continuation
+from .trackers.symbolic_number import is_symbolic
 
 _SUMS = symbols("add", "sub", "mul")
 _PARTIAL = symbols("truediv", "pow")
 _FOLLOWED = frozenset({*COMPARED, *_SUMS, *_PARTIAL, *SIGNS})
+_APART = {operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+          operator.itruediv: operator.truediv, operator.ipow: operator.pow}
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _MOST = 64
@@ -259,7 +262,27 @@ def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracke
     parts = [computed_in_graph(tracer, p, wide) for p in x.parts]
     if None in parts or x.fn not in _FOLLOWED:
         return None
-    return tracer.torch_call(x.fn, parts, {})  # type: ignore[no-any-return]
+    return tracer.torch_call(_APART.get(x.fn, x.fn), parts, {})  # type: ignore[no-any-return]
+
+
+def is_number(x: t.Tracker | None) -> bool:
+    """Return whether a value is an int or float, of data or plain, that the graph may compute."""
+    return isinstance(x, (t.Data, t.Const)) and not is_symbolic(x) and x.pytype() in (int, float)
+
+
+def tensor_of(tracer: Any, x: t.Tracker) -> t.Tensor:
+    """A number as a tensor of float64 or int64, or a tensor as it is; `number` is the way back."""
+    if isinstance(x, t.Tensor):
+        return x
+    found = None
+    if type(x) is t.Const and not is_symbolic(x) and type(x.value) in (int, float):
+        dtype = torch.float64 if type(x.value) is float else torch.int64
+        found = tracer.torch_call(torch.tensor, [x], {"dtype": tracer.made(dtype)})
+    elif type(x) is t.Data and x.kind in (int, float):
+        found = computed_in_graph(tracer, x)
+    if not isinstance(found, t.Tensor):
+        raise DataDependent(f"{x.describe()} as a tensor")
+    return found
 
 
 def same(a: t.Tracker, b: t.Tracker) -> bool:

@@ -75,14 +75,16 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
 class FrameLoop:
     """A loop of a frame that goes on by a conditional jump on data: from the way `again`, out on the way `out`."""
 
-    def __init__(self, f: Frame, at: int, again: int, out: int) -> None:
-        self.frame, self.at, self.again, self.out = f, at, again, out
+    def __init__(self, f: Frame, at: int, inside: frozenset[int], again: int, out: int) -> None:
+        self.frame, self.at, self.inside, self.again, self.out = f, at, inside, again, out
         live = liveness(f.code, again) | liveness(f.code, out)
         self.live = [i for i, name in enumerate(f.code.co_varnames) if name in live]
         if f is f.tracer.frames[0]:
             for i in [i for i in f.tracer.pending if i in self.live]:
                 f.tracer.local(f, i)
         self.locals, self.stack = list(f.locals), f.stack[:-1]
+        self.goes_on = True
+        """The truth of the condition with which it goes on."""
 
     @staticmethod
     def around(f: Frame, at: int, target: int) -> FrameLoop | None:
@@ -91,11 +93,28 @@ class FrameLoop:
         head, inside = loop_around(f.code, at)
         if (target in inside) is (at + 1 in inside) or f.dec.instrs[head].op.startswith("FOR_ITER"):
             return None
-        return FrameLoop(f, at, *((target, at + 1) if target in inside else (at + 1, target)))
+        return FrameLoop(f, at, inside, *((target, at + 1) if target in inside else (at + 1, target)))
+
+    def exit_of(self, f: Frame, at: int, target: int) -> int:
+        """The way by which a jump leaves the loop, which is another one than that which it goes on with; -1: none."""
+        ways = [way for way in (target, at + 1) if way not in self.inside]
+        return ways[0] if f is self.frame and at in self.inside and at != self.at and len(ways) == 1 else -1
+
+    def goes(self, v: t.Tracker | None) -> t.Tensor:
+        """The truth of the condition at the end of the body; of the one that leaves the loop for None."""
+        tracer = self.frame.tracer
+        if v is None:
+            return tracer.torch_call(torch.tensor, [t.boolean(not self.goes_on)], {})  # type: ignore[no-any-return]
+        found = data.condition(tracer, v)
+        if found is None:
+            raise Unsupported(f"a loop that {v.describe()} ends")
+        flat = tracer.torch_call(torch.reshape, [found, tracer.made(())], {})
+        return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})  # type: ignore[no-any-return]
 
     def run(self, condition: t.Tensor, goes_on: bool, stop: Stop | None) -> None:
         """Record the loop, which goes on while the truth of `condition` is `goes_on`; the frame is behind it then."""
         f, tracer = self.frame, self.frame.tracer
+        self.goes_on = goes_on
 
         def following(v: t.Tracker) -> t.Tracker:
             return v if goes_on else data.negated(tracer, v)
@@ -105,22 +124,28 @@ class FrameLoop:
         slots = self._changed(trial)
 
         def step(state: Sequence[t.Tensor]) -> tuple[t.Tracker, list[t.Tracker]]:
-            found = self._once(dict(zip(slots, state, strict=True)))
+            found = self._once({i: outside(i, x) for i, x in zip(slots, state, strict=True)})
             if {i for i in self.live if i not in slots and not same(f.locals[i], self.locals[i])}:
                 raise Unsupported("a loop changes a variable that it did not change the first time")
-            return following(found), [f.locals[i] for i in slots]  # type: ignore[misc]
+            return following(found), [data.tensor_of(tracer, f.locals[i]) for i in slots]  # type: ignore[arg-type]
 
-        initial = [self.locals[i] for i in slots]
+        def outside(i: int, x: t.Tensor) -> t.Tracker:
+            """What the program has for a tensor of the state: itself, or a number."""
+            found = x if isinstance(self.locals[i], t.Tensor) else data.number(tracer, x)
+            assert found is not None
+            return found
+
+        initial = [data.tensor_of(tracer, self.locals[i]) for i in slots]  # type: ignore[arg-type]
         go = data.condition(tracer, following(condition))
         assert go is not None
-        made = looped(tracer, go, initial, step, stop)  # type: ignore[arg-type]
+        made = looped(tracer, go, initial, step, stop)
         values = [x if i in self.live or same(x, y) else None
                   for i, (x, y) in enumerate(zip(self.locals, trial.values[1:], strict=True))]
         for i, x in zip(slots, made, strict=True):
-            values[i] = x
+            values[i] = outside(i, x)
         f.locals[:], f.stack[:], f.ip = values, self.stack, self.out
 
-    def _once(self, changed: dict[int, t.Tensor]) -> t.Tracker:
+    def _once(self, changed: dict[int, t.Tracker]) -> t.Tracker:
         """Run the body; the condition that it comes to."""
         f = self.frame
         f.locals[:] = [changed.get(i, x) for i, x in enumerate(self.locals)]
@@ -133,13 +158,15 @@ class FrameLoop:
         return condition
 
     def _changed(self, trial: Arm) -> list[int]:
-        """The variables that the loop changes, all tensors."""
+        """The variables that the loop changes, all tensors and numbers."""
         slots = []
         for i in self.live:
             before, after = self.locals[i], trial.values[1 + i]
             if not same(before, after):
-                if not isinstance(before, t.Tensor) or not isinstance(after, t.Tensor):
+                numbers = data.is_number(before) and data.is_number(after)
+                if not (isinstance(before, t.Tensor) and isinstance(after, t.Tensor)
+                        or numbers and before.pytype() is after.pytype()):  # type: ignore[union-attr]
                     raise Unsupported(f"a loop that data ends changes {self.frame.code.co_varnames[i]}, which is no "
-                                      "tensor")
+                                      "tensor or number")
                 slots.append(i)
         return slots

@@ -118,6 +118,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.branching: list[tuple[Frame, int, int]] = []
         """Branches and loops on data that are being followed: frame, instruction, and the step at which each began."""
+        self.looping: list[Any] = []
+        """Of these the loops, see `looping`."""
         self.shared: list[Shared] = []
         """Results of branches on data that may be tensors from before."""
         self.draws: list[t.Draw] = []

@@ -1,6 +1,9 @@
 """Branches on a tensor's data: both ways in one graph, in inference and in training; a break where they are no pure
 tensor code."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -120,8 +123,15 @@ def drawn(x):
     return y + torch.rand(3)
 
 
-ONE_GRAPH = [both, joined, of_a_number, nested, left_early, several, one_after_another, in_a_callee, written_within,
-             of_both_numbers, with_sizes_of_data, drawn]
+def of_numbers(x):
+    k, n = 2.5, 1
+    if x.sum() > 0:
+        k, n = x.sum().item() * 2, x[0].round().long().sum().item() + 1
+    return x * k + n, n
+
+
+ONE_GRAPH = [of_numbers, both, joined, of_a_number, nested, left_early, several, one_after_another, in_a_callee,
+             written_within, of_both_numbers, with_sizes_of_data, drawn]
 INPUTS = [torch.rand(3, 4), -torch.rand(3, 4), torch.zeros(3, 4), torch.rand(3, 4) * 3 - 0.5, torch.randn(3, 4) * 2]
 
 
@@ -404,3 +414,17 @@ def test_sides_of_cond_that_differ_are_refused():
     with pytest.raises(exc.Unsupported, match="different layouts"):
         framesmith.compile(lambda x: torch.cond(x.sum() > 0, lambda a: a[0], lambda a: a, (x,)),
                            fullgraph=True)(torch.rand(4))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_branch_keeps_no_model_alive(trains):
+    model = Two()
+    compiled = framesmith.compile(model, fullgraph=True)
+    with torch.set_grad_enabled(trains):
+        y = compiled(torch.rand(3, 4))
+        if trains:
+            y.sum().backward()
+    weight = weakref.ref(model.a.weight)
+    del model, compiled, y
+    gc.collect()
+    assert weight() is None

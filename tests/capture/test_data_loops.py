@@ -74,7 +74,46 @@ def with_parts(x):
     return y, x
 
 
-ONE_GRAPH = [until, newton, fibonacci, branching, nested, in_a_branch, with_parts]
+def counted(x):
+    n = 0
+    while x.sum() < 20:
+        x = x + 1
+        n += 1
+    return x, n
+
+
+def scaled(x):
+    t = 1.0
+    while x.abs().sum().item() > 1:
+        t *= 0.5
+        x = x * t
+    return x, t, x * t
+
+
+def limited(x):
+    n = 0
+    while x.sum() < 20 and n < 5:
+        x = x + 1
+        n += 1
+    return x, n
+
+
+def with_a_break(x):
+    x = x.abs() + 1
+    change, n = 1.0, 0
+    while change > 1e-3:
+        y = (x + 2 / x) / 2
+        change = (y - x).abs().max().item()
+        x = y
+        n += 1
+        if n == 4:
+            x = x * 2
+            break
+    return x, n
+
+
+ONE_GRAPH = [until, newton, fibonacci, branching, nested, in_a_branch, with_parts, counted, scaled, limited,
+             with_a_break]
 INPUTS = [torch.rand(3, 4), -torch.rand(3, 4), torch.ones(3, 4) * 9, torch.randn(3, 4) * 2, torch.zeros(3, 4)]
 
 

@@ -71,14 +71,7 @@ def _repeated(tracer: Any, cond_fn: t.Tracker, body_fn: t.Tracker, carried_input
 
 def _as_tensor(tracer: Any, x: t.Tracker) -> t.Tensor:
     """A tensor of its own: a loop that does not run gives no tensor from before."""
-    if isinstance(x, t.Tensor):
-        return tracer.torch_call(torch.clone, [x], {})  # type: ignore[no-any-return]
-    if type(x) is t.Const and type(x.value) is int:
-        return tracer.torch_call(torch.tensor, [x], {})  # type: ignore[no-any-return]
-    found = data.computed_in_graph(tracer, x)
-    if not isinstance(found, t.Tensor):
-        raise Unsupported(f"{x.describe()} in the state of a while_loop")
-    return found
+    return tracer.torch_call(torch.clone, [data.tensor_of(tracer, x)], {})  # type: ignore[no-any-return]
 
 
 def _leaves(tracer: Any, x: t.Tracker) -> list[t.Tracker]:
