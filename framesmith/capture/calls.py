@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from framesmith.symbolic.node import specialised
+from framesmith.symbolic.node import ROUNDINGS, rounded, specialised
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import trackers as t
@@ -47,6 +47,8 @@ class Calls(Session):
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """`fn` run for real, where sizes that vary are fixed; what it raises, the captured program raises."""
         if self.shapes.symbols or self.shapes.data:
+            if len(args) == 1 and type(args[0]) is torch.SymFloat and fn in ROUNDINGS:
+                return rounded(args[0], ROUNDINGS[fn])
             args, kwargs = specialised(args), specialised(kwargs)
         try:
             return fn(*args, **kwargs) if kwargs else fn(*args)

@@ -18,12 +18,22 @@ import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder, dispatch_restored
-from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
+from framesmith.util.errors import (
+    DataDependent,
+    FirstCall,
+    FrameSeen,
+    FramesmithError,
+    NeedsGrad,
+    SharedMemory,
+    TooLong,
+    Unsupported,
+)
 from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
 from framesmith.util.stack import Place
 
 from . import functions, opcodes
 from . import trackers as t
+from .arms import refuse_shared
 from .assertions import drawing
 from .break_points import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .bytecode import decoded
@@ -38,7 +48,7 @@ from .residual import Residual, argument_names
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
 from .sources import Cell, Guard, Local, Made, Source
-from .symbolic_arithmetic import entered, number_tensors
+from .symbolic_arithmetic import entered, number_tensors, sizes_among
 from .tracer import BreakHere, Tracer, read_state, restore_state
 from .warned import refused_in
 
@@ -151,7 +161,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         tracer.varying, tracer.dynamic = varying, None if doubted else sizes
         recorder.shape_env = tracer.shapes if sizes is not None and sizes.data else None
         if sizes is not None:
-            sizes.made = False
+            sizes.made = sizes.made_of_numbers = False
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
         tracer.lists_data = lists_data and recorder.shape_env is not None
         try:
@@ -178,6 +188,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except Unsupported as e:
             where = tracer.where() or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
+            if isinstance(e, DataDependent):
+                tracer.refuse_unmarked(e)
             if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 raise
             if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
@@ -202,7 +214,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             step, depth = new
         finally:
             if sizes is not None:
-                sizes.made_of_data |= bool(tracer.shapes.data)
+                sizes.made_of_data |= len(tracer.shapes.data) > len(tracer.shapes.given) or tracer.branched
             undo(tracer.settings)
             tracer.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
@@ -242,6 +254,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
     outputs, residual.settled = settle(residual.rebuilder, residual.rebuilder.outputs, tracer.state.inference_mode,
                                        tracer.view_grad)
     tracer.check_copies(outputs)
+    refuse_shared(tracer, outputs)
     recorded = tracer.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None
@@ -252,7 +265,8 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
     numbers = entered(tracer)
     inputs = graph_inputs(tracer, recorded, len(numbers))
     try:
-        examples = [*(value for _, value in inputs), *number_tensors((), (), *[late.example for late, _ in numbers])]
+        examples = [*(value for _, value in inputs),
+                    *number_tensors((), (), sizes_among(numbers), *[late.example for late, _ in numbers])]
     except (OverflowError, RuntimeError) as e:
         raise TooLarge("a number that 64 bits do not hold") from e
     if not any(n.op == "call_function" for n in recorded.nodes):

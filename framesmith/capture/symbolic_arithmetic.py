@@ -142,7 +142,7 @@ def varying_local(code: CodeType, name: str) -> bool:
 
 
 def _real(tracer: Any, x: t.Tracker) -> Any:
-    return x.real(tracer)
+    return tracer.size_or_real(x) if type(x) is t.SymbolicNumber else x.real(tracer)
 
 
 def taken(tracer: Any, x: t.Tracker) -> Any:
@@ -162,7 +162,8 @@ def _number(tracer: Any, x: t.SymbolicNumber) -> Number:
     if found is None:
         plain: Any = t.symbolic(tracer, x.example.item(), (x,),
                                 lambda a: f"{a}.item()") if hasattr(x.example, "item") else x
-        found = tracer.numbers[id(x)] = plain, tracer.recorder.number_input(plain.example, lambda: plain.value)
+        size = functools.partial(tracer.integer, x) if plain is x and tracer.may_be_size(x) else None
+        found = tracer.numbers[id(x)] = plain, tracer.recorder.number_input(plain.example, lambda: plain.value, size)
     return found[1]
 
 
@@ -207,20 +208,31 @@ def _scalar(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.reshape(()).to(dtype, copy=True)
 
 
-def entered(tracer: Any) -> list[tuple[t.SymbolicNumber, Number]]:
-    """The numbers that the graph takes behind its other inputs, in order."""
-    return [(x, number) for x, number in tracer.numbers.values() if number.entered and type(x) is t.SymbolicNumber]
+def entered(tracer: Any) -> list[tuple[t.SymbolicNumber, Number | None]]:
+    """The numbers that the graph takes behind its other inputs, in order; None with one that is a size."""
+    found = {number.fake()._alias.node: (x, number) for x, number in tracer.numbers.values()
+             if number.entered and type(x) is t.SymbolicNumber}
+    found |= {fake._alias.node: (x, None) for x, fake in tracer.carriers.values()}
+    return [found[node] for node in tracer.recorder.graph.nodes if node in found]
 
 
-def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], *numbers: Any) -> tuple[Any, ...]:
+def sizes_among(numbers: list[tuple[t.SymbolicNumber, Number | None]]) -> tuple[int, ...]:
+    """The places of those that are sizes."""
+    return tuple([i for i, (_, number) in enumerate(numbers) if number is None])
+
+
+def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], sizes: tuple[int, ...],
+                   *numbers: Any) -> tuple[Any, ...]:
     """The inputs of a graph that takes numbers, too. Raises for one whose casts may be errors, and for zero among the
-    `divisors`, which are places among the numbers: the frame is to run in plain Python then."""
+    `divisors`, which are places among the numbers: the frame is to run in plain Python then. Those at the places
+    `sizes` come as sizes of tensors without elements."""
     if any(numbers[i] == 0 for i in divisors):
         raise ZeroDivisionError("an integer division by a number that is zero")
     if any(type(n) is float and _LARGEST < abs(n) < math.inf for n in numbers):
         raise OverflowError("a number that float32 does not hold")
-    made = [torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu")
-            for n in numbers]
+    made = [torch.empty((n, 0), dtype=torch.float32, device="cpu") if i in sizes
+            else torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu")
+            for i, n in enumerate(numbers)]
     return (*inputs, *made)
 
 

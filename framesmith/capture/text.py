@@ -31,6 +31,8 @@ class Texts(Session):
 
     def formatted(self, v: t.Tracker, spec: str) -> t.Tracker:
         """format(v, spec)"""
+        if type(v) is t.Sym:
+            return data.of_size(v, lambda a: f"{a}.__format__({spec!r})")
         if v.constant:
             if is_symbolic(v) and (found := written(self, v, spec)) is not None:
                 return found
@@ -60,6 +62,8 @@ class Texts(Session):
 
     def text(self, v: t.Tracker, name: str = "__str__") -> t.Tracker:
         """str(v) or, by `name`, repr(v)."""
+        if type(v) is t.Sym:
+            return data.of_size(v, lambda a: f"{a}.{name}()")
         if isinstance(v, (t.Tensor, t.Data)):
             return data.shown(self, v, name)
         raw = self.lookup(v.pytype(), name)

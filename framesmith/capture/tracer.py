@@ -19,6 +19,7 @@ from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 
 from . import data
 from . import trackers as t
+from .arms import Shared
 from .break_points import Stop
 from .calls import Calls
 from .class_making import ClassMaking
@@ -74,6 +75,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """The program is in a function transform: gradients there are part of what it computes."""
     lists_data = False
     """Whether `tolist` gives numbers of data."""
+    branched = False
+    """A branch on data was recorded."""
     assumes = True
     """Whether assertions on data may be taken to hold."""
 
@@ -113,6 +116,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
+        self.branching: list[tuple[Frame, int, int]] = []
+        """Branches and loops on data that are being followed: frame, instruction, and the step at which each began."""
+        self.shared: list[Shared] = []
+        """Results of branches on data that may be tensors from before."""
         self.draws: list[t.Draw] = []
         """Random numbers that the program drew of Python's generators, in order."""
         self.checks: list[t.Tracker] = []
@@ -167,6 +174,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     def varies(self, source: Source) -> bool:
         """Return whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction
         made it."""
+        if self.is_early(source):
+            return True
         if self.varying is None:
             return False
         if type(source) is Local and (source.name.startswith(STACK) or varying_local(self.frames[0].code, source.name)):
@@ -174,7 +183,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return bool(self.varying) and str(source) in self.varying
 
     def size_or_real(self, x: t.Tracker) -> Any:
-        """An element of a sequence for a function that is run for real; of data as a symbol, if it may be one."""
+        """What a function that is run for real is given; an integer of data, or one that varies, as a symbol, if it may
+        be one."""
+        if type(x) is t.SymbolicNumber and self.may_be_size(x):
+            return self.integer(x)
         return data.size(self, x) if type(x) is t.Data and data.is_size(self, x) else x.real(self)
 
     def by_range(self, x: t.Data) -> bool | None:

@@ -8,13 +8,13 @@ from ..code_cache import kept_with_code
 from .decode import Decoded, decoded
 
 _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"})
-_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
+ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 
 
 def _successors(dec: Decoded, i: int) -> list[int]:
     ins = dec.instrs[i]
     out = []
-    if ins.op != "JUMP" and ins.name not in _ENDS and i + 1 < len(dec.instrs):
+    if ins.op != "JUMP" and ins.name not in ENDS and i + 1 < len(dec.instrs):
         out.append(i + 1)
     if ins.target >= 0:
         out.append(ins.target)

@@ -9,6 +9,7 @@ from . import (
     class_statements,
     class_tests,
     containers,
+    control,
     conversions,
     defaults,
     dicts,

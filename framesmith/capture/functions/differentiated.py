@@ -3,7 +3,6 @@ autograd takes for the derivative of what the forward gives; see `graph.derivati
 
 from __future__ import annotations
 
-import gc
 import inspect
 import itertools
 import operator
@@ -13,13 +12,14 @@ import torch
 from torch.fx import Node
 from torch.nn.modules._functions import BackwardHookFunction
 
-from framesmith.fake.tensor import FakeTensor, is_differentiable, new_fake
+from framesmith.fake.tensor import FakeTensor, is_differentiable
 from framesmith.graph.derivative import Pattern, Traced, cut_out, passed, refuse
 from framesmith.graph.purity import draws
 from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
+from ..arms import effects, like, reachable
 from ..registry import CODES, PLAIN, calls
 from ..trackers import Args, Kwargs
 
@@ -167,7 +167,7 @@ class _Backward:
         """None: with these gradients the backward raises."""
         of, tracer = self.of, self.tracer
         last, writes = tracer.end()
-        before, around, tracer.touched = self._effects(), tracer.touched, []
+        before, around, tracer.touched = effects(tracer), tracer.touched, []
         attrs = dict(of.ctx.attrs)
         of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or t.Tuple([])
         try:
@@ -180,7 +180,7 @@ class _Backward:
         touched, tracer.touched = tracer.touched, around
         if around is not None:
             around += touched
-        if (self._effects() != before or self._touches(touched) or any(map(draws, region))
+        if (effects(tracer) != before or self._touches(touched) or any(map(draws, region))
             or not set(region).issuperset(written)):
             raise Unsupported(f"{of.real.__name__}.backward changes objects or tensors, or draws random numbers")
         of.ctx.attrs.clear()
@@ -192,25 +192,13 @@ class _Backward:
     def _touches(self, changed: list[Any]) -> bool:
         """Return whether something was changed that was there before, but attributes of the context."""
         ctx = self.of.ctx
-        found: dict[int, Any] = {id(ctx): ctx}
-        todo: list[Any] = [*ctx.attrs.values(), self._function()]
-        while todo:
-            x = todo.pop()
-            if isinstance(x, (t.Tracker, list, tuple, dict)) and id(x) not in found:
-                found[id(x)] = x
-                todo += gc.get_referents(x)
+        found = reachable([*ctx.attrs.values(), self._function()]) | {id(ctx): ctx}
         return any(not isinstance(x, t.Tracker) or id(x) in found and x is not ctx for x in changed)
 
     def _function(self) -> t.Tracker:
         real = self.of.real
         return self.tracer.made(real).get(self.tracer,  # type: ignore[no-any-return]
                                           "vjp" if real.vjp is not own._SingleLevelFunction.vjp else "backward")
-
-    def _effects(self) -> tuple[Any, ...]:
-        """Count the program's changes so far, by kind: any further change makes the counts differ."""
-        tracer = self.tracer
-        return len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.checks), len(
-            tracer.settings), len(tracer.global_writes)
 
     def _gradient(self, k: int) -> t.Tracker:
         """Return the gradient that the backward gets for result `k` of the forward: a tangent, zeros or None."""
@@ -246,11 +234,6 @@ def spare_region(tracer: Any, last: Node | None) -> list[Node]:
     for node in region:
         node.meta.update(spare=True, turn=tracer.turn)
     return region
-
-
-def like(x: FakeTensor) -> FakeTensor:
-    """Metadata of its own."""
-    return new_fake(tuple(x.shape), x.stride(), x.dtype, x.device)
 
 
 def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced],

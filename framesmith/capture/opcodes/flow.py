@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from framesmith.util.errors import DataDependent
+
 from .. import data
 from .. import trackers as t
+from ..branching import branch
 from ..bytecode.liveness import liveness
 from ..frame import Frame
 from ..registry import op
@@ -17,26 +20,31 @@ def _jump(f: Frame, target: int) -> None:
     f.ip = target
 
 
-def _pop_jump(jumps: bool) -> Callable[[Frame, int], None]:
-    def row(f: Frame, target: int) -> None:
-        if _branch(f, target, jumps) is jumps:
-            f.ip = target
-        f.stack.pop()
+def _pop_jump(jumps: bool) -> Callable[[Frame, int], Any]:
+    def row(f: Frame, target: int) -> Any:
+        return _branch(f, target, jumps)
 
     return row
 
 
-def _branch(f: Frame, target: int, jumps: bool) -> bool:
-    """The truth of a condition; where one of both ways raises and data decides, it is assumed that the other is
-    taken."""
+def _branch(f: Frame, target: int, jumps: bool) -> Any:
+    """Jump to `target` if the truth of the condition is `jumps`. Where data decides, and one of both ways raises, it
+    is assumed that the other is taken; else both are followed."""
     v = f.stack[-1]
     if type(v) is t.Const or not data.decides(f.tracer, v):
-        return v.truth(f.tracer)
-    here, there = data.raises(f.dec, f.ip), data.raises(f.dec, target)
-    if here is there:
-        return v.truth(f.tracer)
-    data.asserted(f.tracer, v, jumps is here)
-    return jumps is here
+        truth = v.truth(f.tracer)
+    elif (here := data.raises(f.dec, f.ip)) is not data.raises(f.dec, target):
+        data.asserted(f.tracer, v, jumps is here)
+        truth = jumps is here
+    else:
+        try:
+            truth = v.truth(f.tracer)
+        except DataDependent as refusal:
+            return branch(f, v, target, jumps, refusal)
+    if truth is jumps:
+        f.ip = target
+    f.stack.pop()
+    return None
 
 
 def _pop_jump_none(jumps: bool) -> Callable[[Frame, int], None]:

@@ -12,6 +12,7 @@ from framesmith.util.errors import DataDependent
 
 from .base import Tracker
 from .constants import Const
+from .symbolic_size import Sym
 
 _HINT = "keep it a tensor, or use it where its value decides nothing"
 _DRAWN = "draw it before the call, or use it where its value decides nothing"
@@ -70,13 +71,13 @@ class Data(Tracker):
 
     def assumed(self, tracer: Any) -> tuple[Any] | None:
         """The value, if it is known or may be assumed."""
-        values = []
-        for part in self.parts:
+        values: dict[int, Any] = {}
+        for i, part in sorted(enumerate(self.parts), key=lambda item: type(item[1]) is Sym):  # sizes last: with guards
             found = (part.value,) if isinstance(part, Const) else part.assumed(tracer)  # type: ignore[attr-defined]
             if found is None:
                 return None
-            values.append(found[0] if type(found) is tuple else found)
-        names = {f"x{i}": value for i, value in enumerate(values)}
+            values[i] = found[0] if type(found) is tuple else found
+        names = {f"x{i}": values[i] for i in range(len(values))}
         with torch._C._DisableTorchDispatch():
             return (eval(self.write(*names), {}, names),)
 

@@ -193,7 +193,7 @@ class Lazy(Walk):
     stopped for plain Python to make it.
     """
 
-    __slots__ = ("cls", "keywords", "made_by", "options", "parts", "steps", "stop")
+    __slots__ = ("cls", "count", "keywords", "made_by", "options", "parts", "steps", "stop")
 
     def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None,
                  options: tuple[str, ...] = (),
@@ -205,8 +205,11 @@ class Lazy(Walk):
         self.made_by = made_by
         self.keywords = keywords or {}
         self.stop: Any = None
+        self.count = 0
+        """How often a value was asked for."""
 
     def next(self, tracer: Any) -> Tracker | None:
+        self.count += 1
         if self.made_by is not None:
             self.made_by = self.parts = None
         return tracer.unless(StopIteration, tracer.by_c, next, self.steps, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from framesmith.symbolic.node import SYMBOLIC
+from framesmith.symbolic.node import SYMBOLIC, specialised
 
 from .base import Tracker
 
@@ -26,6 +26,10 @@ class Sym(Tracker):
 
     def truth(self, tracer: Any) -> bool:
         return bool(self.value)
+
+    def assumed(self, tracer: Any) -> tuple[Any]:
+        """The value, which a guard holds on to."""
+        return (specialised(self.value),)
 
     def get(self, tracer: Any, name: str) -> Tracker:
         return tracer.fold(getattr, (self.value, name))
