@@ -61,10 +61,6 @@ def _advanced(rebuilder: Any, name: str, n: int) -> str:
     return name
 
 
-def fixed_iterator(rebuilder: Any, x: t.Fixed) -> str:
-    raise Unsupported(f"an iterator of {x.cls.__name__} lives across the end of captured code")
-
-
 def values_iterator(rebuilder: Any, x: t.Iter) -> str:
     """Over what is left to give."""
     return rebuilder.temp(f"{rebuilder.hold(iter)}([{', '.join(rebuilder.values(x.rest(rebuilder.tracer)))}])")

@@ -56,6 +56,52 @@ def refused():
                 of=lambda it: type(it).__name__)
 
 
+class Odd:
+    """Equal by a number, and says what it was compared with."""
+
+    def __init__(self, number, log):
+        self.number = number
+        self.log = log
+
+    def __eq__(self, other):
+        self.log.append((self.number, other.number))
+        return self.number == other.number
+
+    __hash__ = None
+
+
+def failing(error):
+    def fails(v):
+        if v == 2:
+            raise error
+        return v
+
+    return fails
+
+
+@program
+def what_functions_raise_in_iterators():
+    goes_on = map(failing(ValueError("x")), [1, 2, 3])
+    out = [next(goes_on)]
+    try:
+        next(goes_on)
+    except ValueError as e:
+        out.append(str(e))
+    try:
+        list(itertools.starmap(pow, [1]))
+    except TypeError as e:
+        out.append(str(e))
+    ends = [list(map(failing(StopIteration()), [1, 2, 3])), list(filter(failing(StopIteration()), [1, 2, 3]))]
+    return out, list(goes_on), ends
+
+
+@program
+def keys_of_groups_are_compared_as_often():
+    log = []
+    groups = itertools.groupby([Odd(1, log), Odd(1, log), Odd(2, log)])
+    return [(key.number, len(list(group))) for key, group in groups], log
+
+
 @program
 def used():
     return (list(itertools.accumulate([1, 2, 3])), list(itertools.zip_longest("ab", "c")),

@@ -15,14 +15,13 @@ from torch.fx import Graph, Node
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, new_fake
 from framesmith.graph.attention import LISTS, Attention, AttentionGradient, Scores
 from framesmith.graph.derivative import Traced, cut_out
-from framesmith.graph.traversal import nodes_after
 from framesmith.symbolic.layout import strides_in_order
 
 from .. import trackers as t
 from ..polyfills import attention as py
 from ..registry import named
 from ..trackers import Args
-from .differentiated import attach, like, tangent
+from .differentiated import attach, like, spare_region, tangent
 
 DEVICES = frozenset({"cuda"})
 """Devices whose kernels go over tiles."""
@@ -101,9 +100,7 @@ class _Traced:
         and 0 where that fails."""
         last, _ = self.tracer.end()
         out = self.trace(fn, given)
-        region = nodes_after(self.tracer.recorder.graph, last)
-        for node in region:
-            node.meta.update(spare=True, turn=self.tracer.turn)
+        region = spare_region(self.tracer, last)
         if out is None:
             return None, 0
         nodes = [self.tracer.recorder.nodes(x.fake) for x in given]  # type: ignore[attr-defined]
@@ -175,10 +172,7 @@ class _Call:
         grads = tuple(map(like, self.fakes))
         nodes = [tracer.recorder.nodes(x) for x in (*self.fakes, given, total, delta)]
         self.emit(AttentionGradient(self.scores), nodes, grads)
-        region = nodes_after(tracer.recorder.graph, last)
-        for node in region:
-            node.meta.update(spare=True, turn=tracer.turn)
-        return Traced(region, tangents, [tracer.recorder.nodes(grads[k]) for k in wanted])
+        return Traced(spare_region(tracer, last), tangents, [tracer.recorder.nodes(grads[k]) for k in wanted])
 
 
 def _strides(size: tuple[int, ...], query: FakeTensor) -> tuple[int, ...]:

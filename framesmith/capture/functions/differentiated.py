@@ -228,6 +228,14 @@ class _Backward:
                 for k in of.wanted]
 
 
+def spare_region(tracer: Any, last: Node | None) -> list[Node]:
+    """The nodes recorded after `last`, which make a derivative and are none of the program's."""
+    region = nodes_after(tracer.recorder.graph, last)
+    for node in region:
+        node.meta.update(spare=True, turn=tracer.turn)
+    return region
+
+
 def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced],
            zeros: bool) -> None:
     """Give `results` the history of a function of `inputs`."""
@@ -259,9 +267,7 @@ def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
     last, _ = tracer.end()
     tangents = [tracer.recorder.emit(tangent, (), like(o.fake)) for o in fresh.values()]
     grads: list[Node | None] = [tracer.recorder.emit(refuse, (n, _ONCE, *tangents), n.meta["val"]) for n in inputs]
-    region = nodes_after(tracer.recorder.graph, last)
-    for node in region:
-        node.meta.update(spare=True, turn=tracer.turn)
+    region = spare_region(tracer, last)
     attach(tracer, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)},
            True)
     return t.Tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]

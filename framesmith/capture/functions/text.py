@@ -57,7 +57,7 @@ def found(tracer: Any, self: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker
     matches = tracer.folded(lambda *a, **k: list(self.real(tracer).finditer(*a, **k)),
                             tuple([a.real(tracer) for a in args]),
                         {k: v.real(tracer) for k, v in kwargs.items()})
-    return t.Fixed([t.Const(m) for m in matches], _MATCHES)
+    return t.Lazy(map(t.Const, matches), _MATCHES)
 
 
 _MATCHES = type(re.finditer("", ""))

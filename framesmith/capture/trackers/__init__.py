@@ -2,7 +2,7 @@
 
 from .arrays import Array
 from .base import NULL, Args, Bound, CapturedError, Handled, Holder, Kwargs, Lasti, Null, Tracker, by_class
-from .checked import CheckedIter, Fixed, Walk, Way
+from .checked import CheckedIter, Walk, Way
 from .chosen import Chosen
 from .constants import CHANGES, FALSE, NONE, TRUE, Const, boolean
 from .data import Data, Draw, ListSeen

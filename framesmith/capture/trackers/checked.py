@@ -15,16 +15,6 @@ from .base import Tracker
 from .iterators import Iter
 
 
-class Fixed(Iter):
-    """Over known values, as an iterator of class `cls`."""
-
-    __slots__ = ("cls",)
-
-    def __init__(self, values: list[Tracker], cls: type) -> None:
-        super().__init__(values)
-        self.cls = cls
-
-
 class Walk(Iter):
     """Over a constant: what `make` (iter or reversed) gives of it, taken from `real_iter` one by one, for a range may
     be long."""

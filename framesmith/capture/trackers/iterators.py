@@ -212,7 +212,7 @@ class Lazy(Walk):
         self.count += 1
         if self.made_by is not None:
             self.made_by = self.parts = None
-        return tracer.by_c(next, self.steps, None)
+        return tracer.unless(StopIteration, tracer.by_c, next, self.steps, None)
 
     def real(self, tracer: Any) -> Any:
         if self.cls in _ENDLESS:

@@ -6,7 +6,6 @@ from typing import Any
 
 from framesmith.symbolic.node import SYMBOLIC, specialised
 
-from ..sources import Source
 from .base import Tracker
 
 
@@ -14,11 +13,10 @@ class Sym(Tracker):
     """A `torch.SymInt`, `SymFloat` or `SymBool` over symbols of the shape environment; Python operators on it run for
     real, and whoever needs the value guards it."""
 
-    __slots__ = ("source", "value")
+    __slots__ = ("value",)
 
-    def __init__(self, value: Any, source: Source | None = None) -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
-        self.source = source
 
     def pytype(self) -> type:
         return SYMBOLIC[type(self.value)]

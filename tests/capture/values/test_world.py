@@ -232,7 +232,8 @@ def seeded(x, _, r):
     others=[lambda: (os.environ.__setitem__("FS_TEST", "2"),), lambda: (os.environ.pop("FS_TEST", None) and None,)])
 def environment(x, _):
     n = int(os.environ.get("FS_TEST", "0"))
-    return x * n, os.getenv("FS_TEST"), "FS_TEST" in os.environ, os.getenv("FS_NOT", 3), os.environ.get("FS_NOT")
+    defaults = os.getenv("FS_NOT", 3), os.getenv("FS_NOT", default=4), os.environ.get("FS_NOT")
+    return x * n, os.getenv("FS_TEST"), "FS_TEST" in os.environ, defaults
 
 
 @taken(make=lambda: (os.environ.__setitem__("FS_TEST", "1"),),
