@@ -17,7 +17,7 @@ HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
-    {"compiler"},
+    {"hot_sizes"}, {"compiler"},
     {"export", "distributed", "shared_variants", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"},
     {"__init__", "__main__"},
 ]
@@ -35,7 +35,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 450, "symbolic": 1710, "graph": 1300, "prims": 3220, "fake": 3630, "capture": 16900, "autograd": 1300,
     "loops": 1410, "runtime": 1620, "lower": 5090, "schedule": 2160, "codegen": 4660, "tuning": 490, "tools": 240,
-    "export": 2410, ".": 1760, "csrc": 10770,
+    "export": 2410, ".": 2060, "csrc": 10770,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
