@@ -472,10 +472,11 @@ class FrameCompiler:
             reports.append(report)
             return call
 
+        tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
         return Differentiable(graph, examples, compile, *how, turn=alone,
-                              both=both if is_native else None).in_engine(), reports[0]
+                              both=both if is_native else None, tell=tell).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
 
@@ -503,14 +504,10 @@ class FrameCompiler:
         return _C.SKIP_RECURSIVE
 
     def _bug(self, code: CodeType, problem: Exception) -> Any:
-        where = traceback.extract_tb(problem.__traceback__)[-1]
-        fault = (f"{type(problem).__name__}: {problem} [in {where.name}, "
-                 f"{os.path.basename(where.filename)}:{where.lineno}]")
-        reason = f"an internal fault of framesmith, not of your program: {fault}"
+        key, reason = _internal_fault(problem)
         place = "" if code.co_filename.startswith(_OWN) else f" ({code.co_filename}:{code.co_firstlineno})"
-        self.warn(f"bug:{where.filename}:{where.lineno}",
-                   f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because of "
-                   f"{reason}. {REPORT}")
+        self.warn(key, f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because "
+                       f"of {reason}. {REPORT}")
         if self.ledger is not None:
             self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, REPORT,
                                                 internal=True))
@@ -583,6 +580,21 @@ class FrameCompiler:
             code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, tree.describe(), operators,
             report, captured.stats["instructions"],
         ))
+
+
+def _internal_fault(problem: Exception) -> tuple[str, str]:
+    """Return what identifies the fault, and what it is in words."""
+    where = traceback.extract_tb(problem.__traceback__)[-1]
+    fault = f"{type(problem).__name__}: {problem} [in {where.name}, {os.path.basename(where.filename)}:{where.lineno}]"
+    return (f"bug:{where.filename}:{where.lineno}", f"an internal fault of framesmith, not of your program: {fault}")
+
+
+def _tell_uncompiled(config: Config, ledger: Ledger | None, problem: Exception) -> None:
+    key, reason = _internal_fault(problem)
+    if config.warn:
+        log.warn_once(key, f"framesmith: a backward runs operator by operator because of {reason}. {REPORT}")
+    if ledger is not None:
+        ledger.refusals.append(Refusal("backward", "", 0, reason, REPORT, internal=True))
 
 
 def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
-from framesmith.autograd.layouts import Layout, lay_out
+from framesmith.autograd.layouts import Layout, lay_out, strides_of
 from framesmith.autograd.saved_values import drawn, kept_values
 from framesmith.autograd.value_numbering import Table, behind, numbered
 from framesmith.fake.outputs import memory_of
@@ -24,6 +24,8 @@ from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
 from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, descendants
+from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.layout import contiguous_strides
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
@@ -40,8 +42,8 @@ class Parts:
     `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it
     is, in `table`; `layouts`: its strides, where they are not eager's. `drawn`: places among them of random values.
     `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`: those of them whose values
-    matter. `copied`: those that the graph writes, of which the backward needs the value before. `carried`: the sizes
-    that are handed to the backward by tensors without elements. """
+    matter. `copied`: those that the graph writes, of which the backward needs the value before.
+    """
 
     forward: fx.Graph
     backward: fx.Graph
@@ -52,7 +54,6 @@ class Parts:
     needed: tuple[int, ...]
     exact: tuple[int, ...]
     copied: tuple[int, ...]
-    carried: tuple[Any, ...]
     table: Table
 
 
@@ -63,6 +64,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     # what equal layers read is kept once; regions have their own
     if not any("checkpoint" in n.meta for n in graph.nodes):
         cse(graph, _with_sources(_unsaved(joint, output_node(graph).args[0])))
+    holder = _hold_sizes(graph, joint.inputs)
     nodes = list(graph.nodes)
     places = [n for n in nodes if n.op == "placeholder"]
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
@@ -76,17 +78,16 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
                         _of_others(inputs, tangents, late, barred)) if recompute else read) | random
     kept |= _symbol_holders(nodes, late, kept)
-    carried = _carried(nodes, late, [*kept, *tangents])
-    kept |= set(_carry(graph, carried))
-    nodes = list(graph.nodes)
+    if holder is not None and _unknown(_graph(nodes, [*(n for n in nodes if n in kept), *tangents], grads, None),
+                                       len(tangents) if len(joint.differentiable) > 1 else 0):
+        kept.add(holder)
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
     lay_out(nodes, set(extras) - random)
     _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
-    bound = {n.meta["binds"] for n in backward.nodes if "binds" in n.meta}
-    if unknown := symbols_of(backward.nodes) - size_sources(backward).keys() - bound:
+    if unknown := _unknown(backward):
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
     table: Table = {}
     numbers = numbered(nodes, table)
@@ -98,15 +99,15 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     layouts = tuple([n.meta.get("layout") for n in order])
     return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), layouts,
                  tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied),
-                 carried, table)
+                 table)
 
 
 def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
     """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the
     kept values are its inputs, before the tangents."""
-    whole = without_derivatives(joint.graph)
-    _carry(whole, parts.carried)
-    nodes = list(whole.nodes)
+    graph = without_derivatives(joint.graph)
+    _hold_sizes(graph, joint.inputs)
+    nodes = list(graph.nodes)
     found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
     grads = _asked(joint, nodes, wanted)
@@ -253,6 +254,34 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     return graph
 
 
+def _hold_sizes(graph: fx.Graph, inputs: int) -> fx.Node | None:
+    """Add a tensor without elements whose sizes are the symbols of the inputs' sizes, if there are any: it is kept for
+    a backward of which nothing else that is kept has them."""
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    sizes = [n for place in places[:inputs] for n in getattr(place.meta["val"], "shape", ())]
+    symbols = {e: n for n in sizes if isinstance(e := expr_of(n), Symbol)}
+    if not symbols:
+        return None
+    shape = (0, *symbols.values())
+    device = next(place.meta["val"].device for place in places if getattr(place.meta["val"], "shape", ()))
+    with graph.inserting_after(places[-1]):
+        node = graph.call_function(aten.full.default, (), {"dtype": torch.uint8, "device": device})
+    node.args = shape, 0  # `call_function` warns of sizes that are symbols
+    node.meta["val"] = new_fake(shape, contiguous_strides(shape), torch.uint8, device)
+    return node
+
+
+def _unknown(backward: fx.Graph, last: int = 0) -> set[Symbol]:
+    """The symbols that the graph reads and that are sizes of none of its inputs, but for the `last` ones, which may be
+    missing."""
+    nodes = list(backward.nodes)
+    places = [n for n in nodes if n.op == "placeholder"]
+    known = {expr_of(n) for place in places[:len(places) - last] for n in getattr(place.meta["val"], "shape", ())}
+    known |= {n.meta["binds"] for n in nodes if "binds" in n.meta}
+    strides = {s for place in places for n in strides_of(place) if type(n) is not int for s in expr_of(n).free}
+    return symbols_of(nodes).union(strides, *map(argument_symbols, nodes)) - known
+
+
 def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]) -> set[fx.Node]:
     """What else is to be kept so that the backward knows its symbols: tensors with sizes of data, and numbers that are
     read again."""
@@ -271,28 +300,6 @@ def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]
         else:
             found.update(n for n in (node, *node.users) if symbol in map(expr_of, getattr(n.meta["val"], "shape", ())))
     return found
-
-
-def _carried(nodes: list[fx.Node], late: set[fx.Node], given: list[fx.Node]) -> tuple[Any, ...]:
-    """The sizes of inputs that the backward reads, and that are sizes of nothing that it is given."""
-    sizes = {expr_of(n): n for node in nodes if node.op == "placeholder"
-             for n in getattr(node.meta["val"], "shape", ()) if type(n) is not int}
-    own = [n for n in nodes if n in late]
-    read = symbols_of([*own, *given]).union(*map(argument_symbols, own))
-    known = {expr_of(n) for node in given for n in getattr(node.meta["val"], "shape", ())}
-    return tuple([n for e, n in sizes.items() if e in read - known])
-
-
-def _carry(graph: fx.Graph, sizes: Iterable[Any]) -> list[fx.Node]:
-    """Add a tensor of that size, and without elements, for each of some sizes."""
-    first = next(n for n in graph.nodes if n.op != "placeholder")
-    made = []
-    for size in sizes:
-        with graph.inserting_before(first):
-            made.append(graph.call_function(aten.empty.memory_format))
-        made[-1].args, made[-1].kwargs = ([size, 0],), {"device": torch.device("cpu")}
-        made[-1].meta["val"] = new_fake((size, 0), (1, 1), torch.float32)
-    return made
 
 
 def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node]) -> list[fx.Node]:

@@ -68,8 +68,9 @@ class DynamicSizes:
                                        f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
                                        hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
         seen = dict.fromkeys(range(x.dim()) if self.every else self.seen.get(str(source), ()), Mark(strict=False))
-        return {d: mark for d, mark in (seen | marked).items() if d not in fixed
-                and (x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed))}
+        dims = {d: mark for d, mark in (seen | marked).items() if d < x.dim() and d not in fixed}
+        return {d: mark for d, mark in dims.items()
+                if x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed)}
 
 
 class Sizes:
