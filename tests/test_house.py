@@ -18,7 +18,8 @@ HOUSE = [
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
     {"hot_sizes"}, {"compiler"},
-    {"export", "distributed", "shared_variants", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"},
+    {"export", "distributed", "shared_variants", "tools"}, {"wrapping", "buckets"},
+    {"api"}, {"exc", "testing", "bench"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
@@ -33,9 +34,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 450, "symbolic": 1710, "graph": 1300, "prims": 3220, "fake": 3630, "capture": 16900, "autograd": 1300,
-    "loops": 1410, "runtime": 1620, "lower": 5090, "schedule": 2160, "codegen": 4660, "tuning": 490, "tools": 240,
-    "export": 2410, ".": 2060, "csrc": 10770,
+    "util": 460, "symbolic": 1710, "graph": 1300, "prims": 3220, "fake": 3640, "capture": 16900, "autograd": 1320,
+    "loops": 1410, "runtime": 1620, "lower": 5110, "schedule": 2160, "codegen": 4660, "tuning": 490, "tools": 240,
+    "export": 2410, ".": 2060, "csrc": 10790,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
