@@ -37,6 +37,7 @@ from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugge
 from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
+from framesmith.graph.launch import OfOneGraph
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
 from framesmith.pipeline import Report
 from framesmith.runtime.seen_sizes import SeenSizes
@@ -298,7 +299,7 @@ class FrameCompiler:
         compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
-            operators = Counter(target_name(node.target) for node in graph.nodes if node.op == "call_function")
+            operators = Counter(_short_name(node.target) for node in graph.nodes if node.op == "call_function")
             hot = None
             if self.config.backend in NATIVE and has_hot_sizes(graph, self.config) and not requires_grad(graph):
                 config = self.config  # what is made here may not hold `self`
@@ -602,6 +603,11 @@ def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
     if isinstance(config.backend, str):
         return BACKENDS[config.backend](graph, examples, config)
     return run_user(config.backend, graph, examples), None
+
+
+def _short_name(target: Any) -> str:
+    """The name of an operator for a list of those of a graph."""
+    return target.__name__ if isinstance(target, OfOneGraph) else target_name(target)  # type: ignore[attr-defined]
 
 
 def _reasons(seen: CodeState) -> str:

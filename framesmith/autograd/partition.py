@@ -42,7 +42,8 @@ class Parts:
     `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it
     is, in `table`; `layouts`: its strides, where they are not eager's. `drawn`: places among them of random values.
     `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`: those of them whose values
-    matter. `copied`: those that the graph writes, of which the backward needs the value before.
+    matter. `copied`: those that the graph writes, of which the backward needs the value before. `carried`: the sizes
+    that are handed to the backward by a tensor without elements.
     """
 
     forward: fx.Graph
@@ -54,17 +55,17 @@ class Parts:
     needed: tuple[int, ...]
     exact: tuple[int, ...]
     copied: tuple[int, ...]
+    carried: tuple[Any, ...]
     table: Table
 
 
-def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Parts:
+def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_out: bool = True) -> Parts:
     """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see
-    `kept_values`."""
+    `kept_values`. `lays_out`: what is kept may have strides of its own."""
     graph = without_derivatives(joint.graph)
     # what equal layers read is kept once; regions have their own
     if not any("checkpoint" in n.meta for n in graph.nodes):
         cse(graph, _with_sources(_unsaved(joint, output_node(graph).args[0])))
-    holder = _hold_sizes(graph, joint.inputs)
     nodes = list(graph.nodes)
     places = [n for n in nodes if n.op == "placeholder"]
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
@@ -78,12 +79,15 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
                         _of_others(inputs, tangents, late, barred)) if recompute else read) | random
     kept |= _symbol_holders(nodes, late, kept)
-    if holder is not None and _unknown(_graph(nodes, [*(n for n in nodes if n in kept), *tangents], grads, None),
-                                       len(tangents) if len(joint.differentiable) > 1 else 0):
-        kept.add(holder)
+    trial = _graph(nodes, [*(n for n in nodes if n in kept), *tangents], grads, None)
+    carried = _carried(inputs, _unknown(trial, len(tangents) if len(tangents) > 1 else 0))
+    if carried:
+        kept.add(_carry(graph, carried))
+        nodes = list(graph.nodes)
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
-    lay_out(nodes, set(extras) - random)
+    if lays_out:
+        lay_out(nodes, set(extras) - random)
     _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
@@ -99,15 +103,16 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     layouts = tuple([n.meta.get("layout") for n in order])
     return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), layouts,
                  tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied),
-                 table)
+                 carried, table)
 
 
 def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
     """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the
     kept values are its inputs, before the tangents."""
-    graph = without_derivatives(joint.graph)
-    _hold_sizes(graph, joint.inputs)
-    nodes = list(graph.nodes)
+    whole = without_derivatives(joint.graph)
+    if parts.carried:
+        _carry(whole, parts.carried)
+    nodes = list(whole.nodes)
     found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
     grads = _asked(joint, nodes, wanted)
@@ -254,19 +259,20 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     return graph
 
 
-def _hold_sizes(graph: fx.Graph, inputs: int) -> fx.Node | None:
-    """Add a tensor without elements whose sizes are the symbols of the inputs' sizes, if there are any: it is kept for
-    a backward of which nothing else that is kept has them."""
+def _carried(inputs: list[fx.Node], symbols: set[Symbol]) -> tuple[Any, ...]:
+    """The sizes of inputs that are these symbols."""
+    sizes = {expr_of(n): n for node in inputs for n in getattr(node.meta["val"], "shape", ())}
+    return tuple([n for e, n in sizes.items() if e in symbols])
+
+
+def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:
+    """Add a tensor without elements that has these sizes."""
     places = [n for n in graph.nodes if n.op == "placeholder"]
-    sizes = [n for place in places[:inputs] for n in getattr(place.meta["val"], "shape", ())]
-    symbols = {e: n for n in sizes if isinstance(e := expr_of(n), Symbol)}
-    if not symbols:
-        return None
-    shape = (0, *symbols.values())
-    device = next(place.meta["val"].device for place in places if getattr(place.meta["val"], "shape", ()))
+    shape = (0, *sizes)
+    device = next(n.meta["val"].device for n in places if getattr(n.meta["val"], "shape", ()))
     with graph.inserting_after(places[-1]):
-        node = graph.call_function(aten.full.default, (), {"dtype": torch.uint8, "device": device})
-    node.args = shape, 0  # `call_function` warns of sizes that are symbols
+        node = graph.call_function(aten.full.default)
+    node.args, node.kwargs = (shape, 0), {"dtype": torch.uint8, "device": device}
     node.meta["val"] = new_fake(shape, contiguous_strides(shape), torch.uint8, device)
     return node
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake import FakeTensor, Recorder
+from framesmith.fake import FakeTensor
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le, or_
@@ -19,6 +19,7 @@ from framesmith.util.errors import ContradictedMark, DataDependent
 from framesmith.util.marks import Mark, marked_dimensions
 
 from . import trackers as t
+from .session import Session
 from .sources import Guard, Source
 
 _ARITHMETIC = frozenset({operator.add, operator.iadd, operator.sub, operator.isub, operator.mul, operator.imul,
@@ -68,15 +69,12 @@ class DynamicSizes:
                                        f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
                                        hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
         seen = dict.fromkeys(range(x.dim()) if self.every else self.seen.get(str(source), ()), Mark(strict=False))
-        dims = {d: mark for d, mark in (seen | marked).items() if d < x.dim() and d not in fixed}
-        return {d: mark for d, mark in dims.items()
-                if x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed)}
+        return {d: mark for d, mark in (seen | marked).items() if d < x.dim() and d not in fixed
+                and (x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed))}
 
 
-class Sizes:
+class Sizes(Session):
     """The part of the session that makes symbols of sizes."""
-
-    recorder: Recorder
 
     def __init__(self) -> None:
         self.dynamic: DynamicSizes | None = None

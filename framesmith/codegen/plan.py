@@ -68,7 +68,7 @@ def _stride(b: Buffer) -> tuple[Expr, ...]:
 
 class Planner:
     """Builds the plan of `program`. `numbers` gives the value of each buffer that has one, `externs` the number of each
-    extern step.
+    extern step, `names` variables of the host function for expressions over sizes.
 
     `positions[i]` is the place of the program's input i in the call's tuple of `inputs` elements.
     """
@@ -78,6 +78,7 @@ class Planner:
         self.table = Table(program)
         self.values: list[rt.PlanValue] = []
         self.numbers: dict[str, int] = {}
+        self.names: dict[Any, str] = {}
         self.calls: list[rt.Call | rt.PythonCall] = []
         self.externs: dict[Extern, int] = {}
         self.places: list[tuple[str, int]] = []

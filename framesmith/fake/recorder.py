@@ -413,6 +413,15 @@ class Recorder:
         fresh = self.emit(_aten.empty_strided.default, (list(val.shape), list(val.stride())), val, options)
         return self.emit(_aten.copy.default, (fresh, node), val)
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Forget at the end what is recorded once for all its readers: symbols, numbers and constants that are new."""
+        kept = self.bound.copy(), self._integers.copy(), self._constant_of.copy()
+        try:
+            yield
+        finally:
+            self.bound, self._integers, self._constant_of = kept
+
     # -- the end
 
     def finish(self, outputs: Iterable[Any]) -> Graph:
@@ -454,14 +463,15 @@ def _same_strides(a: FakeTensor, b: FakeTensor) -> bool:
 
 def _remove_dead(graph: Graph) -> None:
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users and not _has_effect(node):
+        if node.op == "call_function" and not node.users and not has_effect(node):
             graph.erase_node(node)
 
 
-def _has_effect(node: Node) -> bool:
+def has_effect(node: Node) -> bool:
+    """Return whether a call does something if nobody reads its result: it gives a symbol, draws, or may fail."""
     target: Any = node.target
     if "binds" in node.meta:
-        return True
+        return not node.meta.get("spare")
     if target is _getitem or node.meta.get("spare") or getattr(target, "is_pure", False):
         return False
     schema = getattr(target, "_schema", None)

@@ -14,7 +14,7 @@ from framesmith.fake.tensor import CPU, FakeTensor, dense, new_fake
 from framesmith.prims.promotion import floating, result_dtype
 from framesmith.prims.registry import overload
 from framesmith.prims.scalars import SCALAR_OPS
-from framesmith.symbolic.layout import is_dense
+from framesmith.symbolic.layout import expected, is_dense
 
 aten = torch.ops.aten
 
@@ -113,9 +113,9 @@ _register(
     _promoting(0, 1, floating),
     " ".join(path for op in SCALAR_OPS.values() if op.rule == "float" for path in op.aten),
 )
-_register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not abs hardtanh")
+_register(_keeping(False), "relu neg floor ceil round trunc sign bitwise_not abs hardtanh")
 _register(_keeping(True),
-          "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
+          "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac")
 _register(_promoting(0, 3, None, False), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
 _register(_promoting(0, 2, None, False), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")
 
@@ -160,7 +160,22 @@ def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
     return dense(x, x.shape)
 
 
+def _complex(a: FakeTensor, b: FakeTensor) -> Any:
+    if a.dtype not in (torch.float32, torch.float64) or a.dtype is not b.dtype:
+        return NotImplemented
+    return elementwise([a, b], a.dtype.to_complex())
+
+
+def _glu(x: FakeTensor, dim: int = -1) -> Any:
+    """Eager refuses to halve an odd size."""
+    if not -x.dim() <= dim < x.dim() or not expected(x.shape[dim] % 2 == 0) or not x.dtype.is_floating_point:
+        return NotImplemented
+    return dense(x, tuple([n // 2 if d == dim % x.dim() else n for d, n in enumerate(x.shape)]))
+
+
 RULES[aten.angle.default] = _angle
+RULES[aten.complex.default] = RULES[aten.polar.default] = _complex
+RULES[aten.glu.default] = _glu
 by_decomposition("pow.Scalar")
 RULES[aten.div.Tensor_mode] = _div_mode
 RULES[aten.div.Scalar_mode] = _div_mode

@@ -189,6 +189,51 @@ def slice_(x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step
                  offset)
 
 
+@rule(aten.unfold.default)
+def unfold(x: FakeTensor, dim: int, size: int, step: int) -> Any:
+    at = _dim(dim, x.dim())
+    if at < 0 or size < 0 or step <= 0 or size > x.shape[at]:
+        return NotImplemented
+    shape, stride = x.shape, x.stride()
+    count = (x.shape[at] - size) // step + 1
+    return _like(x, (*shape[:at], count, *shape[at + 1:], size),
+                 (*stride[:at], stride[at] * step, *stride[at + 1:], stride[at]))
+
+
+@rule(aten.diagonal.default)
+def diagonal(x: FakeTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    a, b = _dim(dim1, x.dim()), _dim(dim2, x.dim())
+    if a < 0 or b < 0 or a == b:
+        return NotImplemented
+    rows, columns = x.shape[a], x.shape[b]
+    count = torch.sym_min(rows, columns - offset) if offset >= 0 else torch.sym_min(rows + offset, columns)
+    if count <= 0:
+        return NotImplemented
+    others = [d for d in range(x.dim()) if d not in (a, b)]
+    step = x.stride(b) if offset >= 0 else x.stride(a)
+    return _like(x, (*[x.shape[d] for d in others], count), (*[x.stride(d) for d in others], x.stride(a) + x.stride(b)),
+                 x.storage_offset() + abs(offset) * step)
+
+
+@rule(aten.view_as_real.default)
+def view_as_real(x: FakeTensor) -> Any:
+    if not x.is_complex() or x.is_conj():
+        return NotImplemented
+    return new_fake((*x.shape, 2), (*[2 * s for s in x.stride()], 1), x.dtype.to_real(), x.device,
+                    2 * x.storage_offset())
+
+
+@rule(aten.view_as_complex.default)
+def view_as_complex(x: FakeTensor) -> Any:
+    shape, stride = x.shape, x.stride()
+    if not x.dim() or x.dtype not in (torch.float32, torch.float64) or shape[-1] != 2 or stride[-1] != 1:
+        return NotImplemented
+    if any(s % 2 != 0 for s in (*stride[:-1], x.storage_offset())):
+        return NotImplemented
+    return new_fake(shape[:-1], tuple([s // 2 for s in stride[:-1]]), x.dtype.to_complex(), x.device,
+                    x.storage_offset() // 2)
+
+
 @rule(aten.as_strided.default)
 def as_strided(x: FakeTensor, size: Any, stride: Any, offset: Any = None) -> Any:
     return _like(x, tuple(size), tuple(stride), offset)

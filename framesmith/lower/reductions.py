@@ -189,8 +189,8 @@ def var_mean(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: 
     if type(count) is int and count > limit:
         return _welford(ctx, x, dims, keepdim, correction, count)
     mean = _mean(ctx, x, dims, count)
-    left = max_(as_expr(count) - correction, 0) if isinstance(correction, int) else None
-    divisor = count - float(correction) if left is None else simplify_int(left)
+    divisor: Any = (simplify_int(max_(as_expr(count) - correction, 0)) if isinstance(correction, int)
+                    else count - float(correction))
     deviation = _deviation(ctx, x, mean, dims)
     var = reduce(ctx, deviation, dims, True, x.dtype, "sum", lambda b, s: _divide(b, s, divisor))
     if keepdim:

@@ -4,6 +4,7 @@ environment."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -428,6 +429,16 @@ def expr_of(x: int | torch.SymInt | Expr) -> Expr:
             raise TypeError(f"a SymInt of another tracer: {x}")
         return Int(value)
     return as_expr(x)
+
+
+ROUNDINGS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc"}
+"""The method of a node that does what a function of Python does to a float."""
+
+
+def rounded(x: torch.SymFloat, method: str) -> int | torch.SymInt:
+    """An integer of a float; a guard fixes it where it is no expression of integers."""
+    node = getattr(x.node, method)()
+    return symint(node.value, node.env)
 
 
 def env_of(*values: Any) -> ShapeEnv | None:

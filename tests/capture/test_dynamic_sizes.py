@@ -1,6 +1,7 @@
 """Sizes that vary: one variant for all of them, with eager's values, strides, aliasing and gradients."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -462,7 +463,7 @@ def test_a_backward_that_cannot_be_compiled_runs_by_operators(monkeypatch):
     def broken(*args, **kwargs):
         raise IndexError("seeded")
 
-    monkeypatch.setitem(registry.DECOMPOSITIONS, torch.ops.aten.native_layer_norm_backward.default, broken)
+    monkeypatch.setitem(registry.rules, torch.ops.aten.native_layer_norm_backward.default, broken)
     x, w = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
     c = framesmith.compile(lambda x: F.layer_norm(x, (4,)) * w, dynamic=True)
     with pytest.warns(UserWarning, match="a backward runs operator by operator.*seeded"):
@@ -492,3 +493,42 @@ def test_values_put_must_broadcast():
         assert torch.equal(c(torch.ones(2, 3)), put(torch.ones(2, 3)))
         with pytest.raises(RuntimeError, match="shape mismatch"):
             c(torch.ones(4, 3))
+
+
+def test_text_of_sizes_is_made_in_each_call(captures):
+    def program(x):
+        count = (x > 0).sum()
+        return x * 2, f"{count} of {x.shape[0] * x.shape[1]:>5}, {x.shape[0]!s}", str(x.shape[1])
+
+    compiled = framesmith.compile(program, dynamic=True, fullgraph=True)
+    for n in (2, 3, 5):
+        x = torch.randn(n, n + 4)
+        assert compiled(x)[1:] == program(x)[1:]
+    assert len(captures) == 1
+
+
+def test_text_of_a_size_that_decides_assumes_it():
+    scales = {"of 2": 2.0, "of 3": 3.0}
+
+    def program(x):
+        return x * scales[f"of {x.shape[0]}"]
+
+    compiled = framesmith.compile(program, dynamic=True)
+    for n in (2, 3):
+        torch.testing.assert_close(compiled(torch.ones(n)), program(torch.ones(n)))
+
+
+ROUNDED = {
+    "int": lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5)),
+    "ceil": lambda x: x.new_zeros(math.ceil((x.shape[0] - 1) / 2) + 1),
+    "floor": lambda x: x.new_zeros(math.floor(x.shape[0] * 0.5) + math.trunc(x.shape[1] / 3)),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_sizes_are_rounded_as_floats(name, captures):
+    compiled = framesmith.compile(ROUNDED[name], dynamic=True, fullgraph=True)
+    for n in (4, 7, 9):
+        x = torch.randn(n, n + 4)
+        assert compiled(x).shape == ROUNDED[name](x).shape
+    assert len(captures) == 1

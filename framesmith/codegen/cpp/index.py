@@ -7,12 +7,14 @@ A vector starts at a multiple of the width along its axis (loops step by whole v
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from framesmith.codegen.term_order import divisor_text, sum_text
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
-Names = Mapping[Symbol, str]
+Names = Mapping[Any, str]
 
 
 def integer(value: int) -> str:
@@ -47,7 +49,7 @@ def _extreme(e: Expr, names: Names) -> str:
 
 _FORMS: dict[type, Callable[..., str]] = {
     Int: lambda e, names: integer(e.value),
-    Symbol: lambda e, names: names.get(e, e.name),
+    Symbol: lambda e, names: e.name,
     Sum: _sum,
     Product: lambda e, names: "*".join(expr_text(a, names) for a in e.args),
     FloorDiv: _divide,
@@ -58,9 +60,28 @@ _FORMS: dict[type, Callable[..., str]] = {
 
 
 def expr_text(e: Expr, names: Names) -> str:
-    """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides symbols'
-    names."""
-    return _FORMS[type(e)](e, names)
+    """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides those of
+    symbols, and has those of other expressions that have variables."""
+    found = names.get(e)
+    return _FORMS[type(e)](e, names) if found is None else found
+
+
+def shared(exprs: Iterable[Expr]) -> list[Expr]:
+    """The expressions that occur more than once in others or among `exprs`, each behind those that it holds."""
+    uses: Counter[Expr] = Counter()
+    ordered: list[Expr] = []
+
+    def visit(e: Expr) -> None:
+        uses[e] += 1
+        if uses[e] > 1 or type(e) in (Int, Symbol):
+            return
+        for part in [term for term, _ in e.terms] if type(e) is Sum else e.args:
+            visit(part)
+        ordered.append(e)
+
+    for e in exprs:
+        visit(e)
+    return [e for e in ordered if uses[e] > 1]
 
 
 # ------------------------------------------------------------------------------------------------- movement along lanes
