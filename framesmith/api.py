@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
 from framesmith.backends import BACKENDS
+from framesmith.buckets import Bucketed
 from framesmith.capture.break_points import GENERATORS
 from framesmith.capture.functions import marks
 from framesmith.compiler import FrameCompiler
@@ -25,6 +25,7 @@ from framesmith.tools.explain import Explanation, explain_call
 from framesmith.tools.shapes import Shapes, shapes_of_call
 from framesmith.util import log
 from framesmith.util.errors import BackendError
+from framesmith.util.untraced import untraced
 from framesmith.wrapping import CompiledModule, Request, root_of, wrap_function, wrap_module
 
 _callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
@@ -47,8 +48,9 @@ def compile(  # noqa: A001 - torch.compile's name
     `list_backends()` or a callable `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead",
     "max-autotune", "max-autotune-no-cudagraphs" (on the CPU they mean the same; on a CUDA device the second and the
     third replay calls from CUDA graphs, see docs/gpu.md). `options`: fields of `Config` by name, or torch.compile's
-    options. `disable`: return the model as it is. `recompile_limit`: `max_variants`. Nothing is compiled before the
-    first call.
+    options; "buckets": {argument: {dim: sizes}}, where sizes are "powers", a list, or a tuple of these and the number
+    to pad with: such dimensions are padded up to one of the sizes, and results cut back (see docs/dynamic-sizes.md).
+    `disable`: return the model as it is. `recompile_limit`: `max_variants`. Nothing is compiled before the first call.
     """
     given: dict[str, Any] = {
         "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options,
@@ -63,14 +65,21 @@ def compile(  # noqa: A001 - torch.compile's name
         raise TypeError(f"framesmith.compile takes a module or a callable, not {type(model).__name__}")
     if isinstance(backend, str) and backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}; known: {', '.join(sorted(BACKENDS))}")
-    config = Config.asked(options or {}, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode,
+    options = dict(options or {})
+    buckets = options.pop("buckets", None)
+    config = Config.asked(options, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode,
                           max_variants=recompile_limit)
     request = Request(compile=compile, options=given)
     if isinstance(model, nn.Module):
         callback = _noted(FrameCompiler(config))
         _say_if_suspended(type(model).forward, callback)
-        return wrap_module(model, callback, request)
-    return _wrap_callable(model, config, request)
+        view = wrap_module(model, callback, request)
+        if buckets:
+            call = Bucketed(view._framesmith_call, view._framesmith_original, buckets)
+            object.__setattr__(view, "_framesmith_call", call)
+        return view
+    compiled = _wrap_callable(model, config, request)
+    return functools.update_wrapper(Bucketed(compiled, model, buckets), model) if buckets else compiled
 
 
 def _say_if_suspended(fn: Any, callback: FrameCompiler) -> None:
@@ -113,26 +122,12 @@ def warm_up(model: Callable[..., Any], sizes: Iterable[Any]) -> int:
     if not isinstance(callback, FrameCompiler):
         raise TypeError("framesmith.warm_up takes what framesmith.compile returned")
     before = callback.compiles
-    with torch.random.fork_rng(), _buffers_kept(model):
+    with untraced(model):
         for size in sizes:
             given = size() if callable(size) and not isinstance(size, torch.Tensor) else size
             args, kwargs = ((), given) if isinstance(given, dict) else (given, {})
             _differentiated(model, model(*args, **kwargs), (args, kwargs))
     return callback.compiles - before
-
-
-@contextlib.contextmanager
-def _buffers_kept(model: Any) -> Iterator[None]:
-    """Put back the buffers that change in between."""
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    before = [(x, x.detach().clone(), x._version) for x in buffers]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for x, value, version in before:
-                if x._version != version:
-                    x.copy_(value)
 
 
 def _differentiated(model: Any, result: Any, given: Any) -> None:

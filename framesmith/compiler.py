@@ -38,6 +38,7 @@ from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
 from framesmith.graph.launch import OfOneGraph
+from framesmith.hot_sizes import HotSizes, has_hot_sizes
 from framesmith.pipeline import Report
 from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
@@ -299,10 +300,16 @@ class FrameCompiler:
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
             operators = Counter(_short_name(node.target) for node in graph.nodes if node.op == "call_function")
+            hot = None
+            if self.config.backend in NATIVE and has_hot_sizes(graph, self.config) and not requires_grad(graph):
+                config = self.config  # what is made here may not hold `self`
+                hot = HotSizes(graph, config.hot_sizes, lambda fixed, given: _straight(without_history(fixed), given,
+                                                                                       config)[0],
+                               alone, f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
             with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples)
             compiled.append((operators, report))
-            return call
+            return call if hot is None else hot.around(call)
 
         handled = sys.exc_info()[1]
         try:
@@ -539,7 +546,7 @@ class FrameCompiler:
             f"full:{seen.number}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.limit} variants; "
             f"calls that none takes run in eager. What kept changing: {reasons}. options={{'max_variants': n}} allows "
-            "more",
+            f"more{self._remedy(seen)}",
         )
         # Sizes that change from call to call change beneath this frame, too: what it calls would fill up in its turn.
         resized = 2 * sum(n for (_, kind), n in seen.times.items() if kind == "tensor") > seen.times.total()
@@ -551,6 +558,15 @@ class FrameCompiler:
             return seen.full[instance]
         seen.resized = resized
         return _C.EAGER if resized else _C.FULL
+
+    def _remedy(self, seen: CodeState) -> str:
+        """What to do about sizes that vary, of which each has a variant."""
+        where = ", ".join(f"dimension {d} of {path}" for path, dims in sorted(seen.sizes.items()) for d in sorted(dims))
+        if not where:
+            return ""
+        if self.config.dynamic is False:
+            return f". With dynamic=False each size of {where} is a variant"
+        return f". What varies: {where}. framesmith.mark_dynamic makes an error of the line that assumes one size"
 
     def _note(self, code: CodeType, captured: Captured, tree: GuardTree,
               compiled: list[tuple[Counter[str], Report | None]]) -> None:

@@ -27,7 +27,9 @@ class Config:
     cache, so that other processes have symbols from their first compile on. `data_symbols`: sizes and integers that the
     program computes of data (`nonzero`, `x[mask]`, `.item()`) are symbols of the graph, which they break up otherwise.
     `cache_dir`: None = the user's cache folder. `max_variants`: compiled variants of one code object, for each module
-    that it is called with; calls that none of them takes run in plain Python from then on. `keep_graphless`: keep
+    that it is called with; calls that none of them takes run in plain Python from then on. `hot_sizes`: so many sizes
+    that dominate the calls of a graph of varying sizes have kernels of their own, where these are measured to be
+    faster: they are compiled by another thread. `keep_graphless`: keep
     variants without tensor operations; otherwise a code object that twice had none runs in plain Python.
     `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
     `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
@@ -69,6 +71,7 @@ class Config:
     numerics: str = "default"
     recordings: int = 16
     max_variants: int = 8
+    hot_sizes: int = 0
     keep_sizes: bool = True
     parallel_threshold: int = 32768
     compiler: str | None = None

@@ -17,8 +17,9 @@ HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
-    {"compiler"},
-    {"export", "distributed", "shared_variants", "tools"}, {"wrapping"}, {"api"}, {"exc", "testing", "bench"},
+    {"hot_sizes"}, {"compiler"},
+    {"export", "distributed", "shared_variants", "tools"}, {"wrapping", "buckets"},
+    {"api"}, {"exc", "testing", "bench"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
@@ -33,9 +34,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 440, "symbolic": 1710, "graph": 1400, "prims": 2990, "fake": 3800, "capture": 16630, "autograd": 1520,
+    "util": 450, "symbolic": 1710, "graph": 1400, "prims": 2990, "fake": 3800, "capture": 16630, "autograd": 1520,
     "loops": 1410, "runtime": 1650, "lower": 5100, "schedule": 2160, "codegen": 4670, "tuning": 490, "tools": 240,
-    "export": 2420, ".": 1800, "csrc": 10790,
+    "export": 2420, ".": 2060, "csrc": 10790,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -1,0 +1,25 @@
+"""Calls that leave no trace: generators and buffers are as before afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@contextlib.contextmanager
+def untraced(model: Any) -> Iterator[None]:
+    """Put back the states of the generators, and the buffers of a module that change in between."""
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    before = [(x, x.detach().clone(), x._version) for x in buffers]
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for x, value, version in before:
+                    if x._version != version:
+                        x.copy_(value)
