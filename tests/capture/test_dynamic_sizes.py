@@ -458,3 +458,20 @@ def test_sizes_are_rounded_as_floats(name, captures):
         x = torch.randn(n, n + 4)
         assert compiled(x).shape == ROUNDED[name](x).shape
     assert len(captures) == 1
+
+
+QUOTIENTS = {
+    "operand": lambda x: x * (x.shape[0] / 3) + (x.shape[1] - 0.5),
+    "full": lambda x: torch.full((2,), x.shape[0] / 2 - 0.5) + torch.scalar_tensor(x.shape[1] * 0.5),
+    "ends of linspace": lambda x: torch.linspace(0.5, x.shape[0] - 0.5, 5) + torch.linspace(0, x.shape[1], 5),
+    "steps of linspace": lambda x: torch.linspace(0.5, x.shape[0] - 0.5, x.shape[0], dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_operators_take_quotients_of_sizes(name, captures):
+    compiled = framesmith.compile(QUOTIENTS[name], dynamic=True, fullgraph=True)
+    for n in (4, 7, 9):
+        x = torch.randn(n, n + 4)
+        torch.testing.assert_close(compiled(x), QUOTIENTS[name](x))
+    assert len(captures) == 1
