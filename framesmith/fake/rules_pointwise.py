@@ -113,9 +113,9 @@ _register(
     _promoting(0, 1, floating),
     " ".join(path for op in SCALAR_OPS.values() if op.rule == "float" for path in op.aten),
 )
-_register(_keeping(False), "relu neg floor ceil round trunc sign positive bitwise_not abs hardtanh")
+_register(_keeping(False), "relu neg floor ceil round trunc sign bitwise_not abs hardtanh")
 _register(_keeping(True),
-          "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac relu6")
+          "gelu silu mish hardswish hardsigmoid leaky_relu elu softplus hardshrink softshrink frac")
 _register(_promoting(0, 3, None, False), "addcmul addcdiv lerp.Tensor lerp.Scalar clamp clamp.Tensor")
 _register(_promoting(0, 2, None, False), "clamp_min clamp_max clamp_min.Tensor clamp_max.Tensor")
 

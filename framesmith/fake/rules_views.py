@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from framesmith.fake.layout import (
     infer_size,
     is_channels_last,
     is_of_data,
+    may_be_small,
     must_match,
     preserved_strides,
     same_shape,
@@ -156,8 +158,10 @@ def _clamped(value: Any, size: Any, missing: Any) -> Any:
         return missing
     if type(value) is int and value >= 2**62:
         return size
-    if is_of_data(value) or is_of_data(size):
-        if not generally(value >= 0) if type(value) is int else not expected(value >= 0):
+    if is_of_data(value) or may_be_small(size):
+        if type(value) is int and value < 0:
+            return torch.sym_max(value + size, 0)
+        if type(value) is not int and not expected(value >= 0):
             value = torch.sym_max(value + size, 0)
         return value if surely_le(value, size) else torch.sym_min(value, size)
     if value < 0:
@@ -175,8 +179,8 @@ def slice_(x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step
     size = shape[at]
     first = _clamped(start, size, 0)
     last = _clamped(end, size, size)
-    if is_of_data(last) or is_of_data(first):
-        last = last if surely_le(first, last) else torch.sym_max(last, first)
+    if is_of_data(last) or is_of_data(first) or may_be_small(size):
+        last = last if last is size or surely_le(first, last) else torch.sym_max(last, first)
     elif last is not size and last < first:
         last = first
     count = last - first if step == 1 else (last - first + step - 1) // step
@@ -390,22 +394,28 @@ def roll(x: FakeTensor, shifts: Any, dims: Any = ()) -> Any:
     return _like(x, x.shape, suggested_strides(x, x.shape), 0) if fits else NotImplemented
 
 
-@rule(aten.index.Tensor)
-def index(x: FakeTensor, indices: Any) -> Any:
-    """The indexed dimensions are replaced in place if adjacent, else put first."""
-    if len(indices) > x.dim():
-        return NotImplemented
+def _indexed(x: FakeTensor, indices: Any) -> tuple[list[int], Any, list[int], list[int]] | None:
+    """The dimensions that are indexed by numbers, the common shape of these, and the dimensions of the result before
+    and behind it: it replaces indexed dimensions that are adjacent, and else comes first."""
     places = [i for i, ix in enumerate(indices) if ix is not None]
-    if not places or any(indices[i].dtype is not torch.int64 for i in places):
-        return NotImplemented
+    if len(indices) > x.dim() or not places or any(indices[i].dtype is not torch.int64 for i in places):
+        return None
     spread = tuple(indices[places[0]].shape)
     for i in places[1:]:
         if (found := broadcast(spread, tuple(indices[i].shape))) is None:
-            return NotImplemented
+            return None
         spread = found
     left = [d for d in range(x.dim()) if d not in places]
     first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    before, behind = left[:first], left[first:]
+    return places, spread, left[:first], left[first:]
+
+
+@rule(aten.index.Tensor)
+def index(x: FakeTensor, indices: Any) -> Any:
+    if (found := _indexed(x, indices)) is None:
+        return NotImplemented
+    places, spread, before, behind = found
+    left = before + behind
     shape = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
     operands = [x, *[indices[i] for i in places]]
     tidy = [is_row_major(t) and t.stride() == contiguous_strides(t.shape) for t in operands]
@@ -423,8 +433,16 @@ def index(x: FakeTensor, indices: Any) -> Any:
 
 @rule(aten.index_put.default)
 def index_put(x: FakeTensor, indices: Any, values: FakeTensor, accumulate: bool = False) -> Any:
-    """A copy of `x`, where one number, or as many as are indexed, is put."""
-    taken = index(x, indices)
-    fits = taken is not NotImplemented and values.dtype is x.dtype and (values.dim() == 0
-                                                                        or must_match(values.shape, taken.shape))
-    return clone(x) if fits else NotImplemented
+    """A copy of `x`, where one number, or as many as are indexed, is put. Raises eager's error for values that do not
+    broadcast to what is indexed."""
+    if (found := _indexed(x, indices)) is None:
+        return NotImplemented
+    _, spread, before, behind = found
+    taken = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
+    if values.dim() and not must_match(values.shape, taken):
+        given = list(dropwhile(lambda n: n == 1, values.shape))
+        if len(given) > len(taken) or not all(m == n or m == 1 for m, n in zip(reversed(given), reversed(taken))):
+            raise RuntimeError(f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+                               f"indexing result of shape {list(taken)}")
+        return NotImplemented
+    return clone(x) if values.dtype is x.dtype else NotImplemented

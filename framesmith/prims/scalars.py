@@ -87,7 +87,7 @@ def _bitwise(name: str, text: str, paths: str) -> None:
     _op(f"logical_{name}", 2, 1, result="bool", is_prim=False, cpp=text, triton={"bool": text})
 
 
-_TENSORS_OR_NUMBERS = "bitwise_?.Tensor bitwise_?.Scalar bitwise_?.Scalar_Tensor __?__.Tensor __?__.Scalar"
+_TENSORS_OR_NUMBERS = "bitwise_?.Tensor bitwise_?.Scalar bitwise_?.Scalar_Tensor"
 _ROUNDING = {"integer": "{}"}
 
 # arithmetic

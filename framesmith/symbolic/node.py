@@ -142,9 +142,9 @@ class SymNode:
         return _fix_float(self)
 
     def guard_bool(self, file: str, line: int) -> bool:
-        value, env = self.value, self.env
+        value = self.value
         if isinstance(value, Rel):
-            return env.generally(value) if env.in_formulas else env.guard(value)
+            return self.env.asked(value)
         return bool(_fix_float(self)) if isinstance(value, FloatExpr) else self.env.guard(ne(value, 0))
 
     def expect_true(self, file: str, line: int) -> bool:
@@ -167,7 +167,7 @@ class SymNode:
         if isinstance(value, Rel) and not self.env.data.isdisjoint(value.free):
             known = self.env.known(value)
             return otherwise if known is None else known
-        return self.guard_bool("", 0)
+        return self.guard_size_oblivious("", 0)
 
     def expect_size(self, file: str, line: int) -> bool:
         return self.env.expect(ge(_int(self), 0))
@@ -353,7 +353,7 @@ def _predicate(rule: Callable[..., Rel]) -> Callable[[SymNode, Sequence[SymNode]
     def method(self: SymNode, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
         shape, steps = [_int(s) for s in sizes], [_int(s) for s in strides]
         env, rel = self.env, rule(shape, steps, self.env.hint)
-        if env.data and not env.data.isdisjoint(rel.free):
+        if env.small and not env.small.isdisjoint(rel.free):
             rel = TRUE if env.generally(rel) else FALSE
         return SymNode(env, rel, bool)
 

@@ -421,6 +421,80 @@ def test_some_gradients_of_a_written_image_ask_for_no_guard():
         alike(*grads)
 
 
+@pytest.mark.parametrize("fn", [
+    lambda x, y: (x.sum((0, -1)), y.sum()),
+    lambda x, y: ((x[None, ..., 0].max(y).sigmoid()), (y * 2).sum()),
+    lambda x, y: (y.view(-1).cumsum(0), x.mean()),
+])
+@pytest.mark.parametrize("asked", [(0,), (1,), (0, 1)], ids=str)
+def test_a_backward_knows_sizes_of_nothing_that_it_reads(fn, asked, captures):
+    c = framesmith.compile(fn, dynamic=True, fullgraph=True)
+    for n, m in ((3, 4), (5, 6), (7, 2)):
+        grads = []
+        for f in (fn, c):
+            torch.manual_seed(0)
+            x, y = torch.randn(m, n, 4, requires_grad=True), torch.randn(m, n, requires_grad=True)
+            sum(f(x, y)[k].sin().sum() for k in asked).backward()
+            grads.append((x.grad, y.grad))
+        for got, want in zip(*grads, strict=True):
+            assert got is want is None or torch.allclose(got, want, atol=1e-5) and got.stride() == want.stride()
+    assert len(captures) == 1
+
+
+@pytest.mark.parametrize("norm", [
+    lambda x: F.layer_norm(x, x.shape[-1:]), lambda x: F.layer_norm(x, x.shape[1:]), lambda x: F.instance_norm(x),
+    lambda x: F.batch_norm(x, None, None, training=True), lambda x: F.group_norm(x[:, :4], 2),
+    lambda x: F.rms_norm(x, x.shape[-1:]),
+])
+def test_gradients_of_norms_over_sizes_that_vary(norm):
+    c = framesmith.compile(norm, dynamic=True, fullgraph=True)
+    for shape in ((3, 4, 5), (2, 6, 7), (5, 8, 3)):
+        x, grads = torch.randn(shape), []
+        for f in (norm, c):
+            leaf = x.clone().requires_grad_()
+            f(leaf).pow(3).sum().backward()
+            grads.append(leaf.grad)
+        torch.testing.assert_close(grads[1], grads[0], rtol=1e-3, atol=1e-4)
+
+
+def test_a_backward_that_cannot_be_compiled_runs_by_operators(monkeypatch):
+    from framesmith.prims import registry
+
+    def broken(*args, **kwargs):
+        raise IndexError("seeded")
+
+    monkeypatch.setitem(registry.rules, torch.ops.aten.native_layer_norm_backward.default, broken)
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
+    c = framesmith.compile(lambda x: F.layer_norm(x, (4,)) * w, dynamic=True)
+    with pytest.warns(UserWarning, match="a backward runs operator by operator.*seeded"):
+        c(x).sum().backward()
+    (want,) = torch.autograd.grad((F.layer_norm(x, (4,)) * w).sum(), x)
+    torch.testing.assert_close(x.grad, want)
+
+
+def test_what_varied_at_another_rank_is_not_looked_for():
+    def fn(x):
+        return x.squeeze() * 2
+
+    c = framesmith.compile(fn)
+    for shape in ((3, 4, 5), (3, 4, 6), (7,), (), (2, 3)):
+        x = torch.randn(shape)
+        assert torch.equal(c(x), fn(x))
+
+
+def test_values_put_must_broadcast():
+    def put(x):
+        y = x.clamp(-1, 1)
+        y[torch.tensor([0, 0])] = x
+        return y
+
+    for dynamic in (False, True, None):
+        c = framesmith.compile(put, dynamic=dynamic)
+        assert torch.equal(c(torch.ones(2, 3)), put(torch.ones(2, 3)))
+        with pytest.raises(RuntimeError, match="shape mismatch"):
+            c(torch.ones(4, 3))
+
+
 def test_text_of_sizes_is_made_in_each_call(captures):
     def program(x):
         count = (x > 0).sum()

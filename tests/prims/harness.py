@@ -7,9 +7,28 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from framesmith.fake import Recorder
 from framesmith.graph.interpreter import run
 from framesmith.prims.decompose import decompose
+from framesmith.prims.registry import rules
+
+
+def recorded(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[fx.Graph, list[torch.Tensor]]:
+    """The graph of the operators of which eager composes a call, and its inputs."""
+    recorder = Recorder()
+    inputs: list[torch.Tensor] = []
+
+    def lift(real: torch.Tensor) -> torch.Tensor:
+        inputs.append(real)
+        return recorder.input(real, f"arg{len(inputs)}")
+
+    given = tree_map_only(torch.Tensor, lift, (args, kwargs))
+    with torch.no_grad(), recorder:
+        out = target(*given[0], **given[1])
+    graph = recorder.finish(tree_leaves(out))
+    return graph, [*inputs, *[real for _, real in recorder.constants]]
 
 
 def graph_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
@@ -50,7 +69,7 @@ def targets(graph: fx.Graph) -> set[Any]:
 
 
 def check(target: Any, *args: Any, extern: bool = False, wide: bool = False, **kwargs: Any) -> fx.Graph:
-    """Decompose one call and compare it with eager.
+    """Decompose one call and compare it with eager. An operator without a rule is recorded as its parts.
 
     `extern` says whether calls of ATen may remain; `wide`, that eager in 16 bits is no oracle, and eager in float32
     rounded is.
@@ -58,7 +77,7 @@ def check(target: Any, *args: Any, extern: bool = False, wide: bool = False, **k
     expected = target(*args, **kwargs)
     if isinstance(expected, list):
         expected = tuple(expected)
-    graph, inputs = graph_of(target, args, kwargs, expected)
+    graph, inputs = graph_of(target, args, kwargs, expected) if target in rules else recorded(target, args, kwargs)
     new = decompose(graph, strict=True)
     if not extern:
         left = {one for one in targets(new) if isinstance(one, torch._ops.OpOverload)}

@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from framesmith.fake import Recorder
+from framesmith.fake.handlers import HANDLERS, classify, composite
 from framesmith.graph.interpreter import run
 from framesmith.prims import Prim, Spec, table
 from framesmith.prims.decompose import decompose
@@ -119,6 +120,10 @@ def test_promotion_is_eagers() -> None:
 
 def test_every_prim_says_what_it_is() -> None:
     assert all(prim.doc and prim.kind and table[name] is prim for name, prim in table.items())
+
+
+def test_no_operator_has_a_rule_that_is_recorded_as_its_parts() -> None:
+    assert not [func for func in rules if HANDLERS.get(func, classify(func)) is composite]
 
 
 def test_a_faulty_rule_costs_only_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:

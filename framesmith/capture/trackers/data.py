@@ -26,13 +26,10 @@ class Draw(Tracker):
     """The next number of a `random` generator: residual code draws each number once, in order, before it uses any."""
 
     __slots__ = ("generator",)
+    cls = float
 
     def __init__(self, generator: Tracker) -> None:
-        self.source = None
         self.generator = generator
-
-    def pytype(self) -> type:
-        return float
 
     def assumed(self, tracer: Any) -> None:
         """No value may be assumed."""
@@ -51,7 +48,6 @@ class Data(Tracker):
     def __init__(self, kind: type, parts: tuple[Tracker, ...], write: Callable[..., str],
                  fn: Callable[..., Any] | None = None,
                  total: bool = False) -> None:
-        self.source = None
         self.kind = kind
         self.parts = parts
         self.write = write

@@ -14,7 +14,7 @@ class Sym(Tracker):
     """A `torch.SymInt`, `SymFloat` or `SymBool` over symbols of the shape environment; Python operators on it run for
     real, and whoever needs the value guards it."""
 
-    __slots__ = ("value",)
+    __slots__ = ("source", "value")
 
     def __init__(self, value: Any, source: Source | None = None) -> None:
         self.value = value

@@ -76,11 +76,6 @@ def _times(x: Value, factor: Any) -> Value:
     return x if factor == 1 else x * float(factor)
 
 
-@activation("selu")
-def selu(b: Builder, x: Value) -> Value:
-    return elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
-
-
 @activation("celu")
 def celu(b: Builder, x: Value, alpha: Any = 1.0) -> Value:
     return elu(b, x, alpha, 1, 1.0 / float(alpha))
@@ -106,16 +101,12 @@ def hardshrink(b: Builder, x: Value, lambd: Any = 0.5) -> Value:
     return b.where((x >= -bound) & (x <= bound), 0.0, x)
 
 
-@activation("log_sigmoid")
-def log_sigmoid(b: Builder, x: Value) -> Value:
-    return b.minimum(x, 0.0) - b.log1p(b.exp(b.neg(b.abs(x))))
-
-
 @decomposes(aten.log_sigmoid_forward.default)
 def log_sigmoid_forward(b: Builder, x: Value) -> Any:
     wide, kept = b.wide(x), b.out[1]
-    buffer = b.exp(b.neg(b.abs(wide))) if kept.shape == x.shape else b.full(kept.shape, 0.0, wide.dtype, x.device)
-    return b.convert(log_sigmoid(b, wide), x.dtype), b.convert(buffer, kept.dtype)
+    decay = b.exp(b.neg(b.abs(wide)))
+    buffer = decay if kept.shape == x.shape else b.full(kept.shape, 0.0, wide.dtype, x.device)
+    return b.convert(b.minimum(wide, 0.0) - b.log1p(decay), x.dtype), b.convert(buffer, kept.dtype)
 
 
 @decomposes(aten.hardtanh.default)
@@ -125,17 +116,8 @@ def hardtanh(b: Builder, x: Value, min_val: Any = -1, max_val: Any = 1) -> Any:
     return b.minimum(b.cast(max_val, x.dtype), b.maximum(b.cast(min_val, x.dtype), x))
 
 
-@decomposes_named("relu6")
-def relu6(b: Builder, x: Value) -> Any:
-    return hardtanh(b, x, 0, 6)
-
-
-@decomposes_named("prelu", "_prelu_kernel")
+@decomposes_named("_prelu_kernel")
 def prelu(b: Builder, x: Value, weight: Value) -> Value:
-    if weight.ndim == 1 and x.ndim > 1 and weight.shape[0] != 1:
-        weight = b.along(weight, 1, x.ndim)
-    elif weight.ndim == 1 and x.ndim == 0:
-        weight = b.reshape(weight, ())
     return b.where(x > 0.0, x, x * weight)
 
 
@@ -146,21 +128,6 @@ def glu(b: Builder, x: Value, dim: int = -1) -> Value:
     left = b.slice(x, dim, 0, half, 1)
     right = b.slice(x, dim, half, 2 * half, 1)
     return b.convert(b.wide(left) * b.sigmoid(b.wide(right)), x.dtype)
-
-
-@decomposes_named("rrelu", "rrelu_with_noise_functional")
-def rrelu(b: Builder, x: Value, *args: Any, **kwargs: Any) -> Any:
-    if b.source is None or b.source.target is not aten.rrelu.default:
-        return NotImplemented
-    lower, upper, training = (*args, *(0.125, 1.0 / 3.0, False)[len(args) :])[:3]
-    if training or category(x.dtype) != FLOAT:
-        return NotImplemented
-    return b.convert(leaky_relu(b, b.wide(x), (lower + upper) / 2), x.dtype)
-
-
-@decomposes_named("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
-def dropout(b: Builder, x: Value, p: float, train: bool) -> Any:
-    return x if not train or p == 0 else NotImplemented
 
 
 DRAWING = frozenset(("cuda",))

@@ -52,18 +52,6 @@ for _scalar in SCALAR_OPS.values():
     if _scalar.rule:
         decomposes_named(*_scalar.aten)(_RULES[_scalar.rule](table[_scalar.name]))
 rules[aten.sgn.default] = rules[aten.sign.default]
-rules[aten.fix.default] = rules[aten.trunc.default]
-rules[aten.absolute.default] = rules[aten.abs.default]
-
-
-@decomposes(aten.positive.default)
-def positive(b: Builder, x: Value) -> Value:
-    return x
-
-
-@decomposes(aten.square.default)
-def square(b: Builder, x: Value) -> Any:
-    return x * x if category(x.dtype) != BOOL else NotImplemented
 
 
 @decomposes(aten.frac.default)
@@ -176,7 +164,7 @@ def mul(b: Builder, x: Any, y: Any) -> Value:
     return b.bitwise_and(x, y) if dtype is torch.bool else b.convert(b.mul(x, y), dtype)
 
 
-@decomposes(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+@decomposes(aten.div.Tensor, aten.div.Scalar)
 def div(b: Builder, x: Any, y: Any) -> Value:
     dtype = floating(result_dtype(x, y))
     x, y = b.factors(dtype, x, y)
@@ -346,7 +334,7 @@ def addcdiv(b: Builder, x: Value, first: Value, second: Value, *, value: Any = 1
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 
-@decomposes(aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.clip.Tensor)
+@decomposes(aten.clamp.default, aten.clamp.Tensor)
 def clamp(b: Builder, x: Value, min: Any = None, max: Any = None) -> Any:
     dtype = result_dtype(*[one for one in (x, min, max) if one is not None])
     if dtype is torch.bool:

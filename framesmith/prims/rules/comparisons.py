@@ -8,7 +8,7 @@ import torch
 
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.core import table
-from framesmith.prims.promotion import BOOL, FLOAT, category, result_dtype
+from framesmith.prims.promotion import BOOL, FLOAT, category
 from framesmith.prims.registry import decomposes, decomposes_named
 
 aten = torch.ops.aten
@@ -51,20 +51,19 @@ def logical_not(b: Builder, x: Value) -> Value:
     return b.bitwise_not(truth(b, x))
 
 
-def _test(name: str, on_integers: bool) -> None:
+def _test(name: str) -> None:
     prim = table[name]
 
     def rule(b: Builder, x: Value) -> Value:
         if category(x.dtype) != FLOAT:
-            return b.full(x.shape, on_integers, torch.bool, x.device)
+            return b.full(x.shape, False, torch.bool, x.device)
         return b.emit(prim, (x,))
 
     decomposes_named(name)(rule)
 
 
-_test("isnan", False)
-_test("isinf", False)
-_test("isfinite", True)
+_test("isnan")
+_test("isinf")
 
 
 @decomposes(aten.signbit.default)
@@ -96,13 +95,9 @@ def heaviside(b: Builder, x: Value, values: Value) -> Any:
 # -- choice -----------------------------------------------------------------------------------------------------------
 
 
-@decomposes(aten.where.self, aten.where.Scalar, aten.where.ScalarSelf, aten.where.ScalarOther)
-def where(b: Builder, condition: Value, x: Any, y: Any) -> Value:
-    dtype = result_dtype(x, y)
-    x, y = b.cast(x, dtype), b.cast(y, dtype)
-    if type(x) is not Value and type(y) is not Value:
-        x = b.full((), x, dtype, condition.device)
-    return b.where(truth(b, condition), x, y)
+@decomposes(aten.where.self)
+def where(b: Builder, condition: Value, x: Value, y: Value) -> Value:
+    return b.where(truth(b, condition), *b.promote(x, y))
 
 
 @decomposes(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
@@ -146,21 +141,12 @@ def to_copy(b: Builder, x: Value, *, dtype: Any = None, device: Any = None, **op
     return b.convert(x, b.out.dtype)
 
 
-@decomposes_named(
-    "to.dtype", "to.dtype_layout", "to.device", "to.other", "_autocast_to_reduced_precision",
-    "_autocast_to_full_precision", "type_as"
-)
-def to(b: Builder, x: Value, *args: Any, **options: Any) -> Any:
-    return to_copy(b, x)
-
-
-@decomposes(aten.clone.default, aten.contiguous.default, aten.lift_fresh_copy.default, aten.alias_copy.default,
-            aten.detach_copy.default)
+@decomposes(aten.clone.default, aten.alias_copy.default, aten.detach_copy.default)
 def clone(b: Builder, x: Value, **options: Any) -> Value:
     return x
 
 
-@decomposes(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default)
+@decomposes(aten.alias.default, aten.detach.default)
 def alias(b: Builder, x: Value) -> Value:
     return x
 

@@ -8,7 +8,7 @@ import torch
 
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.promotion import FLOAT, category, coerce
-from framesmith.prims.registry import decomposes, decomposes_named
+from framesmith.prims.registry import decomposes
 
 aten = torch.ops.aten
 
@@ -113,13 +113,6 @@ def tril(b: Builder, x: Value, diagonal: int = 0) -> Value:
 @decomposes(aten.triu.default)
 def triu(b: Builder, x: Value, diagonal: int = 0) -> Value:
     return b.where(_below(b, x, diagonal - 1), coerce(0, x.dtype), x)
-
-
-@decomposes_named("one_hot")
-def one_hot(b: Builder, x: Value, num_classes: int = -1) -> Any:
-    classes = b.out.shape[-1]
-    places_ = b.along(b.iota(classes, 0, 1, torch.int64, x.device), x.ndim, x.ndim + 1)
-    return b.convert(b.eq(b.unsqueeze(x, x.ndim), places_), torch.int64)
 
 
 @decomposes(aten.diag_embed.default)

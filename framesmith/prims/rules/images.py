@@ -91,7 +91,7 @@ def pixel_unshuffle(b: Builder, x: Value, downscale_factor: int) -> Value:
     return b.reshape(b.permute(y, (*range(n), n, n + 2, n + 4, n + 1, n + 3)), b.out.shape)
 
 
-@decomposes_named("channel_shuffle", "native_channel_shuffle")
+@decomposes_named("channel_shuffle")
 def channel_shuffle(b: Builder, x: Value, groups: int) -> Value:
     n, c = x.shape[:2]
     y = b.reshape(x, (n, groups, c // groups, *x.shape[2:]))
@@ -149,13 +149,12 @@ def upsample_nearest_vec(b: Builder, x: Value, output_size: Any, scale_factors: 
 # -- pooling to a point -----------------------------------------------------------------------------------------------
 
 
-@decomposes(aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default, aten.adaptive_avg_pool1d.default)
-@decomposes(aten.adaptive_avg_pool3d.default, aten._adaptive_avg_pool3d.default)
+@decomposes(aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool(b: Builder, x: Value, output_size: Any) -> Any:
-    sizes = (output_size,) if isinstance(output_size, int) else tuple(output_size)
+    sizes = tuple(output_size)
     rank = len(sizes)
     if tuple(x.shape[x.ndim - rank :]) == sizes:
-        return x
+        return x + 0.0  # sums begin with zero: that of -0.0 is 0.0
     if any(size != 1 for size in sizes):
         return NotImplemented
     return mean(b, x, tuple(range(x.ndim - rank, x.ndim)), True)

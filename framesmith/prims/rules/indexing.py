@@ -41,18 +41,6 @@ def take(b: Builder, x: Value, index: Value) -> Value:
     return b.index(b.reshape(x, (x.spec.numel,)), (index,), 0)
 
 
-@decomposes(aten.take_along_dim.default)
-def take_along_dim(b: Builder, x: Value, indices: Value, dim: int | None = None) -> Any:
-    if dim is None:
-        return gather(b, b.reshape(x, (x.spec.numel,)), 0, b.reshape(indices, (indices.spec.numel,)))
-    dim %= x.ndim
-    around = [broadcast_shapes((a,), (c,))[0] if place != dim else None for place,
-              (a, c) in enumerate(zip(x.shape, indices.shape))]
-    wide = b.expand(x, tuple([x.shape[dim] if size is None else size for size in around]))
-    return b.gather(wide, b.expand(indices, tuple([indices.shape[dim] if size is None else size for size in around])),
-                    dim)
-
-
 # -- advanced indexing ------------------------------------------------------------------------------------------------
 
 

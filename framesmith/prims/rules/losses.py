@@ -8,7 +8,7 @@ import torch
 
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.promotion import category
-from framesmith.prims.registry import decomposes, decomposes_named
+from framesmith.prims.registry import decomposes
 from framesmith.prims.rules.norms import log_softmax_of
 from framesmith.prims.rules.reductions import divided
 
@@ -33,12 +33,6 @@ def mse_loss(b: Builder, x: Value, target: Value, reduction: int = 1) -> Value:
     x, target, dtype = _pair(b, x, target)
     gap = x - target
     return reduced(b, gap * gap, reduction, dtype)
-
-
-@decomposes(aten.l1_loss.default)
-def l1_loss(b: Builder, x: Value, target: Value, reduction: int = 1) -> Value:
-    x, target, dtype = _pair(b, x, target)
-    return reduced(b, b.abs(x - target), reduction, dtype)
 
 
 @decomposes(aten.smooth_l1_loss.default)
@@ -87,17 +81,6 @@ def bce_with_logits(b: Builder, x: Value, target: Value, weight: Any = None, pos
     return reduced(b, loss if weight is None else loss * b.convert(weight, loss.dtype), reduction, dtype)
 
 
-@decomposes(aten.kl_div.default)
-def kl_div(b: Builder, x: Value, target: Value, reduction: int = 1, *, log_target: bool = False) -> Value:
-    x, target, dtype = _pair(b, x, target)
-    if log_target:
-        loss = b.exp(target) * (target - x)
-    else:
-        own = b.where(b.eq(target, 0.0), 0.0, target * b.log(target))
-        loss = own - target * x
-    return reduced(b, loss, reduction, dtype)
-
-
 # -- classes ----------------------------------------------------------------------------------------------------------
 
 
@@ -132,12 +115,6 @@ def nll_loss_forward(b: Builder, x: Value, target: Value, weight: Any, reduction
     if reduction == 0:  # eager leaves the total weight as it is, and reads it nowhere
         total = b.full(b.out[1].shape, 0.0, total.dtype, x.device)
     return b.convert(loss, b.out[0].dtype), b.convert(total, b.out[1].dtype)
-
-
-@decomposes(aten.nll_loss.default, aten.nll_loss_nd.default, aten.nll_loss2d.default)
-def nll_loss(b: Builder, x: Value, target: Value, weight: Any = None, reduction: int = 1,
-             ignore_index: int = -100) -> Value:
-    return b.convert(_nll(b, b.wide(x), target, weight, reduction, ignore_index)[0], x.dtype)
 
 
 @decomposes(aten.cross_entropy_loss.default)
@@ -176,13 +153,3 @@ def _soft_cross_entropy(b: Builder, logs: Value, target: Value, weight: Any, red
         return b.convert(loss, dtype)
     total = b.sum(loss, tuple(range(loss.ndim)), False)
     return b.convert(divided(b, total, loss.spec.numel) if reduction == 1 else total, dtype)
-
-
-@decomposes_named("cosine_similarity")
-def cosine_similarity(b: Builder, x: Value, y: Value, dim: int = 1, eps: float = 1e-8) -> Value:
-    x, y, dtype = _pair(b, x, y)
-    dim %= max(x.ndim, y.ndim)
-    if x.ndim != y.ndim:
-        return NotImplemented  # type: ignore[return-value]
-    long = [b.maximum(b.sqrt(b.sum(one * one, (dim,), True)), eps) for one in (x, y)]
-    return b.convert(b.sum((x / long[0]) * (y / long[1]), (dim,), False), dtype)

@@ -111,15 +111,6 @@ def rms_norm(b: Builder, x: Value, shape: Any, weight: Any = None, eps: float | 
     return b.convert(_scaled(b, wide * b.rsqrt(mean_square + epsilon), weight, None), x.dtype)
 
 
-@decomposes_named("_fused_rms_norm")
-def fused_rms_norm(b: Builder, x: Value, shape: Any, weight: Any, eps: float | None) -> Any:
-    dims = tuple(range(x.ndim - len(shape), x.ndim))
-    wide = b.wide(x)
-    epsilon = torch.finfo(wide.dtype).eps if eps is None else float(eps)
-    rstd = b.rsqrt(divided(b, b.sum(wide * wide, dims, True), count_of(x, dims)) + epsilon)
-    return b.convert(_scaled(b, wide * rstd, weight, None), b.out[0].dtype), b.convert(rstd, b.out[1].dtype)
-
-
 def spread(b: Builder, one: Value, x: Value) -> Value:
     """A number of each sample and group, (batch, groups), as one of each channel that broadcasts along `x`."""
     batch, channels = x.shape[:2]
@@ -265,15 +256,3 @@ def _moved(b: Builder, running: Value, seen: Value, momentum: float) -> Value:
     """The exponential average after one more batch."""
     wide = b.wide(running)
     return b.convert(b.convert(seen, wide.dtype) * momentum + wide * (1.0 - momentum), running.dtype)
-
-
-@decomposes(aten.instance_norm.default)
-def instance_norm(
-    b: Builder, x: Value, weight: Any, bias: Any, mean: Any, var: Any, use_input_stats: bool, momentum: float,
-    eps: float, cudnn: bool
-) -> Any:
-    if not use_input_stats:
-        return _with_running(b, x, weight, bias, mean, var, eps)
-    if mean is not None or var is not None:
-        return NotImplemented
-    return _group_norm(b, x, x.shape[1], weight, bias, eps)[0]

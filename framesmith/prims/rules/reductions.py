@@ -162,13 +162,6 @@ _arg("argmax")
 _arg("argmin")
 
 
-@decomposes(aten.max.other, aten.min.other)
-def pairwise(b: Builder, x: Value, y: Value) -> Value:
-    x, y = b.promote(x, y)
-    larger = b.source is not None and b.source.target is aten.max.other
-    return b.maximum(x, y) if larger else b.minimum(x, y)
-
-
 @decomposes(aten.aminmax.default)
 def aminmax(b: Builder, x: Value, *, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
     dims = dims_of(x, dim)
@@ -203,20 +196,16 @@ def _is_real(x: Value) -> bool:
     return category(x.dtype) == FLOAT
 
 
-@decomposes(aten.var.correction, aten.var.dim, aten.var.default)
+@decomposes(aten.var.correction, aten.var.dim)
 def var(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *,
         correction: Any = None) -> Any:
-    if isinstance(dim, bool):  # var(x, unbiased)
-        dim, unbiased = None, dim
     correction = correction if correction is not None else int(unbiased)
     return b.convert(moments(b, x, dims_of(x, dim), keepdim, correction)[0], x.dtype) if _is_real(x) else NotImplemented
 
 
-@decomposes(aten.std.correction, aten.std.dim, aten.std.default)
+@decomposes(aten.std.correction, aten.std.dim)
 def std(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bool = False, *,
         correction: Any = None) -> Any:
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
     correction = correction if correction is not None else int(unbiased)
     return b.convert(b.sqrt(moments(b, _wide(b, x), dims_of(x, dim), keepdim, correction)[0]),
                      x.dtype) if _is_real(x) else NotImplemented
@@ -307,13 +296,3 @@ def logsumexp(b: Builder, x: Value, dim: Any, keepdim: bool = False) -> Value:
     peak = b.where(b.isinf(peak), 0.0, peak)
     total = b.log(b.sum(b.exp(wide - peak), dims, keepdim))
     return b.convert(total + b.reshape(peak, total.shape), x.dtype)
-
-
-@decomposes(aten.diff.default)
-def diff(b: Builder, x: Value, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    dim %= x.ndim
-    if prepend is not None or append is not None or n != 1 or x.dtype is torch.bool or not isinstance(x.shape[dim],
-                                                                                                      int):
-        return NotImplemented
-    size = x.shape[dim]
-    return b.slice(x, dim, min(1, size), size, 1) - b.slice(x, dim, 0, max(size - 1, 0), 1)

@@ -9,20 +9,20 @@ import torch
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.core import Size, contiguous_strides, size_of
 from framesmith.prims.registry import decomposes, decomposes_named
+from framesmith.symbolic.expr import as_expr, max_
 
 aten = torch.ops.aten
 
 
 @decomposes(aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default)
 @decomposes(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten._reshape_alias.default)
-@decomposes(aten.flatten.using_ints, aten.unflatten.int, aten.view_as.default, aten.reshape_as.default)
 @decomposes_named("_reshape_copy", "view_copy", "unsqueeze_copy", "squeeze_copy", "squeeze_copy.dim",
-                  "squeeze_copy.dims", "ravel")
+                  "squeeze_copy.dims")
 def reshape(b: Builder, x: Value, *args: Any, **options: Any) -> Value:
     return b.reshape(x, b.out.shape)
 
 
-@decomposes(aten.expand.default, aten.broadcast_to.default, aten.expand_as.default)
+@decomposes(aten.expand.default)
 @decomposes_named("expand_copy")
 def expand(b: Builder, x: Value, *args: Any, **options: Any) -> Value:
     return b.expand(x, b.out.shape)
@@ -34,30 +34,16 @@ def permute(b: Builder, x: Value, dims: Any) -> Value:
     return b.permute(x, tuple([dim % x.ndim for dim in dims]))
 
 
-@decomposes(aten.transpose.int, aten.swapaxes.default, aten.swapdims.default)
+@decomposes(aten.transpose.int)
 @decomposes_named("transpose_copy.int")
 def transpose(b: Builder, x: Value, dim0: int, dim1: int) -> Value:
     return b.transpose(x, dim0 % x.ndim, dim1 % x.ndim) if x.ndim else x
 
 
-@decomposes(aten.t.default, aten.numpy_T.default)
+@decomposes(aten.t.default)
 @decomposes_named("t_copy")
 def t(b: Builder, x: Value) -> Value:
     return b.permute(x, tuple(reversed(range(x.ndim))))
-
-
-@decomposes(aten.mT.default, aten.adjoint.default)
-def m_t(b: Builder, x: Value) -> Value:
-    return b.transpose(x, x.ndim - 2, x.ndim - 1)
-
-
-@decomposes(aten.movedim.intlist, aten.movedim.int)
-def movedim(b: Builder, x: Value, source: Any, destination: Any) -> Value:
-    source = [dim % x.ndim for dim in (source if isinstance(source, (tuple, list)) else (source,))]
-    destination = [dim % x.ndim for dim in (destination if isinstance(destination, (tuple, list)) else (destination,))]
-    rest = iter([dim for dim in range(x.ndim) if dim not in source])
-    return b.permute(x, tuple([source[destination.index(dim)] if dim in destination else next(rest)
-                               for dim in range(x.ndim)]))
 
 
 # -- slices -----------------------------------------------------------------------------------------------------------
@@ -67,13 +53,19 @@ def bounded(index: Any, size: Size) -> Size:
     """A slice bound counted from the front and clamped to the dim."""
     if type(index) is int and type(size) is int:
         return min(max(index + size if index < 0 else index, 0), size)
-    return size_of(size + index) if type(index) is int and index < 0 else index
+    return size_of(max_(as_expr(size) + index, 0)) if _is_negative(index) else index
+
+
+def _is_negative(index: Any) -> bool:
+    return index is not None and (high := as_expr(index).hi) is not None and high < 0
 
 
 def slice_bounds(size: Size, start: Any, end: Any, length: Size, step: int) -> tuple[Size, Size]:
     """Normalised start and stop; `length` is the recorded number of elements, which settles what a symbolic size leaves
     open."""
     low = 0 if start is None else bounded(start, size)
+    if _is_negative(start) and step == 1 and end in (None, torch.iinfo(torch.int64).max):
+        low = size_of(size - length)
     if type(size) is int and type(low) is int and (end is None or type(end) is int):
         return low, max(low, size if end is None else bounded(end, size))
     return low, size_of(length + low if step == 1 else (length - 1) * step + 1 + low)
@@ -87,7 +79,6 @@ def slice_(b: Builder, x: Value, dim: int = 0, start: Any = None, end: Any = Non
     return b.slice(x, dim, low, high, step)
 
 
-@decomposes(aten.narrow.default)
 @decomposes_named("narrow_copy")
 def narrow(b: Builder, x: Value, dim: int, start: Any, length: Any) -> Value:
     dim %= x.ndim
@@ -116,16 +107,12 @@ def _pieces(b: Builder, x: Value, dim: int) -> tuple[Value, ...]:
     return tuple(parts)
 
 
-@decomposes(aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default,
-            aten.unsafe_chunk.default)
-@decomposes(aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten.tensor_split.sections,
-            aten.tensor_split.indices)
+@decomposes(aten.split_with_sizes.default)
 @decomposes_named("split_copy.Tensor", "split_with_sizes_copy")
 def split(b: Builder, x: Value, sizes: Any = None, dim: int = 0, **options: Any) -> tuple[Value, ...]:
     return _pieces(b, x, dim)
 
 
-@decomposes(aten.unbind.int)
 @decomposes_named("unbind_copy.int")
 def unbind(b: Builder, x: Value, dim: int = 0) -> tuple[Value, ...]:
     dim %= x.ndim
@@ -177,16 +164,6 @@ def flip(b: Builder, x: Value, dims: Any) -> Value:
     return b.flip(x, tuple(sorted({dim % x.ndim for dim in dims})) if x.ndim else ())
 
 
-@decomposes(aten.fliplr.default)
-def fliplr(b: Builder, x: Value) -> Value:
-    return b.flip(x, (1,))
-
-
-@decomposes(aten.flipud.default)
-def flipud(b: Builder, x: Value) -> Value:
-    return b.flip(x, (0,))
-
-
 @decomposes(aten.rot90.default)
 def rot90(b: Builder, x: Value, k: int = 1, dims: Any = (0, 1)) -> Value:
     first, second = (dim % x.ndim for dim in dims)
@@ -218,9 +195,8 @@ def _roll(b: Builder, x: Value, shifts: Any, dims: Any) -> Value:
     return b.roll(x, tuple([size_of(total[dim] % x.shape[dim]) for dim in kept]), tuple(kept))
 
 
-@decomposes(aten.repeat.default, aten.tile.default)
+@decomposes(aten.repeat.default)
 def repeat(b: Builder, x: Value, repeats: Any) -> Value:
-    repeats = (1,) * (x.ndim - len(repeats)) + tuple(repeats)
     lead = len(repeats) - x.ndim
     sizes = (1,) * lead + x.shape
     apart = tuple([item for size in sizes for item in (1, size)])
@@ -228,19 +204,10 @@ def repeat(b: Builder, x: Value, repeats: Any) -> Value:
     return b.reshape(b.expand(b.reshape(x, apart), wide), b.out.shape)
 
 
-@decomposes(aten.repeat_interleave.self_int)
-def repeat_interleave(b: Builder, x: Value, repeats: Any, dim: int | None = None, **options: Any) -> Value:
-    if dim is None:
-        x, dim = b.reshape(x, (x.spec.numel,)), 0
-    dim %= x.ndim
-    wide = (*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :])
-    return b.reshape(b.expand(b.unsqueeze(x, dim + 1), wide), b.out.shape)
-
-
 # -- joins ------------------------------------------------------------------------------------------------------------
 
 
-@decomposes(aten.cat.default, aten.concat.default, aten.concatenate.default)
+@decomposes(aten.cat.default)
 def cat(b: Builder, tensors: Any, dim: int = 0) -> Any:
     # a legacy of eager: 1-d tensors of size 0 join anything
     kept = [x for x in tensors if x.shape != (0,)] or list(tensors[:1])
@@ -254,15 +221,3 @@ def cat(b: Builder, tensors: Any, dim: int = 0) -> Any:
 def stack(b: Builder, tensors: Any, dim: int = 0) -> Value:
     dim %= tensors[0].ndim + 1
     return b.cat(tuple([b.unsqueeze(b.convert(x, b.out.dtype), dim) for x in tensors]), dim)
-
-
-@decomposes(aten.broadcast_tensors.default, aten.meshgrid.default, aten.meshgrid.indexing)
-def broadcast_tensors(b: Builder, tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
-    if b.source is None or b.source.target is aten.broadcast_tensors.default:
-        return tuple([b.expand(x, spec.shape) for x, spec in zip(tensors, b.out)])
-    places = list(range(len(tensors)))
-    if indexing == "xy" and len(places) > 1:
-        places[:2] = [1, 0]
-    rank = len(tensors)
-    return tuple([b.expand(b.along(b.reshape(x, (x.spec.numel,)), place, rank), b.out[0].shape) for x,
-                  place in zip(tensors, places)])
