@@ -435,8 +435,8 @@ ROUNDINGS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ce
 """The method of a node that does what a function of Python does to a float."""
 
 
-def rounded(x: torch.SymFloat, method: str) -> int | torch.SymInt:
-    """An integer of a float; a guard fixes it where it is no expression of integers."""
+def rounded(x: torch.SymFloat | torch.SymInt, method: str) -> int | torch.SymInt:
+    """An integer of a number; a guard fixes it where it is no expression of integers."""
     node = getattr(x.node, method)()
     return symint(node.value, node.env)
 

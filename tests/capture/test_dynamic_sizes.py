@@ -519,7 +519,7 @@ def test_text_of_a_size_that_decides_assumes_it():
 
 
 ROUNDED = {
-    "int": lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5)),
+    "int": lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5), int(x.shape[0])),
     "ceil": lambda x: x.new_zeros(math.ceil((x.shape[0] - 1) / 2) + 1),
     "floor": lambda x: x.new_zeros(math.floor(x.shape[0] * 0.5) + math.trunc(x.shape[1] / 3)),
 }
