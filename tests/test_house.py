@@ -35,7 +35,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 440, "symbolic": 1710, "graph": 1400, "prims": 2995, "fake": 3815, "capture": 16620, "autograd": 1520,
     "loops": 1410, "runtime": 1650, "lower": 5100, "schedule": 2160, "codegen": 4670, "tuning": 490, "tools": 240,
-    "export": 2420, ".": 1800, "csrc": 10780,
+    "export": 2420, ".": 1800, "csrc": 10790,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
