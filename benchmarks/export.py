@@ -345,7 +345,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.export", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", choices=("named", "transformers", "timm"))
-    parser.add_argument("--only", default="", help="a regular expression that names must match")
+    parser.add_argument("--only", default="",
+                        help="a regular expression that names must match; results of others stay in the file")
     parser.add_argument("--count", type=int, default=None, help="stop after so many that pass")
     parser.add_argument("--times", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
@@ -355,7 +356,8 @@ def main() -> None:
     if args.work is not None:
         _export_all(args.suite, args.names, args.work, args.times)
         return
-    console, found = Console(), {}
+    console, out = Console(), args.out or RESULTS / f"export-{args.suite}.json"
+    found = json.loads(out.read_text())["models"] if args.only and out.exists() else {}
     for row in judge(args.suite, [n for n in names_of(args.suite) if re.search(args.only, n)], args.times):
         name = row.pop("name")
         found[name] = row
@@ -364,8 +366,8 @@ def main() -> None:
         passed = sum(r["status"] == "pass" for r in found.values())
         results = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "load": os.getloadavg()[0],
                    "passed": passed, "counted": sum(r["status"] != "no model" for r in found.values()),
-                   "models": found}
-        (args.out or RESULTS / f"export-{args.suite}.json").write_text(json.dumps(results, indent=1) + "\n")
+                   "models": dict(sorted(found.items())) if args.only else found}
+        out.write_text(json.dumps(results, indent=1) + "\n")
         if args.count is not None and passed >= args.count:
             break
     header, rows = rows_of(results)

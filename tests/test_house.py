@@ -34,7 +34,7 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 450, "symbolic": 1710, "graph": 1400, "prims": 2990, "fake": 3800, "capture": 16630, "autograd": 1520,
+    "util": 450, "symbolic": 1710, "graph": 1400, "prims": 3000, "fake": 3820, "capture": 16660, "autograd": 1520,
     "loops": 1410, "runtime": 1650, "lower": 5100, "schedule": 2160, "codegen": 4670, "tuning": 490, "tools": 240,
     "export": 2420, ".": 2060, "csrc": 10790,
 }

@@ -43,9 +43,9 @@ def terminal(suite: str, outcomes: Outcomes, *, built_too: bool = False) -> Tabl
     return table
 
 
-def sentence(suite: str, results: dict[str, Any]) -> str:
+def sentence(suite: str, results: dict[str, Any], dynamic: bool = False) -> str:
     """The share that passes, in a line of Markdown."""
+    what = "are compiled once and equal eager at three sizes" if dynamic else "become one graph and equal eager"
     m, passed, counted = results["machine"], results["passed"], results["architectures"]
-    return (f"{passed} of {counted} architectures of {suite} ({100 * passed / max(counted, 1):.0f} %) become one graph "
-            "and equal eager "
+    return (f"{passed} of {counted} architectures of {suite} ({100 * passed / max(counted, 1):.0f} %) {what} "
             f"({results['backend']} back end, PyTorch {m['torch']}, Python {m['python']}, {results['date']}).")

@@ -96,7 +96,7 @@ def _breadth(name: str) -> str:
     unbuilt = sum(len(names) for status, _, names in groups if status == "no model")
     failed = [row for row in failed if row[1] != "no model"]
     return _paragraphs(
-        report.sentence(name.split("-")[1], results),
+        report.sentence(name.split("-")[1], results, "dynamic" in name),
         _about(results),
         table(["models", "outcome", "reason", "names"], failed) if failed else "",
         f"{unbuilt} more could not be built or called by the script, and are not counted." if unbuilt else "",
@@ -105,10 +105,14 @@ def _breadth(name: str) -> str:
 
 def _sentences() -> str:
     """The shares alone: the README has the page for the rest."""
-    found = {name.split("-")[1]: saved(name) for name in ("breadth-transformers", "breadth-timm-eager")}
-    shares = {f"{suite} ({results['backend']} back end)": report.share(results["outcomes"])
-              for suite, results in found.items()}
-    return "\n".join(f"- {suite}: {passed} of {counted}" for suite, (passed, counted) in shares.items())
+    lines = []
+    for name in ("breadth-transformers", "breadth-timm-eager"):
+        suite, results = name.split("-")[1], saved(name)
+        passed, counted = report.share(results["outcomes"])
+        once, judged = report.share(saved(f"breadth-{suite}-dynamic")["outcomes"])
+        lines.append(f"- {suite} ({results['backend']} back end): {passed} of {counted}; "
+                     f"compiled once for three sizes: {once} of a sample of {judged}")
+    return "\n".join(lines)
 
 
 # -------------------------------------------------------------------------------------------- capture and reliability
@@ -202,6 +206,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "gpu kernels": lambda: table(*gpu_kernels.rows_of(devices().kernels)),
     "breadth transformers": partial(_breadth, "breadth-transformers"),
     "breadth timm": partial(_breadth, "breadth-timm-eager"),
+    "breadth transformers, dynamic": partial(_breadth, "breadth-transformers-dynamic"),
+    "breadth timm, dynamic": partial(_breadth, "breadth-timm-dynamic"),
     "capture cost": _capture_cost,
     "dynamic sizes": _dynamic,
     "algebra": _algebra,

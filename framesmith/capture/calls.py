@@ -47,7 +47,7 @@ class Calls(Session):
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """`fn` run for real, where sizes that vary are fixed; what it raises, the captured program raises."""
         if self.shapes.symbols or self.shapes.data:
-            if len(args) == 1 and type(args[0]) is torch.SymFloat and fn in ROUNDINGS:
+            if len(args) == 1 and type(args[0]) in (torch.SymFloat, torch.SymInt) and fn in ROUNDINGS:
                 return rounded(args[0], ROUNDINGS[fn])
             args, kwargs = specialised(args), specialised(kwargs)
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.dynamic_scalars import Number
-from framesmith.symbolic.node import SymNode, specialised
+from framesmith.symbolic.node import SymNode, quotient, specialised
 from framesmith.util.errors import DataDependent
 
 from . import data
@@ -27,6 +27,8 @@ from .trackers.tensors import get_item, set_item
 _SYMBOLS = {**symbols("add", "sub", "mul"), **COMPARED}
 _DIVISIONS = symbols("truediv", "floordiv", "mod")
 _OPERATORS = frozenset({*_SYMBOLS, *_DIVISIONS, operator.pow, operator.ipow})
+_ARITHMETIC = frozenset(f for f in vars(operator).values() if callable(f))
+"""What Python does to numbers by themselves."""
 _OF_TENSORS = frozenset({operator.pow, operator.ipow, operator.truediv, operator.itruediv})
 """What a tensor and a float do in another way: by a reciprocal, by a square root."""
 _SCALARS = frozenset({"alpha", "value"})
@@ -111,6 +113,8 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
     if fn is set_item and not whole:
         return fn, [args[0].real(tracer), args[1].real(tracer), taken(tracer, args[2])], {}
     take = _real if whole or isinstance(fn, FunctionType) else taken
+    if take is taken and (fn not in _ARITHMETIC or any(isinstance(a, t.Tensor) for a in args)):
+        take = _taken_by_operators
     if not kwargs.keys().isdisjoint(_SCALARS):
         kwargs = {k: data.number(tracer, v) or v if k in _SCALARS and isinstance(v, t.Tensor) else v for k,
                   v in kwargs.items()}
@@ -152,6 +156,11 @@ def taken(tracer: Any, x: t.Tracker) -> Any:
             and type(_plain(x.example)) in (int, float) else x.real(tracer))
 
 
+def _taken_by_operators(tracer: Any, x: t.Tracker) -> Any:
+    found = _of_sizes(tracer, x) if type(x) is t.Sym else None
+    return taken(tracer, x) if found is None else found.symbol()
+
+
 def _plain(number: Any) -> Any:
     """A number of NumPy's as the Python number that operators take it for."""
     return number.item() if hasattr(number, "item") else number
@@ -165,6 +174,24 @@ def _number(tracer: Any, x: t.SymbolicNumber) -> Number:
         size = functools.partial(tracer.integer, x) if plain is x and tracer.may_be_size(x) else None
         found = tracer.numbers[id(x)] = plain, tracer.recorder.number_input(plain.example, lambda: plain.value, size)
     return found[1]
+
+
+def _of_sizes(tracer: Any, x: t.Sym) -> Number | None:
+    """A quotient of sizes, which the graph computes from them; None for other numbers of sizes."""
+    if type(x.value) is not torch.SymFloat or type(x.value.node) is not SymNode:
+        return None
+    found = tracer.numbers.get(id(x))
+    if found is None:
+        parts = quotient(x.value)
+        if parts is None:
+            return None
+        made = Number(x.value.node.hint, lambda: tracer.recorder.inside(_divided, *parts), lambda: specialised(x.value))
+        found = tracer.numbers[id(x)] = x, tracer.recorder.number_of(made)
+    return found[1]  # type: ignore[no-any-return]
+
+
+def _divided(num: Any, den: Any) -> torch.Tensor:
+    return torch.full((), num, dtype=torch.float64) / torch.full((), den, dtype=torch.float64)
 
 
 def _of_data(tracer: Any, x: t.Data) -> Number:

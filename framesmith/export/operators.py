@@ -325,6 +325,9 @@ def _expand_as(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 @row(aten.linear.default)
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    if weight.dim() == 1:
+        made = torch.matmul(x, weight)
+        return made if bias is None else made + bias
     across = aten.permute.default(weight, [1, 0])
     flat = x if x.dim() == 2 else aten.view.default(_dense(x), [-1, x.shape[-1]])
     made = aten.mm.default(flat, across) if bias is None else aten.addmm.default(bias, flat, across)

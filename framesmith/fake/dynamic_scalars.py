@@ -221,6 +221,24 @@ def _made(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     return aten.clone.default, (spread,), {"memory_format": torch.contiguous_format}
 
 
+def _evenly_spaced(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """`linspace`: each half is counted from its own end, as in eager."""
+    *ends, steps = args[:3]
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    if dtype not in (torch.float32, torch.float64) or kwargs.get("device") not in (None, torch.device("cpu")):
+        return None
+    if _number(steps) is not None or steps < 2:
+        return None
+    first, last = (_cast(rec, n, torch.float64) if (n := _number(x)) is not None else x for x in ends)
+
+    def spaced() -> Any:
+        place, count = torch.arange(steps), torch.full((), steps - 1)
+        step = (last - first) / count
+        return torch.where(place * 2 < count, place * step + first, last - (count - place) * step)
+
+    return aten._to_copy.default, (rec.inside(spaced),), {"dtype": dtype}
+
+
 def _where(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     found = _choice(rec, func, args[1:], kwargs)
     return None if found is None else (aten.where.self, (args[0], *found[1]), {})
@@ -256,7 +274,7 @@ ROWS: dict[Any, Row] = {
     aten.lerp.Scalar: _operands(aten.lerp.Tensor, 3, same=True, small=True),
     aten.addcmul.default: _scaled("value", 1), aten.addcdiv.default: _scaled("value", 1),
     aten.masked_fill.Scalar: _masked, aten.fill_.Scalar: _fill, aten.full.default: _made,
-    aten.scalar_tensor.default: _made,
+    aten.scalar_tensor.default: _made, aten.linspace.default: _evenly_spaced,
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode,
                      aten.lerp_.Scalar,
                      aten.addcmul_.default, aten.addcdiv_.default, aten.masked_fill_.Scalar, aten.clamp_.default,

@@ -435,10 +435,17 @@ ROUNDINGS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ce
 """The method of a node that does what a function of Python does to a float."""
 
 
-def rounded(x: torch.SymFloat, method: str) -> int | torch.SymInt:
-    """An integer of a float; a guard fixes it where it is no expression of integers."""
+def rounded(x: torch.SymFloat | torch.SymInt, method: str) -> int | torch.SymInt:
+    """An integer of a number; a guard fixes it where it is no expression of integers."""
     node = getattr(x.node, method)()
     return symint(node.value, node.env)
+
+
+def quotient(x: torch.SymFloat) -> tuple[Any, Any] | None:
+    """The numerator and the denominator, integers, of a float that is a ratio of such; None for other floats."""
+    value, env = x.node.value, x.node.env
+    found = value.ratio() if isinstance(value, FloatExpr) else None
+    return None if found is None else (symint(found[0], env), symint(found[1], env))
 
 
 def env_of(*values: Any) -> ShapeEnv | None:

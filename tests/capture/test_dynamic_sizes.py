@@ -519,7 +519,7 @@ def test_text_of_a_size_that_decides_assumes_it():
 
 
 ROUNDED = {
-    "int": lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5)),
+    "int": lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5), int(x.shape[0])),
     "ceil": lambda x: x.new_zeros(math.ceil((x.shape[0] - 1) / 2) + 1),
     "floor": lambda x: x.new_zeros(math.floor(x.shape[0] * 0.5) + math.trunc(x.shape[1] / 3)),
 }
@@ -531,4 +531,21 @@ def test_sizes_are_rounded_as_floats(name, captures):
     for n in (4, 7, 9):
         x = torch.randn(n, n + 4)
         assert compiled(x).shape == ROUNDED[name](x).shape
+    assert len(captures) == 1
+
+
+QUOTIENTS = {
+    "operand": lambda x: x * (x.shape[0] / 3) + (x.shape[1] - 0.5),
+    "full": lambda x: torch.full((2,), x.shape[0] / 2 - 0.5) + torch.scalar_tensor(x.shape[1] * 0.5),
+    "ends of linspace": lambda x: torch.linspace(0.5, x.shape[0] - 0.5, 5) + torch.linspace(0, x.shape[1], 5),
+    "steps of linspace": lambda x: torch.linspace(0.5, x.shape[0] - 0.5, x.shape[0], dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_operators_take_quotients_of_sizes(name, captures):
+    compiled = framesmith.compile(QUOTIENTS[name], dynamic=True, fullgraph=True)
+    for n in (4, 7, 9):
+        x = torch.randn(n, n + 4)
+        torch.testing.assert_close(compiled(x), QUOTIENTS[name](x))
     assert len(captures) == 1

@@ -60,3 +60,13 @@ def test_operators_of_libraries_that_a_process_may_lack_are_taken_apart(width):
                                 dynamic_shapes=({0: Dim("n")}, None))
     assert not program.beyond and all("transformers" not in str(node.target) for node in program.graph.nodes)
     same(program, model, *[(torch.randn(9, width), torch.tensor(ends)) for ends in ([0, 3, 9], [4, 4, 4])])
+
+
+def test_a_layer_of_one_row():
+    class Model(nn.Module):
+        def forward(self, x, row):
+            return nn.functional.linear(x, row)
+
+    model, row = Model(), torch.randn(4)
+    program = framesmith.export(model, (torch.randn(3, 2, 4), row), dynamic_shapes=({0: Dim("n")}, None))
+    same(program, model, *[(torch.randn(n, 2, 4), row) for n in (1, 3, 5)])

@@ -11,6 +11,7 @@ from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
+from ..polyfills.functions import evenly_spaced
 from ..registry import calls, refuses
 from ..symbolic_arithmetic import is_symbolic
 from ..trackers import Args, Kwargs
@@ -42,6 +43,15 @@ def _legacy(cls: Any, dtype: torch.dtype | None) -> None:
 _legacy(torch.Tensor, None)
 for _cls, _dtype in _LEGACY.items():
     _legacy(_cls, _dtype)
+
+
+@calls(torch.linspace)
+def _evenly_spaced(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Of as many numbers as a size: torch takes a constant there."""
+    if len(args) == 3 and type(args[2]) is t.Sym and kwargs.keys() <= {"dtype", "device"} and not any(
+            isinstance(a, t.Tensor) for a in args):
+        return tracer.made(evenly_spaced).call(tracer, args, kwargs)  # type: ignore[no-any-return]
+    return tracer.torch_function(torch.linspace, args, kwargs)  # type: ignore[no-any-return]
 
 
 @calls(torch.tensor)

@@ -71,7 +71,7 @@ def arange_step(b: Builder, start: Any, end: Any, step: Any = 1, **options: Any)
 
 @decomposes(aten.linspace.default)
 def linspace(b: Builder, start: Any, end: Any, steps: int, **options: Any) -> Any:
-    if category(b.out.dtype) != FLOAT or type(steps) is not int or steps < 2:
+    if category(b.out.dtype) != FLOAT or type(steps) is not int or steps < 2 or not _known(start, end):
         return NotImplemented
     # both halves count from their own end, so that both ends are exact
     step = (float(end) - float(start)) / (steps - 1)
@@ -80,6 +80,10 @@ def linspace(b: Builder, start: Any, end: Any, steps: int, **options: Any) -> An
     rising = b.iota(steps, float(start), step, dtype, b.out.device)
     falling = b.iota(steps, float(end) - step * (steps - 1), step, dtype, b.out.device)
     return b.where(place < steps // 2, rising, falling)
+
+
+def _known(*numbers: Any) -> bool:
+    return all(isinstance(n, int | float) for n in numbers)
 
 
 @decomposes(aten.eye.default, aten.eye.m)
