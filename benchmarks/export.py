@@ -10,6 +10,7 @@ A batch of models is exported by one process and read by another, which has neit
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import importlib
 import json
@@ -35,26 +36,34 @@ RESULTS = Path(__file__).parent / "results"
 TOLERANCE = 1e-3
 BATCHES = (2, 1, 3)
 ROUNDS = 3
-TOGETHER = 24
+TOGETHER = 8
 """Models of one process."""
 
 CHECK = """
 import json, sys, torch, framesmith
 from framesmith.export.trees import flatten
+
+def far(a, b):
+    a, b = a.double(), b.double()
+    error = ((a - b).abs().max() / b.abs().max().clamp_min(1e-6)).item() if a.numel() else 0.0
+    return error if error == error else 0.0 if torch.equal(a.isnan(), b.isnan()) else 9.0
+
 for name in sys.argv[2:]:
+    note = None
     try:
         program, worst = framesmith.load(f"{sys.argv[1]}/{name}.program"), 0.0
-        for kwargs, want in torch.load(f"{sys.argv[1]}/{name}.cases"):
+        for kwargs, want, exact in torch.load(f"{sys.argv[1]}/{name}.cases"):
             got = [x for x in flatten(program(**kwargs))[0] if isinstance(x, torch.Tensor)]
             assert [x.shape for x in got] == [x.shape for x in want], "shapes"
-            for a, b in zip(got, want):
-                a, b = a.double(), b.double()
-                error = ((a - b).abs().max() / b.abs().max().clamp_min(1e-6)).item() if a.numel() else 0.0
-                worst = max(worst, error if error == error or torch.equal(a.isnan(), b.isnan()) else 9.0)
+            for a, b, c in zip(got, want, exact):
+                error = far(a, b)
+                if error > 1e-3 and c is not None and far(a, c) <= 1.5 * far(b, c):
+                    note, error = f"as near to float64 as eager, which is off by {far(b, c):.1e}", 0.0
+                worst = max(worst, error)
         problem = None
     except Exception as e:
         worst, problem = None, f"{type(e).__name__}: {e}"
-    print(json.dumps([name, worst, problem]), flush=True)
+    print(json.dumps([name, worst, problem, note]), flush=True)
 assert not {"transformers", "timm", "benchmarks"} & set(sys.modules)
 """
 
@@ -193,7 +202,6 @@ def _dims(name: str, cases: list[dict[str, Any]], dim: Any) -> dict[str, Any]:
 
 def _export_all(suite: str, names: list[str], folder: Path, times: bool) -> None:
     import framesmith
-    from framesmith.export.trees import flatten
     build = _named if suite == "named" else lambda name: _of_suite(suite, name)
     for name in names:
         row: dict[str, Any] = {"name": name}
@@ -201,8 +209,8 @@ def _export_all(suite: str, names: list[str], folder: Path, times: bool) -> None
             model, cases = build(name)
             row["stage"] = "eager"
             with torch.no_grad():
-                want = [[x for x in flatten(model(**kwargs))[0] if isinstance(x, torch.Tensor)] for kwargs in cases]
-            torch.save(list(zip(cases, want, strict=True)), folder / f"{_file(name)}.cases")
+                want = [_tensors(model(**kwargs)) for kwargs in cases]
+            torch.save(list(zip(cases, want, _exact(model, cases, want), strict=True)), folder / f"{_file(name)}.cases")
             row["stage"] = "export"
             start = time.perf_counter()
             program = framesmith.export(model, (), cases[0], dynamic_shapes=_dims(name, cases, framesmith.Dim))
@@ -219,6 +227,27 @@ def _export_all(suite: str, names: list[str], folder: Path, times: bool) -> None
             if type(e).__name__ == "NoModel" or row.get("stage", "build") in ("build", "eager"):
                 row["problem"] = f"no model: {row['problem']}"
         print(json.dumps(row), flush=True)
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    from framesmith.export.trees import flatten
+    return [x for x in flatten(result)[0] if isinstance(x, torch.Tensor)]
+
+
+def _exact(model: nn.Module, cases: list[dict[str, Any]], want: list[list[torch.Tensor]]) -> list[list[Any]]:
+    """The results in float64; None for each where the model does not take it."""
+    try:
+        double = copy.deepcopy(model).double()
+        with torch.no_grad():
+            found = [_tensors(double(**{k: _double_of(x) for k, x in kwargs.items()})) for kwargs in cases]
+    except Exception:
+        return [[None] * len(row) for row in want]
+    return [[e if x.is_floating_point() and e.shape == x.shape else None for e, x in zip(got, row, strict=True)]
+            for got, row in zip(found, want, strict=True)]
+
+
+def _double_of(x: Any) -> Any:
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
 def _times(name: str, model: nn.Module, cases: list[dict[str, Any]]) -> dict[str, Any]:
@@ -278,8 +307,10 @@ def judge(suite: str, names: list[str], times: bool) -> Iterator[dict[str, Any]]
                 [sys.executable, "-c", CHECK, folder, *map(_file, saved)], 240 * len(part))} if saved else {}
         for name in part:
             row = rows.get(name, {"name": name, "problem": "the process ended or took too long"})
-            error, problem = checked.get(_file(name), (None, row.get("problem")))
+            error, problem, note = checked.get(_file(name), (None, row.get("problem"), None))
             row["error"] = error
+            if note is not None:
+                row["note"] = note
             if error is not None and error <= TOLERANCE:
                 row["status"] = "pass"
             else:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
 from framesmith.backends import BACKENDS
@@ -96,6 +98,50 @@ def _wrap_callable(fn: Callable[..., Any], config: Config, request: Request) -> 
     compiled = wrap_function(fn, callback, request)
     callback.admit(compiled)
     return compiled
+
+
+def warm_up(model: Callable[..., Any], sizes: Iterable[Any]) -> int:
+    """Compile ahead what a list of calls needs; how often something was compiled.
+
+    `model`: what `compile` returned. `sizes`: each a tuple of arguments, a dict of keyword arguments, or a callable
+    that makes one of these. Each is called, in the modes that the caller is in (grad, autocast). Where grad mode is on
+    and a result requires grad, its backward runs, too, without adding to any `.grad`. Buffers and generators are as
+    before afterwards. Raises TypeError for a model that is not compiled, and what a call raises.
+    """
+    compiled = model._framesmith_call if isinstance(model, CompiledModule) else model
+    callback = getattr(compiled, "callback", None)
+    if not isinstance(callback, FrameCompiler):
+        raise TypeError("framesmith.warm_up takes what framesmith.compile returned")
+    before = callback.compiles
+    with torch.random.fork_rng(), _buffers_kept(model):
+        for size in sizes:
+            given = size() if callable(size) and not isinstance(size, torch.Tensor) else size
+            args, kwargs = ((), given) if isinstance(given, dict) else (given, {})
+            _differentiated(model, model(*args, **kwargs), (args, kwargs))
+    return callback.compiles - before
+
+
+@contextlib.contextmanager
+def _buffers_kept(model: Any) -> Iterator[None]:
+    """Put back the buffers that change in between."""
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    before = [(x, x.detach().clone(), x._version) for x in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for x, value, version in before:
+                if x._version != version:
+                    x.copy_(value)
+
+
+def _differentiated(model: Any, result: Any, given: Any) -> None:
+    """Run the backward of a result, and drop the gradients."""
+    results = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and x.requires_grad]
+    leaves = [*(model.parameters() if isinstance(model, nn.Module) else ()), *tree_leaves(given)]
+    wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+    if results and wanted:
+        torch.autograd.grad(results, wanted, [torch.ones_like(x) for x in results], allow_unused=True)
 
 
 def reset() -> None:

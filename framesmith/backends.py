@@ -11,8 +11,10 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.config import Config
+from framesmith.graph.control import Loop, close, results_of
 from framesmith.graph.interpreter import run
-from framesmith.graph.pieces import Piece, Place, is_cut, pieces
+from framesmith.graph.pieces import Controlled, Piece, Place, is_cut, pieces
+from framesmith.graph.traversal import copy_node
 from framesmith.graph.versions import uncounted
 from framesmith.pipeline import Report, begin_graph, is_self_contained, joined
 from framesmith.runtime.stepwise import Stepwise
@@ -55,21 +57,61 @@ def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> Pe
 
 
 def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-    """Machine code of the pieces of a graph that computes sizes of its own, and what runs them in turn."""
+    """Machine code of the pieces of a graph that computes sizes of its own or branches, and what runs them in turn."""
     steps = pieces(graph)
     real = dict(zip([n for n in graph.nodes if n.op == "placeholder"], examples, strict=True))
-    begun = [begin_native(step.graph, [_example(p, real) for p in step.takes], config) for step in steps.steps
-             if isinstance(step, Piece)]
+    begun: list[PendingGraph] = []
+    for step in steps.steps:
+        if isinstance(step, Piece):
+            begun.append(begin_native(step.graph, [_example(p, real) for p in step.takes], config))
+        elif isinstance(step, Controlled):
+            target: Any = step.node.target
+            operands = step.node.args[1:]
+            given = [_example(a, real) for a in operands]  # type: ignore[arg-type]
+            if isinstance(target, Loop):  # what changes is no parameter
+                operands = (*[None] * target.size, *operands[target.size:])
+            begun += [_begin_arm(arm, operands, given, config) for arm in target.arms]
     calls, reports = zip(*[b.finish() for b in begun]) if begun else ((), ())
     call = _C.CompiledFunction(Stepwise(graph, steps, calls).__call__, None)
     return uncounted(graph)(call), joined([r for r in reports if r is not None])
+
+
+def _begin_arm(arm: fx.Graph, operands: Sequence[Any], examples: Sequence[Any], config: Config) -> PendingGraph:
+    """Begin an arm of a branch or the body of a loop: what it computes is compiled, what it passes on is given as it
+    is."""
+    results = results_of(arm)
+    computed = list(dict.fromkeys([r for r in results if isinstance(r, fx.Node) and r.op != "placeholder"]))
+    graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    places = [n for n in arm.nodes if n.op == "placeholder"]
+    for place, operand in zip(places, operands, strict=True):
+        made[place] = copy_node(graph, place, made.__getitem__)
+        made[place].meta = {"val": place.meta["val"], **{k: v for k, v in getattr(operand, "meta", {}).items()
+                                                         if k in ("param", "constant", "source")}}
+    for node in arm.nodes:
+        if node.op == "call_function":
+            made[node] = copy_node(graph, node, made.__getitem__)
+    close(graph, [made[n] for n in computed])
+    begun = begin_native(graph, examples, config) if len(graph.nodes) > len(places) + 1 else None
+    known: dict[Any, int] = {n: k for k, n in enumerate([*places, *computed])}
+    order = [known.get(r, -1) for r in results]
+
+    def finish() -> tuple[Compiled, Report | None]:
+        call, report = begun.finish() if begun is not None else (lambda given: (), None)
+
+        def run(given: Any) -> tuple[Any, ...]:
+            found = [*given, *call(tuple(given))]
+            return tuple([found[k] if k >= 0 else None for k in order])
+
+        return run, report
+
+    return PendingGraph(False, finish)
 
 
 def _example(place: Place, real: dict[fx.Node, Any]) -> Any:
     """What stands for an input of a piece while it is compiled: the graph's own inputs, or sizes that are guesses."""
     if place in real:
         return real[place]  # type: ignore[index]
-    if isinstance(place, fx.Node):
+    if isinstance(place, fx.Node) and isinstance(place.meta["val"], torch.Tensor):
         val = place.meta["val"]
         return torch.empty_strided([*map(hint_of, val.shape)], [*map(hint_of, val.stride())], dtype=val.dtype,
                                    device="meta")

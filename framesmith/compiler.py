@@ -37,6 +37,7 @@ from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugge
 from framesmith.capture.sources import Source
 from framesmith.config import Config
 from framesmith.graph.digest import target_name
+from framesmith.graph.launch import OfOneGraph
 from framesmith.pipeline import Report
 from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
@@ -54,6 +55,7 @@ from framesmith.util.errors import (
     NeedsGrad,
     OddTensor,
     SharedMemory,
+    UnfitSizes,
     Unsupported,
     drop_traces,
 )
@@ -134,7 +136,7 @@ class CodeState:
     for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
     the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
     dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary;
-    `data`: it could for symbols of data.
+    `data`: it could for symbols of data; `numbers`: for those of integers.
     `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that
     ended in a break, since the last with one.
     """
@@ -151,6 +153,7 @@ class CodeState:
     sizes: dict[str, frozenset[int]] = field(default_factory=dict)
     static: bool = False
     data: bool = True
+    numbers: bool = True
     idle: int = 0
     raising: Raising = field(default_factory=lambda: Raising())
 
@@ -171,6 +174,11 @@ class FrameCompiler:
         """Whether the user was told of something that is not compiled."""
         self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
+
+    @property
+    def compiles(self) -> int:
+        """How often this callback has compiled a frame."""
+        return sum(seen.captures for seen in self._seen.values())
 
     def admit(self, wrapper: Any) -> None:
         """Serve one more compiled function, with a budget of variants of its own."""
@@ -290,7 +298,7 @@ class FrameCompiler:
         compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
-            operators = Counter(target_name(node.target) for node in graph.nodes if node.op == "call_function")
+            operators = Counter(_short_name(node.target) for node in graph.nodes if node.op == "call_function")
             with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples)
             compiled.append((operators, report))
@@ -303,7 +311,8 @@ class FrameCompiler:
                 captured = self._captured(seen, code, func, f_locals, compile_fn)
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
-        except (UserError, SharedMemory) as error:  # plain Python raises it; or it is so for these arguments alone
+        except (UserError, SharedMemory, UnfitSizes) as error:
+            # plain Python raises it; or it is so for these arguments alone
             drop_traces(error, handled)
             if self.config.fullgraph and isinstance(error, Unsupported):
                 raise
@@ -349,23 +358,34 @@ class FrameCompiler:
         return entry
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
-                  compile_fn: CompileFn) -> Captured:
+                  compile_fn: CompileFn, narrow: bool = False) -> Captured:
+        """`narrow`: sizes of 0 and 1 are assumed where only the range of a mark has them."""
         capture = functools.partial(convert_frame, code, f_locals, func.__globals__, func.__closure__, self.config,
                                     compile_fn)
         varying, sizes = self._varying(seen), self._sizes(seen)
+        if sizes is not None:
+            sizes.narrow = narrow
         try:
             return capture(varying, sizes)
-        except (CompilerMissing, BuildError, ContradictedMark, RecursionError, MemoryError):
+        except (CompilerMissing, BuildError, UnfitSizes, RecursionError, MemoryError):
             raise
         except Exception as problem:
+            if sizes is not None and sizes.small and not sizes.narrow and not raised_by_handler(problem):
+                return self._captured(seen, code, func, f_locals, compile_fn, narrow=True)
+            if isinstance(problem, ContradictedMark):
+                raise
             why = f"{type(problem).__name__}: {problem}".partition("\n")[0]
             if sizes is not None and sizes.made_of_data and not raised_by_handler(problem):
                 log.emit("recompiles", f"{code.co_qualname}: no symbols of data: {why}")
                 seen.data = False
                 try:
-                    return self._captured(seen, code, func, f_locals, compile_fn)
+                    return self._captured(seen, code, func, f_locals, compile_fn, narrow)
                 except DataDependent:  # of the two errors, the first says what was not decided
                     raise problem from None
+            if sizes is not None and sizes.made_of_numbers and not raised_by_handler(problem):
+                log.emit("recompiles", f"{code.co_qualname}: no symbols of integers: {why}")
+                seen.numbers = False
+                return self._captured(seen, code, func, f_locals, compile_fn, narrow)
             resized = sizes is not None and sizes.made
             breaks = isinstance(problem, Unsupported) and self.config.fullgraph and varying is not None
             if not (resized or breaks) or raised_by_handler(problem):
@@ -385,12 +405,15 @@ class FrameCompiler:
         if self.config.backend not in NATIVE:
             return None
         inputs = self.config.dynamic is not False and not seen.static
-        return DynamicSizes(self.config.dynamic is True, seen.sizes, inputs, self.config.data_symbols and seen.data)
+        numbers = frozenset([miss.guard[0] for miss in seen.misses.values() if miss.kind is int])
+        return DynamicSizes(self.config.dynamic is True, seen.sizes, inputs, self.config.data_symbols and seen.data,
+                            numbers=numbers if inputs and seen.numbers else None)
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Numbers and tensors on whose value several variants have failed."""
         found = frozenset([guard[0] for guard, times in seen.times.items()
-                           if seen.misses[guard].measure or guard[1] in ("equals", "callable") and times >= VARYING])
+                           if seen.misses[guard].kind is float
+                           or guard[1] in ("equals", "callable") and times >= VARYING])
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
     def _is_idle(self, seen: CodeState, code: CodeType, captured: Captured) -> bool:
@@ -443,10 +466,11 @@ class FrameCompiler:
             reports.append(report)
             return call
 
+        tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
         return Differentiable(graph, examples, compile, *how, turn=alone,
-                              both=both if is_native else None).in_engine(), reports[0]
+                              both=both if is_native else None, tell=tell).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
 
@@ -474,14 +498,10 @@ class FrameCompiler:
         return _C.SKIP_RECURSIVE
 
     def _bug(self, code: CodeType, problem: Exception) -> Any:
-        where = traceback.extract_tb(problem.__traceback__)[-1]
-        fault = (f"{type(problem).__name__}: {problem} [in {where.name}, "
-                 f"{os.path.basename(where.filename)}:{where.lineno}]")
-        reason = f"an internal fault of framesmith, not of your program: {fault}"
+        key, reason = _internal_fault(problem)
         place = "" if code.co_filename.startswith(_OWN) else f" ({code.co_filename}:{code.co_firstlineno})"
-        self.warn(f"bug:{where.filename}:{where.lineno}",
-                   f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because of "
-                   f"{reason}. {REPORT}")
+        self.warn(key, f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because "
+                       f"of {reason}. {REPORT}")
         if self.ledger is not None:
             self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, REPORT,
                                                 internal=True))
@@ -547,11 +567,31 @@ class FrameCompiler:
         ))
 
 
+def _internal_fault(problem: Exception) -> tuple[str, str]:
+    """Return what identifies the fault, and what it is in words."""
+    where = traceback.extract_tb(problem.__traceback__)[-1]
+    fault = f"{type(problem).__name__}: {problem} [in {where.name}, {os.path.basename(where.filename)}:{where.lineno}]"
+    return (f"bug:{where.filename}:{where.lineno}", f"an internal fault of framesmith, not of your program: {fault}")
+
+
+def _tell_uncompiled(config: Config, ledger: Ledger | None, problem: Exception) -> None:
+    key, reason = _internal_fault(problem)
+    if config.warn:
+        log.warn_once(key, f"framesmith: a backward runs operator by operator because of {reason}. {REPORT}")
+    if ledger is not None:
+        ledger.refusals.append(Refusal("backward", "", 0, reason, REPORT, internal=True))
+
+
 def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
     """Code of a graph without gradients."""
     if isinstance(config.backend, str):
         return BACKENDS[config.backend](graph, examples, config)
     return run_user(config.backend, graph, examples), None
+
+
+def _short_name(target: Any) -> str:
+    """The name of an operator for a list of those of a graph."""
+    return target.__name__ if isinstance(target, OfOneGraph) else target_name(target)  # type: ignore[attr-defined]
 
 
 def _reasons(seen: CodeState) -> str:

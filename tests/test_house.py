@@ -33,9 +33,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 420, "symbolic": 1660, "graph": 1285, "prims": 2970, "fake": 3595, "capture": 16760, "autograd": 1270,
-    "loops": 1430, "runtime": 1610, "lower": 4980, "schedule": 2095, "codegen": 4585, "tuning": 490, "tools": 240,
-    "export": 2410, ".": 1700, "csrc": 10770,
+    "util": 440, "symbolic": 1690, "graph": 1375, "prims": 2970, "fake": 3780, "capture": 16590, "autograd": 1520,
+    "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2095, "codegen": 4620, "tuning": 490, "tools": 240,
+    "export": 2420, ".": 1800, "csrc": 10780,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -1,9 +1,8 @@
 """How many architectures `framesmith.compile(model, fullgraph=True)` takes, equal to eager; each that fails with its
-reason.
+reason. `--dynamic`: compiled once with `dynamic=True`, and equal at three sizes.
 
-    python -m benchmarks.breadth transformers|timm [--only PATTERN] [--backend eager|native] [--failed | --new] [--limit
-    SECONDS]
-                                [--jobs N] [--out FILE]
+    python -m benchmarks.breadth transformers|timm [--dynamic] [--only PATTERN] [--backend eager|native]
+                                [--failed | --new] [--every N] [--limit SECONDS] [--jobs N] [--out FILE]
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="",
                         help="a regular expression that names must match; results of others stay in the file")
     parser.add_argument("--backend", default="native", help="native, or eager to look at capture alone")
+    parser.add_argument("--dynamic", action="store_true", help="one compilation for three sizes")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only one of N names, evenly spread")
     parser.add_argument("--failed", action="store_true", help="only those that failed in the file")
     parser.add_argument("--new", action="store_true", help="only those that the file does not have")
     parser.add_argument("--unbuilt", action="store_true", help="list what could not be built, too")
@@ -44,12 +45,14 @@ def main() -> None:
     args = _arguments()
     console = Console()
     suite = importlib.import_module(f"benchmarks.breadth.{args.suite}")
-    out = args.out or RESULTS / f"breadth-{args.suite}{'' if args.backend == 'native' else '-' + args.backend}.json"
+    kind = ["dynamic"] if args.dynamic else []
+    parts = ["breadth", args.suite, *kind, *([] if args.backend == "native" else [args.backend])]
+    out = args.out or RESULTS / f"{'-'.join(parts)}.json"
     keep = args.only or args.failed or args.new
     outcomes: report.Outcomes = json.loads(out.read_text())["outcomes"] if keep and out.exists() else {}
-    names = [n for n in suite.names() if _wanted(n, args, outcomes)]
+    names = [n for n in suite.names()[::args.every] if _wanted(n, args, outcomes)]
     chosen: report.Outcomes = {}
-    judged = runner.judged(args.suite, names, args.backend, args.limit, args.jobs)
+    judged = runner.judged([args.suite, args.backend, *kind], names, args.limit, args.jobs)
     for name, outcome in track(judged, args.suite, len(names), console=console):
         outcomes[name] = chosen[name] = outcome
         _write(out, args.backend, outcomes)

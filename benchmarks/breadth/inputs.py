@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from benchmarks.breadth.case import NoModel
 from benchmarks.breadth.families import BOXED, CHANNELS, FRAMES
-from benchmarks.breadth.patches import BATCH, grid, patches, shapes
+from benchmarks.breadth.patches import grid, patches, shapes
 from benchmarks.breadth.shrinking import IMAGE, VOCABULARY
+from benchmarks.breadth.sizes import now
 
-LENGTH = 12
 VARIANTS = 5
 _RESERVED = 5  # tokens below are padding, beginning, end; those above VOCABULARY - 10 stand for pictures and the like
 
@@ -32,93 +32,99 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def tokens(model: nn.Module, length: int = LENGTH) -> Tensor:
-    """[2, length], none of them reserved."""
+def tokens(model: nn.Module, fewer: int = 0) -> Tensor:
+    """[batch, length - fewer], none of them reserved."""
     top = min(setting(model.config, "vocab_size", default=VOCABULARY), VOCABULARY) - 10
-    return torch.randint(_RESERVED, max(top, _RESERVED + 2), (BATCH, length), generator=_generator())
+    sizes = now().batch, now().length - fewer
+    return torch.randint(_RESERVED, max(top, _RESERVED + 2), sizes, generator=_generator())
 
 
 def _normal(*sizes: int) -> Tensor:
-    return torch.randn(*sizes, generator=_generator())
+    """[batch, *sizes]"""
+    return torch.randn(now().batch, *sizes, generator=_generator())
 
 
 def _side(config: Any) -> tuple[int, int]:
     size = setting(config, "image_size", "img_size", default=IMAGE)
-    return (size, size) if isinstance(size, int) else tuple(size)[-2:]  # type: ignore[return-value]
+    return _sides(size, size) if isinstance(size, int) else _sides(*tuple(size)[-2:])
+
+
+def _sides(height: int, width: int) -> tuple[int, int]:
+    return now().scaled(height), now().scaled(width)
 
 
 def pictures(model: nn.Module, side: int | None = None) -> Tensor:
-    """[2, channels, height, width]."""
-    sides = _side(model.config) if side is None else (side, side)
-    return _normal(BATCH, setting(model.config, "num_channels", "in_channels", "in_chans", default=3), *sides)
+    """[batch, channels, height, width]."""
+    sides = _side(model.config) if side is None else _sides(side, side)
+    return _normal(setting(model.config, "num_channels", "in_channels", "in_chans", default=3), *sides)
 
 
 def _spectrum(model: nn.Module) -> Tensor:
     config = model.config
     bins = setting(config, "num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", default=80)
     positions = setting(config, "max_source_positions", default=32)
-    return _normal(BATCH, bins, 2 * positions) if hasattr(config, "max_source_positions") else _normal(BATCH, 64, bins)
+    return _normal(bins, 2 * positions) if hasattr(config, "max_source_positions") else _normal(now().time(64), bins)
 
 
 def _series(model: nn.Module) -> Tensor:
-    """[2, time] where the model looks back by lags, else [2, time, channels]."""
+    """[batch, time] where the model looks back by lags, else [batch, time, channels]."""
     length = setting(model.config, "context_length", "seq_length", default=32)
     if (lags := setting(model.config, "lags_sequence")) is not None:
-        return _normal(BATCH, length + max(lags))
-    return _normal(BATCH, length, setting(model.config, "num_input_channels", default=1))
+        return _normal(length + max(lags))
+    return _normal(length, setting(model.config, "num_input_channels", default=1))
 
 
 def _hidden(model: nn.Module) -> Tensor:
-    return _normal(BATCH, LENGTH, setting(model.config, "hidden_size", "d_model", default=32))
+    return _normal(now().length, setting(model.config, "hidden_size", "d_model", default=32))
 
 
 # By parameter; what a signature names beyond these must have a default.
 _MAKERS: dict[str, Callable[[nn.Module], Any]] = {
     "input_ids": tokens,
-    "decoder_input_ids": lambda m: tokens(m, 7),
+    "decoder_input_ids": lambda m: tokens(m, 5),
     "pixel_values": pictures,
-    "pixel_values_videos": lambda m: _normal(BATCH, setting(m.config, "num_frames", "frames_per_clip", default=4), 3,
+    "pixel_values_videos": lambda m: _normal(setting(m.config, "num_frames", "frames_per_clip", default=4), 3,
                                              *_side(m.config)),
     "input_features": _spectrum,
-    "input_values": lambda m: _normal(BATCH, 800),
+    "input_values": lambda m: _normal(now().time(800)),
     "hidden_states": _hidden,
     "inputs_embeds": _hidden,
     "noise_embeds": _hidden,
     "context_hidden_states": _hidden,
     "encoder_hidden_states": _hidden,
-    "latents": lambda m: _normal(BATCH, setting(m.config, "hidden_size", default=32), LENGTH),
+    "latents": lambda m: _normal(setting(m.config, "hidden_size", default=32), now().length),
     "inputs": tokens,
-    "state": lambda m: _normal(BATCH, setting(m.config, "max_state_dim", default=32)),
-    "states": lambda m: _normal(BATCH, LENGTH, setting(m.config, "state_dim", default=17)),
-    "actions": lambda m: _normal(BATCH, LENGTH, setting(m.config, "act_dim", default=4)),
-    "rewards": lambda m: _normal(BATCH, LENGTH, 1),
-    "returns_to_go": lambda m: _normal(BATCH, LENGTH, 1),
-    "timesteps": lambda m: torch.arange(LENGTH).expand(BATCH, LENGTH),
-    "flattened_patches": lambda m: torch.cat([torch.arange(1, 17)[:, None].repeat(1, 2).expand(BATCH, 16, 2).float(),
-                                              _normal(BATCH, 16, setting(m.config, "patch_embed_hidden_size",
+    "state": lambda m: _normal(setting(m.config, "max_state_dim", default=32)),
+    "states": lambda m: _normal(now().length, setting(m.config, "state_dim", default=17)),
+    "actions": lambda m: _normal(now().length, setting(m.config, "act_dim", default=4)),
+    "rewards": lambda m: _normal(now().length, 1),
+    "returns_to_go": lambda m: _normal(now().length, 1),
+    "timesteps": lambda m: torch.arange(now().length).expand(now().batch, now().length),
+    "flattened_patches": lambda m: torch.cat([torch.arange(1, 17)[:, None].repeat(now().batch, 1, 2).float(),
+                                              _normal(16, setting(m.config, "patch_embed_hidden_size",
                                                                          default=768))], -1),
-    "past_values_padding": lambda m: torch.zeros(BATCH, setting(m.config, "context_length", default=32),
+    "past_values_padding": lambda m: torch.zeros(now().batch, setting(m.config, "context_length", default=32),
                                                  dtype=torch.long),
-    "freq": lambda m: torch.zeros(BATCH, 1, dtype=torch.long),
+    "freq": lambda m: torch.zeros(now().batch, 1, dtype=torch.long),
     "prompt_pixel_values": pictures,
     "prompt_masks": pictures,
     "high_res_pixel_values": lambda m: pictures(m, setting(m.config, "high_res_image_size", default=64)),
-    "is_longer": lambda m: torch.tensor([[False], [True]]),
-    "visual_feats": lambda m: _normal(BATCH, 5, setting(m.config, "visual_feat_dim", default=2048)),
-    "visual_pos": lambda m: _normal(BATCH, 5, setting(m.config, "visual_pos_dim", default=4)),
+    "is_longer": lambda m: torch.arange(now().batch)[:, None] % 2 == 1,
+    "visual_feats": lambda m: _normal(5, setting(m.config, "visual_feat_dim", default=2048)),
+    "visual_pos": lambda m: _normal(5, setting(m.config, "visual_pos_dim", default=4)),
     "grid_thw": lambda m: grid(),
     "image_grid_thw": lambda m: grid(),
     "target_sizes": lambda m: shapes(),
     "spatial_shapes": lambda m: shapes(),
-    "image_sizes": lambda m: torch.tensor([_side(m.config)] * BATCH),
-    "merge_sizes": lambda m: torch.full((BATCH,), 2),
-    "image_merge_sizes": lambda m: torch.full((BATCH,), 2),
-    "classes_input_ids": lambda m: tokens(m, 5),
-    "classes_structure": lambda m: torch.ones(BATCH, dtype=torch.long),
-    "tasks_input_ids": lambda m: tokens(m, 5),
+    "image_sizes": lambda m: torch.tensor([_side(m.config)] * now().batch),
+    "merge_sizes": lambda m: torch.full((now().batch,), 2),
+    "image_merge_sizes": lambda m: torch.full((now().batch,), 2),
+    "classes_input_ids": lambda m: tokens(m, 7),
+    "classes_structure": lambda m: torch.ones(now().batch, dtype=torch.long),
+    "tasks_input_ids": lambda m: tokens(m, 7),
     "past_values": lambda m: _series(m),
     "past_time_features": lambda m: _series(m)[..., None],
-    "query_embeds": lambda m: _normal(BATCH, 6, setting(m.config, "hidden_size", default=32)),
+    "query_embeds": lambda m: _normal(6, setting(m.config, "hidden_size", default=32)),
     "qformer_input_ids": tokens,
 }  # fmt: skip
 
@@ -142,15 +148,16 @@ _OTHER: dict[str, tuple[Callable[[nn.Module], Any], ...]] = {
     "pixel_values": (lambda m: pictures(m)[:, None].repeat(1, 2 if hasattr(m.config, "image_grid_pinpoints") else 1, 1,
                                                            1, 1),
                      lambda m: pictures(m, 64), lambda m: pictures(m, 224)),
-    "pixel_values_videos": (lambda m: _normal(BATCH, 4, 3, 64, 64), lambda m: _normal(BATCH, 4, 3, 336, 336)),
-    "input_values": (lambda m: _normal(BATCH, 1, 6400), lambda m: _normal(BATCH, 6400),
-                     lambda m: _normal(BATCH, setting(m.config, "max_length", default=64),
+    "pixel_values_videos": (lambda m: _normal(4, 3, *_sides(64, 64)),
+                            lambda m: _normal(4, 3, *_sides(336, 336))),
+    "input_values": (lambda m: _normal(1, now().time(6400)), lambda m: _normal(now().time(6400)),
+                     lambda m: _normal(setting(m.config, "max_length", default=64),
                                        setting(m.config, "num_mel_bins", default=16))),
     "input_features": (lambda m: _spectrum(m).transpose(1, 2),
-                       lambda m: _normal(BATCH, 1, 64, setting(m.config, "num_mel_bins", default=64)),
-                       lambda m: _normal(BATCH, 64, setting(m.config, "num_mel_bins", "input_feat_per_channel",
+                       lambda m: _normal(1, now().time(64), setting(m.config, "num_mel_bins", default=64)),
+                       lambda m: _normal(now().time(64), setting(m.config, "num_mel_bins", "input_feat_per_channel",
                                                             default=80))),
-    "hidden_states": (lambda m: _hidden(m).transpose(1, 2), lambda m: _normal(BATCH, 1, 6400)),
+    "hidden_states": (lambda m: _hidden(m).transpose(1, 2), lambda m: _normal(1, now().time(6400))),
     "latents": (lambda m: _hidden(m),),
     "input_ids": (tokens, lambda m: _codes(m, tokens(m), False), lambda m: _codes(m, tokens(m), True)),
 }
@@ -191,8 +198,8 @@ def _count(features: Any) -> int:
     """How many tokens stand for one picture, by the features of all."""
     found = getattr(features, "pooler_output", features)
     if isinstance(found, (list, tuple)):
-        return sum(f.shape[:-1].numel() for f in found) // BATCH
-    return found.shape[:-1].numel() // BATCH
+        return sum(f.shape[:-1].numel() for f in found) // now().batch
+    return found.shape[:-1].numel() // now().batch
 
 
 def _with_pictures(model: nn.Module, made: dict[str, Any]) -> None:
@@ -204,9 +211,9 @@ def _with_pictures(model: nn.Module, made: dict[str, Any]) -> None:
     accepted = inspect.signature(body.get_image_features).parameters
     with torch.no_grad():
         features = body.get_image_features(**{k: v for k, v in made.items() if k in accepted and k != "input_ids"})
-    text, pictures = made["input_ids"], torch.full((BATCH, _count(features)), token)
+    text, pictures = made["input_ids"], torch.full((now().batch, _count(features)), token)
     start = setting(model.config, "vision_start_token_id")
-    before = text[:, :0] if start is None else torch.full((BATCH, 1), start)
+    before = text[:, :0] if start is None else torch.full((now().batch, 1), start)
     made["input_ids"] = torch.cat([text[:, :3], before, pictures, text[:, 3:]], 1)
     if "mm_token_type_ids" in inspect.signature(type(model).forward).parameters:
         made["mm_token_type_ids"] = (made["input_ids"] == token).int()

@@ -6,18 +6,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-BATCH = 2
+from benchmarks.breadth.sizes import now
+
 _SIDE = 4  # patches; a multiple of what is merged
+
+
+def _side() -> int:
+    return now().scaled(_SIDE)
 
 
 def grid() -> Tensor:
     """[2, 3]: frames, rows and columns of patches of each picture."""
-    return torch.tensor([[1, _SIDE, _SIDE]] * BATCH)
+    return torch.tensor([[1, _side(), _side()]] * now().batch)
 
 
 def shapes() -> Tensor:
     """[2, 2]: rows and columns."""
-    return torch.tensor([[_SIDE, _SIDE]] * BATCH)
+    return torch.tensor([[_side(), _side()]] * now().batch)
 
 
 def _embedding(model: nn.Module) -> nn.Module | None:
@@ -40,5 +45,6 @@ def patches(model: nn.Module, flat: bool, batched: bool = False) -> Tensor:
         one = (layer.in_channels, *layer.kernel_size)
     if flat:
         one = (torch.Size(one).numel(),)
-    count = (BATCH, _SIDE * _SIDE) if batched else (BATCH * _SIDE * _SIDE,)
+    many = _side() * _side()
+    count = (now().batch, many) if batched else (now().batch * many,)
     return torch.randn(*count, *one, generator=torch.Generator().manual_seed(0))

@@ -14,6 +14,7 @@ from torch import nn
 import benchmarks.models  # noqa: F401 - and no network
 import timm
 from benchmarks.breadth.case import Case, NoModel, seeded
+from benchmarks.breadth.sizes import now
 
 # Words in a name that say how large a variant is, the smallest first; a family's names differ in these and in numbers
 # alone.
@@ -55,8 +56,9 @@ def names() -> list[str]:
 
 
 def _pictures(side: int, device: str = "cpu") -> torch.Tensor:
-    """[2, 3, side, side]"""
-    return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
+    """[batch, 3, height, width]"""
+    side = now().scaled(side)
+    return torch.randn(now().batch, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
 
 
 _UNFIT = (TypeError, AssertionError, ValueError, RuntimeError, KeyError, AttributeError)

@@ -1,6 +1,6 @@
 """The child process: judges the architectures named on its input, one JSON line each on its output.
 
-    python -m benchmarks.breadth.worker SUITE BACKEND
+    python -m benchmarks.breadth.worker SUITE BACKEND [dynamic]
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import importlib
 import json
 import os
 import sys
+import sysconfig
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 import framesmith
 from benchmarks.breadth.case import Case, NoModel
 from benchmarks.breadth.exactness import as_exact, compiles_otherwise, raises_when_compiled
+from benchmarks.breadth.sizes import DYNAMIC, FIRST, Sizes, at, choices, only
 from benchmarks.comparing import assert_same
 from framesmith.compiler import Ledger
 from framesmith.util.errors import FramesmithError, Unsupported
@@ -42,8 +45,15 @@ def _short(file: str) -> str:
 
 def _words(problem: BaseException) -> str:
     lines = str(problem).strip().splitlines()
-    text = f"{type(problem).__name__}: {lines[0] if lines else ''}"
-    return text.replace(os.getcwd() + "/", "")[:300]
+    return _plain(f"{type(problem).__name__}: {lines[0] if lines else ''}")
+
+
+def _plain(text: str) -> str:
+    """A message without what differs between machines."""
+    return text.replace(os.getcwd() + "/", "").replace(_PACKAGES, "")[:300]
+
+
+_PACKAGES = sysconfig.get_path("purelib") + "/"
 
 
 def _run(model: torch.nn.Module, inputs: dict[str, Any]) -> Any:
@@ -53,63 +63,102 @@ def _run(model: torch.nn.Module, inputs: dict[str, Any]) -> Any:
         return model(**inputs)
 
 
-def _prepared(case: Case) -> tuple[torch.nn.Module, Any]:
-    """The model and what eager returns; whatever goes wrong here is no fault of the compiler."""
+def _prepared(case: Case, dynamic: bool) -> tuple[torch.nn.Module, str, list[Sizes], list[Any]]:
+    """The model, what of its sizes varies, the sizes of each call, and what eager returns; whatever goes wrong here is
+    no fault of the compiler."""
     try:
         model = case.build()
         _run(model, case.inputs(model))  # some models fill caches of their own in the first call
-        return model, _run(model, case.inputs(model))
+        if not dynamic:
+            return model, "", [FIRST] * 2, [_run(model, case.inputs(model))] * 2
+        first: Exception | None = None
+        for varying, sizes in choices():
+            try:
+                if _all_vary(given := [_inputs(case, model, size) for size in sizes]):
+                    return model, _what_varies(case, model, varying), sizes, [_run(model, one) for one in given]
+            except Exception as problem:
+                first = first or problem
+        raise NoModel("no other size" if first is None else f"no other size: {_words(first)}")
     except Exception as problem:
         reason = str(problem) if isinstance(problem, NoModel) else f"{_words(problem)} ({_where(problem)})"
         raise NoModel(reason) from problem
 
 
-def judge(case: Case, backend: str) -> Outcome:
-    """Compile with `fullgraph=True` and call twice; the second call must find the first one's entry."""
+def _inputs(case: Case, model: torch.nn.Module, sizes: Sizes) -> dict[str, Any]:
+    with at(sizes):
+        return case.inputs(model)
+
+
+def _shapes(given: dict[str, Any]) -> tuple[torch.Size, ...]:
+    return tuple(x.shape for x in given.values() if isinstance(x, torch.Tensor))
+
+
+def _all_vary(given: list[dict[str, Any]]) -> bool:
+    """Whether the shapes of the inputs differ from call to call."""
+    return len({_shapes(one) for one in given}) == len(given)
+
+
+def _what_varies(case: Case, model: torch.nn.Module, varying: tuple[str, ...]) -> str:
+    """Those of `varying` that the shapes of the inputs follow."""
+    first = _shapes(case.inputs(model))
+    return " ".join([name for name in varying if _shapes(_inputs(case, model, only((name,), DYNAMIC[1]))) != first])
+
+
+def judge(case: Case, backend: str, dynamic: bool = False) -> Outcome:
+    """Compile with `fullgraph=True` and call twice, or at three sizes; later calls must find the first one's entry."""
     try:
-        model, eager = _prepared(case)
+        model, varying, sizes, eager = _prepared(case, dynamic)
     except NoModel as problem:
         return {"status": "no model", "reason": str(problem)}
-    ledger = Ledger()
-    start = time.perf_counter()
+    compiled = framesmith.compile(model, fullgraph=True, backend=backend, dynamic=dynamic or None)
+    ledger = compiled._framesmith_call.callback.ledger = Ledger()
+    ours, seconds = [], 0.0
     try:
-        compiled = framesmith.compile(model, fullgraph=True, backend=backend)
-        compiled._framesmith_call.callback.ledger = ledger
-        first = _run(compiled, case.inputs(model))
-        seconds = time.perf_counter() - start
-        second = _run(compiled, case.inputs(model))
+        for size in sizes:
+            given, start = _inputs(case, model, size), time.perf_counter()
+            ours.append(_run(compiled, given))
+            seconds = seconds or time.perf_counter() - start
     except Unsupported as refusal:
-        at = f"{_short(refusal.at[0])}:{refusal.at[1]}" if refusal.at else ""
-        return {"status": "break", "reason": refusal.reason, "at": at}
+        at_line = f"{_short(refusal.at[0])}:{refusal.at[1]}" if refusal.at else ""
+        return {"status": "break", "reason": refusal.reason, "at": at_line}
     except FramesmithError as problem:
         return {"status": "refused", "reason": _words(problem), "at": _where(problem)}
     except Exception as problem:
-        if raises_when_compiled(problem, model, functools.partial(case.inputs, model), _run):
+        if raises_when_compiled(problem, model, functools.partial(_inputs, case, model, sizes[len(ours)]), _run):
             return {"status": "no model",
                     "reason": f"eager raises too under torch.compiler.is_compiling(): {_words(problem)}"}
         return {"status": "error", "reason": _words(problem), "at": _where(problem)}
-    noted: Outcome = {}
-    try:
-        assert_same(first, eager)
-        assert_same(second, eager)
-    except AssertionError as difference:
-        note = _excused(first, second, eager, model, case)
-        if note is None:
-            return {"status": "differs", "reason": (str(difference).splitlines() or ["other containers"])[0][:300]}
-        noted = {"note": note}
+    noted: Outcome = {"varying": varying} if dynamic else {}
+    for mine, theirs, size in zip(ours, eager, sizes, strict=True):
+        try:
+            assert_same(mine, theirs)
+        except AssertionError as difference:
+            again = ours[1] if not dynamic else mine
+            note = _excused(mine, again, theirs, model, functools.partial(_inputs, case, model, size))
+            if note is None:
+                reason = (str(difference).splitlines() or ["other containers"])[0][:300]
+                return {"status": "differs", "reason": reason, **noted}
+            noted["note"] = note
     if [bool(r.operators) for r in ledger.records] != [True]:
-        made = ", ".join(f"{r.function} ({_short(r.file)}:{r.line})" for r in ledger.records)
-        return {"status": "recompiles", "reason": f"{len(ledger.records)} compilations for two equal calls: {made}"}
+        return {"status": "recompiles", "reason": _why_again(ledger, compiled, dynamic), **noted}
     return {"status": "pass", "seconds": round(seconds, 2), "operators": sum(ledger.records[0].operators.values()),
             **noted}
 
 
-def _excused(first: Any, second: Any, eager: Any, model: torch.nn.Module, case: Case) -> str | None:
+def _why_again(ledger: Ledger, compiled: Any, dynamic: bool) -> str:
+    """Why there was not one compilation."""
+    seen = compiled._framesmith_call.callback._seen.values()
+    if dynamic and (reasons := [*ledger.fixed, *[miss.text for one in seen for miss in one.misses.values()]]):
+        return _plain(reasons[0])
+    made = ", ".join(f"{r.function} ({_short(r.file)}:{r.line})" for r in ledger.records)
+    return f"{len(ledger.records)} compilations for equal calls: {made}"
+
+
+def _excused(ours: Any, again: Any, eager: Any, model: torch.nn.Module, inputs: Callable[[], Any]) -> str | None:
     """Why a difference from eager is none of the compiler's, if that can be shown."""
-    inputs = functools.partial(case.inputs, model)
     try:
-        assert_same(first, second)
-        return compiles_otherwise(first, model, inputs, _run) or as_exact(first, eager, model, inputs, _run)
+        assert_same(ours, again)
+        return compiles_otherwise(ours, model, inputs, _run) or as_exact(ours, eager, model, inputs, _run)
     except Exception:  # float64 is not for every model; what differs stays a difference
         return None
 
@@ -127,7 +176,7 @@ def main() -> None:
     suite: ModuleType = importlib.import_module(f"benchmarks.breadth.{sys.argv[1]}")
     with os.fdopen(_quiet(), "w") as results:
         for line in sys.stdin:
-            outcome = judge(suite.case(line.strip()), sys.argv[2])
+            outcome = judge(suite.case(line.strip()), sys.argv[2], "dynamic" in sys.argv[3:])
             results.write(json.dumps(outcome) + "\n")
             results.flush()
             framesmith.reset()

@@ -9,7 +9,7 @@ for views and writes out of capture.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +43,8 @@ _REFUSALS = ("not implemented", "is not supported", "not support automatic diffe
              "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type",
              "Found dtype", "must have a last dimension with stride 1")  # fmt: skip
 TANGENT = "tangent_"
+DERIVED: dict[type, Callable[..., Any]] = {}
+"""kind of an operator made of graphs -> (replay, target, arguments) -> its results on fakes, with history"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,10 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     with torch.inference_mode(
         False), torch.enable_grad(), torch._C._DisableAutocast(), _no_anomalies(), _without_formula(), \
             recorder, replay:
-        results, written = replay.run()
+        with _asked_by(replay.graph, "composites"):
+            results, written = replay.run()
         asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and _has_history(value)]
-        tangents = [recorder.input_like(_dense(results[i]), f"{TANGENT}{k}") for k, i in enumerate(asked)]
+        tangents = [recorder.input_like(without_overlap(results[i]), f"{TANGENT}{k}") for k, i in enumerate(asked)]
         used = [k for k in range(len(asked)) if defined is None or defined[k]]
         asked_for = [i for i, x in enumerate(replay.inputs) if x.requires_grad] if wanted is None else list(wanted)
         leaves = {i: replay.inputs[i] for i in asked_for}
@@ -143,7 +146,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
         grads: Sequence[Any] = [None] * len(leaves)
         if used:
             last = last_node(recorder.graph)
-            with _in_formulas(replay.graph):
+            with _asked_by(replay.graph, "formulas"):
                 grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves, reached)
             # what formulas compute of a region's values alone is computed again with them
             for node in nodes_after(recorder.graph, last):
@@ -173,7 +176,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
                  tuple([asked_for.index(i) for i in reached if i in asked_for]), later, tuple(replay.read))
 
 
-def _dense(x: FakeTensor) -> FakeTensor:
+def without_overlap(x: FakeTensor) -> FakeTensor:
     """A tensor as `x`, with memory for each element."""
     return new_fake(tuple(x.shape), preserved_strides(x), x.dtype, x.device) if meets_itself(x) else x
 
@@ -228,17 +231,17 @@ def _without_formula() -> Iterator[None]:
 
 
 @contextmanager
-def _in_formulas(graph: fx.Graph) -> Iterator[None]:
-    """What asks about the graph's symbols of data are formulas of derivatives."""
-    holders = [v for n in graph.nodes if "binds" in n.meta for v in symbols_held(n)]
+def _asked_by(graph: fx.Graph, who: str) -> Iterator[None]:
+    """What asks about the graph's symbols: see `ShapeEnv.asked_by`."""
+    holders = [v for n in graph.nodes if n.op == "placeholder" or "binds" in n.meta for v in symbols_held(n)]
     env = env_of(*holders)
     if env is not None:
-        env.in_formulas = True
+        env.asked_by = who
     try:
         yield
     finally:
         if env is not None:
-            env.in_formulas = False
+            env.asked_by = ""
 
 
 def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: dict[int, FakeTensor],
@@ -318,14 +321,14 @@ class _Own(torch.autograd.Function):
             grads = tuple([torch.zeros(v.shape, dtype=v.dtype, device=v.device) if g is None else g for g,
                            v in zip(grads, ctx.vals)])
             there = (True,) * len(grads)
-        given = [_laid_out(g, v) for g, v in zip(grads, ctx.vals) if g is not None]
+        given = [laid_out(g, v) for g, v in zip(grads, ctx.vals) if g is not None]
         if given and there not in ctx.own.graphs:
             raise Unsupported("a backward that raises where gradients are missing")
         found = ctx.replay.part(ctx.own.graphs[there], [*given, *ctx.saved_tensors]) if given else (None,) * inputs
         return None, None, None, None, *[None] * len(ctx.vals), *found, *[None] * operands
 
 
-def _laid_out(x: FakeTensor, val: FakeTensor) -> Any:
+def laid_out(x: FakeTensor, val: FakeTensor) -> Any:
     """A tangent as the backward was captured with."""
     if x.stride() == val.stride():
         return x
@@ -461,6 +464,9 @@ class _Replay:
         self.current = node
         if "binds" in node.meta:
             return self._bound(node, args, kwargs)
+        if type(target) in DERIVED and "no_grad" not in node.meta and any(
+                isinstance(a, FakeTensor) and a.requires_grad for a in args[1:]):
+            return DERIVED[type(target)](self, target, args)
         if isinstance(target, OfOneGraph):
             return self._again(node, args)
         # a node of its own: the joint graph may be differentiated in its turn

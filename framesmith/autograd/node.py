@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from framesmith._C import CompiledFunction, DifferentiableGraph, misplaced
+from framesmith.autograd import branches  # noqa: F401  registers derivatives
 from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
@@ -35,6 +36,7 @@ Both = Callable[[fx.Graph, Sequence[Any], fx.Graph], tuple[Compiled, Callable[[]
 """(forward, examples of its inputs, backward) -> what computes the forward; what gives the backward's, if that was
 begun."""
 Turn = Callable[[], AbstractContextManager[Any]]
+Tell = Callable[[Exception], None]
 Pattern = tuple[tuple[bool, ...], ...]
 """Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs
 require grad."""
@@ -47,15 +49,17 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 class Differentiable:
     """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while
     graphs are recorded, which backwards do in whatever thread they run. `both`: begins the backward, too, where it is
-    known what will be asked of it."""
+    known what will be asked of it. `tell`: told why a backward cannot be compiled, which then runs by operators: the
+    program is in the middle of it."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
                  budget: float = 1.0,
-                 turn: Turn = nullcontext, both: Both | None = None) -> None:
+                 turn: Turn = nullcontext, both: Both | None = None, tell: Tell | None = None) -> None:
         self._graph = graph
         self._compile = compile
         self._how = recompute, budget, turn
         self._turn = turn
+        self._tell = tell
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute, budget)
         self._later: Callable[[], Compiled] | None = None
@@ -126,8 +130,20 @@ class Differentiable:
             if plan.call is None:
                 later = self._later if plan.graph is self.parts.backward else None
                 compile = self._compile if later is None else lambda graph, fitted: later()
-                plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, compile)
+                plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._or_by_operators(compile))
         return plan.call(given)
+
+    def _or_by_operators(self, compile: Compile) -> Compile:
+        def compiled(graph: fx.Graph, given: Sequence[Any]) -> Compiled:
+            try:
+                return compile(graph, given)
+            except Exception as problem:
+                if self._tell is None:
+                    raise
+                self._tell(problem)
+                return lambda given: evaluated(graph, given)
+
+        return compiled
 
     def _plan(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         found = self._backwards.get((there, wanted))

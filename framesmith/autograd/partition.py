@@ -14,15 +14,18 @@ import torch
 from torch import fx
 
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
-from framesmith.autograd.layouts import Layout, lay_out
+from framesmith.autograd.layouts import Layout, lay_out, strides_of
 from framesmith.autograd.saved_values import drawn, kept_values
 from framesmith.autograd.value_numbering import Table, behind, numbered
 from framesmith.fake.outputs import memory_of
+from framesmith.fake.tensor import new_fake
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
 from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, descendants
+from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.layout import contiguous_strides
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
@@ -39,7 +42,8 @@ class Parts:
     `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it
     is, in `table`; `layouts`: its strides, where they are not eager's. `drawn`: places among them of random values.
     `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`: those of them whose values
-    matter. `copied`: those that the graph writes, of which the backward needs the value before.
+    matter. `copied`: those that the graph writes, of which the backward needs the value before. `carried`: the sizes
+    that are handed to the backward by a tensor without elements.
     """
 
     forward: fx.Graph
@@ -51,12 +55,13 @@ class Parts:
     needed: tuple[int, ...]
     exact: tuple[int, ...]
     copied: tuple[int, ...]
+    carried: tuple[Any, ...]
     table: Table
 
 
-def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Parts:
+def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_out: bool = True) -> Parts:
     """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see
-    `kept_values`."""
+    `kept_values`. `lays_out`: what is kept may have strides of its own."""
     graph = without_derivatives(joint.graph)
     # what equal layers read is kept once; regions have their own
     if not any("checkpoint" in n.meta for n in graph.nodes):
@@ -74,14 +79,19 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
                         _of_others(inputs, tangents, late, barred)) if recompute else read) | random
     kept |= _symbol_holders(nodes, late, kept)
+    trial = _graph(nodes, [*(n for n in nodes if n in kept), *tangents], grads, None)
+    carried = _carried(inputs, _unknown(trial, len(tangents) if len(tangents) > 1 else 0))
+    if carried:
+        kept.add(_carry(graph, carried))
+        nodes = list(graph.nodes)
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
-    lay_out(nodes, set(extras) - random)
+    if lays_out:
+        lay_out(nodes, set(extras) - random)
     _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
-    bound = {n.meta["binds"] for n in backward.nodes if "binds" in n.meta}
-    if unknown := symbols_of(backward.nodes) - size_sources(backward).keys() - bound:
+    if unknown := _unknown(backward):
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
     table: Table = {}
     numbers = numbered(nodes, table)
@@ -93,13 +103,16 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0) -> Part
     layouts = tuple([n.meta.get("layout") for n in order])
     return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), layouts,
                  tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied),
-                 table)
+                 carried, table)
 
 
 def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
     """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the
     kept values are its inputs, before the tangents."""
-    nodes = list(without_derivatives(joint.graph).nodes)
+    whole = without_derivatives(joint.graph)
+    if parts.carried:
+        _carry(whole, parts.carried)
+    nodes = list(whole.nodes)
     found = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
     grads = _asked(joint, nodes, wanted)
@@ -244,6 +257,35 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     out = graph.output(tuple(made[n] if isinstance(n, fx.Node) else n for n in outputs))
     out.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in outputs)
     return graph
+
+
+def _carried(inputs: list[fx.Node], symbols: set[Symbol]) -> tuple[Any, ...]:
+    """The sizes of inputs that are these symbols."""
+    sizes = {expr_of(n): n for node in inputs for n in getattr(node.meta["val"], "shape", ())}
+    return tuple([n for e, n in sizes.items() if e in symbols])
+
+
+def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:
+    """Add a tensor without elements that has these sizes."""
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    shape = (0, *sizes)
+    device = next(n.meta["val"].device for n in places if getattr(n.meta["val"], "shape", ()))
+    with graph.inserting_after(places[-1]):
+        node = graph.call_function(aten.full.default)
+    node.args, node.kwargs = (shape, 0), {"dtype": torch.uint8, "device": device}
+    node.meta["val"] = new_fake(shape, contiguous_strides(shape), torch.uint8, device)
+    return node
+
+
+def _unknown(backward: fx.Graph, last: int = 0) -> set[Symbol]:
+    """The symbols that the graph reads and that are sizes of none of its inputs, but for the `last` ones, which may be
+    missing."""
+    nodes = list(backward.nodes)
+    places = [n for n in nodes if n.op == "placeholder"]
+    known = {expr_of(n) for place in places[:len(places) - last] for n in getattr(place.meta["val"], "shape", ())}
+    known |= {n.meta["binds"] for n in nodes if "binds" in n.meta}
+    strides = {s for place in places for n in strides_of(place) if type(n) is not int for s in expr_of(n).free}
+    return symbols_of(nodes).union(strides, *map(argument_symbols, nodes)) - known
 
 
 def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]) -> set[fx.Node]:

@@ -13,22 +13,17 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .operators import DUNDER
 from .registry import OPAQUE
+from .session import Session
 from .sources import MISSING
 from .values import BY_EQUALITY
 
 NOT_IMPLEMENTED = object()
 
 
-class Attempts:
+class Attempts(Session):
     """The part of the session that asks one operand."""
-
-    folded: Callable[..., Any]
-    made: Callable[..., t.Tracker]
-    methods: Callable[..., Any]
-    lookup: Callable[..., Any]
-    class_function: Callable[..., t.Tracker]
-    compare: Callable[..., t.Tracker]
 
     def attempt(self, obj: t.Tracker, name: str, args: list[t.Tracker]) -> Any:
         """A special method's result, or NOT_IMPLEMENTED."""
@@ -55,7 +50,7 @@ class Attempts:
             if obj.payload is None:
                 raise Unsupported(f"{name} of {obj.describe()}")
             return self._answer(obj.payload, name,
-                                args if _is_format(obj.payload, name) else [_payload(a) for a in args])
+                                args if _is_format(obj.payload, name) else [a.plain() for a in args])
         for family, answer in _ANSWERS:
             if isinstance(obj, family):
                 return answer(self, obj, raw, name, args)
@@ -71,15 +66,11 @@ def _is_format(obj: t.Tracker, name: str) -> bool:
     return name == "__mod__" and isinstance(obj, t.Const) and isinstance(obj.value, (str, bytes))
 
 
-def _payload(a: t.Tracker) -> t.Tracker:
-    return a.payload if isinstance(a, t.Object) and a.payload is not None else a
-
-
 def _constant(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker]) -> Any:
     """Of an immutable value. Numbers and text know nothing of the program's own classes but their subclasses."""
     if _is_format(obj, name):
         return tracer.percent(obj, args[0])
-    real = [_payload(a) for a in args]
+    real = [a.plain() for a in args]
     if all(a.constant or isinstance(a, t.Static) for a in real):
         return tracer.made(tracer.folded(raw, (obj.value, *[a.value for a in real])))  # type: ignore[attr-defined]
     takes_an_index = name in ("__mul__", "__rmul__") and any(tracer.lookup(a.pytype(), "__index__") is not MISSING
@@ -96,24 +87,17 @@ def _static(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker]) -
     return None
 
 
-def _method(tracer: Any, obj: t.Method, raw: Any, name: str, args: list[t.Tracker]) -> Any:
+def _method(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker]) -> Any:
     """Two methods are equal if their functions and their objects are the same."""
-    other = args[0]
-    if name not in ("__eq__", "__ne__") or not isinstance(other, t.Method):
+    other: Any = args[0]
+    if name not in ("__eq__", "__ne__") or type(other) is not type(obj):
         return None
-    same = obj.obj.identity() is other.obj.identity() and tracer.equal(obj.func, other.func)
+    same = obj.obj.identity() is other.obj.identity() and (
+        obj.name == other.name if isinstance(obj, t.Bound) else tracer.equal(obj.func, other.func))
     return t.boolean(same is (name == "__eq__"))
 
 
-def _bound(tracer: Any, obj: t.Bound, raw: Any, name: str, args: list[t.Tracker]) -> Any:
-    other = args[0]
-    if name not in ("__eq__", "__ne__") or not isinstance(other, t.Bound):
-        return None
-    same = obj.obj.identity() is other.obj.identity() and obj.name == other.name
-    return t.boolean(same is (name == "__eq__"))
-
-
-_SYMBOLS = {"__lt__": "<", "__le__": "<=", "__eq__": "==", "__ne__": "!=", "__gt__": ">", "__ge__": ">="}
+_SYMBOLS = {name: symbol for symbol, name in DUNDER.items()}
 
 
 def _slice(tracer: Any, obj: t.Slice, raw: Any, name: str, args: list[t.Tracker]) -> Any:
@@ -135,6 +119,6 @@ def _sequence(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker])
 
 
 _ANSWERS: list[tuple[Any, Callable[..., Any]]] = [
-    (t.Const, _constant), (t.Static, _static), (t.Method, _method), (t.Bound, _bound), (t.Slice, _slice),
+    (t.Const, _constant), (t.Static, _static), ((t.Method, t.Bound), _method), (t.Slice, _slice),
     ((t.Sequence, t.Dict, t.DictView, t.Set), _sequence),
 ]

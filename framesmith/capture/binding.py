@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from types import CodeType
 from typing import Any
 
 from . import trackers as t
+from .code_cache import kept_with_code
+from .standins import stand_in_function
 
 VARARGS = 0x04
 VARKEYWORDS = 0x08
@@ -30,18 +31,8 @@ class Signature:
         self.n_slots = n_slots
 
 
-_cache: dict[int, tuple[weakref.ref[CodeType], Signature]] = {}
-
-
-def signature(code: CodeType, n_slots: int) -> Signature:
-    """The signature of `code`, kept while it lives."""
-    hit = _cache.get(id(code))
-    if hit is not None:
-        return hit[1]
-    key = id(code)
-    sig = Signature(code, n_slots)
-    _cache[key] = (weakref.ref(code, lambda _: _cache.pop(key, None)), sig)
-    return sig
+signature = kept_with_code(Signature)
+"""The signature of a code object, kept while it lives."""
 
 
 def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker],
@@ -58,87 +49,53 @@ def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t
     if sig.varargs >= 0:
         slots[sig.varargs] = t.Tuple(args[n:])
     extra: dict[Any, t.Tracker] = {}
+    fits = given <= n or sig.varargs >= 0
     if kwargs:
-        _place_keywords(tracer, fn, sig, slots, kwargs, extra)
+        fits &= _place_keywords(sig, slots, kwargs, extra)
     if sig.varkw >= 0:
         slots[sig.varkw] = t.Dict(extra)
-    if given > n and sig.varargs < 0:
-        _too_many(tracer, fn, sig, slots, given)
     if given < n:
-        _fill_defaults(tracer, fn, sig, slots, given)
+        _fill_defaults(sig, fn, slots, given)
     if sig.n_kwonly:
-        _fill_kwonly(tracer, fn, sig, slots)
+        _fill_kwonly(sig, fn, slots)
+    if not fits or None in slots[:n + sig.n_kwonly]:
+        _refuse(tracer, fn, args, kwargs)
     return slots
 
 
-def _place_keywords(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None],
-                    kwargs: dict[str, t.Tracker],
-                    extra: dict[Any, t.Tracker]) -> None:
-    index = sig.index
+def _place_keywords(sig: Signature, slots: list[t.Tracker | None], kwargs: dict[str, t.Tracker],
+                    extra: dict[Any, t.Tracker]) -> bool:
+    """Put keyword arguments into their slots, and what has none into `extra`. False if one does not fit."""
+    fits = True
     for name, value in kwargs.items():
-        if not isinstance(name, str):
-            tracer.raise_(TypeError("keywords must be strings"))
-        i = index.get(name)
+        i = sig.index.get(name)
         if i is None:
-            if sig.varkw < 0:
-                _unexpected(tracer, fn, sig, kwargs, name)
+            fits &= sig.varkw >= 0 and isinstance(name, str)
             extra[name] = value
-        elif slots[i] is not None:
-            tracer.raise_(TypeError(f"{fn.qualname}() got multiple values for argument '{name}'"))
         else:
+            fits &= slots[i] is None
             slots[i] = value
+    return fits
 
 
-def _unexpected(tracer: Any, fn: t.Function, sig: Signature, kwargs: dict[str, t.Tracker], name: str) -> None:
-    only = [n for n in sig.all_names[:sig.n_posonly] if n in kwargs]
-    if only:
-        tracer.raise_(TypeError(f"{fn.qualname}() got some positional-only arguments passed as keyword arguments: "
-                                f"'{', '.join(only)}'"))
-    tracer.raise_(TypeError(f"{fn.qualname}() got an unexpected keyword argument '{name}'"))
-
-
-def _too_many(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], given: int) -> None:
-    n = sig.n_args
-    n_defaults = len(fn.defaults or ())
-    takes = f"from {n - n_defaults} to {n}" if n_defaults else str(n)
-    only = sum(v is not None for v in slots[n:n + sig.n_kwonly])
-    keywords = f" positional argument{_s(given)} (and {only} keyword-only argument{_s(only)})" if only else ""
-    verb = "was" if given == 1 and not only else "were"
-    plural = "s" if n_defaults or n != 1 else ""
-    tracer.raise_(TypeError(f"{fn.qualname}() takes {takes} positional argument{plural} but {given}{keywords} {verb} "
-                            "given"))
-
-
-def _s(n: int) -> str:
-    return "" if n == 1 else "s"
-
-
-def _fill_defaults(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None], given: int) -> None:
+def _fill_defaults(sig: Signature, fn: t.Function, slots: list[t.Tracker | None], given: int) -> None:
     defaults = fn.defaults or []
     first = sig.n_args - len(defaults)
-    missing = [sig.all_names[i] for i in range(given, first) if slots[i] is None]
-    if missing:
-        _missing(tracer, fn, "positional", missing)
     for i in range(max(given, first), sig.n_args):
         if slots[i] is None:
             slots[i] = defaults[i - first]
 
 
-def _fill_kwonly(tracer: Any, fn: t.Function, sig: Signature, slots: list[t.Tracker | None]) -> None:
-    missing = []
+def _fill_kwonly(sig: Signature, fn: t.Function, slots: list[t.Tracker | None]) -> None:
     for i in range(sig.n_args, sig.n_args + sig.n_kwonly):
         if slots[i] is None:
             slots[i] = (fn.kwdefaults or {}).get(sig.all_names[i])
-            if slots[i] is None:
-                missing.append(sig.all_names[i])
-    if missing:
-        _missing(tracer, fn, "keyword-only", missing)
 
 
-def _missing(tracer: Any, fn: t.Function, kind: str, names: list[str]) -> None:
-    quoted = [repr(n) for n in names]
-    last = quoted.pop()
-    listed = last if not quoted else f"{quoted[0]} and {last}" if len(quoted) == 1 else (f"{', '.join(quoted)}, and "
-                                                                                         f"{last}")
-    n = len(names)
-    tracer.raise_(TypeError(f"{fn.qualname}() missing {n} required {kind} argument{_s(n)}: {listed}"))
+def _refuse(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> None:
+    """Raise CPython's TypeError for a call that does not fit: a function of the same parameters is called, and does not
+    run."""
+    like = stand_in_function(fn.code, {}, fn.name, fn.qualname)
+    like.__defaults__ = (None,) * len(fn.defaults or ())
+    like.__kwdefaults__ = dict.fromkeys(fn.kwdefaults or ())
+    tracer.folded(like, (None,) * len(args), dict.fromkeys(kwargs))

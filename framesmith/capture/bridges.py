@@ -24,7 +24,7 @@ from .bytecode.layout import HANDLED, LASTI, NULL, VALUE, Layout, leave, paramet
 from .bytecode.liveness import liveness
 from .bytecode.stack import effect, pushes, reads
 from .bytecode.tables import PLAIN, emit
-from .origins import forgetter
+from .code_cache import kept_with_code
 from .resume import cell_names, cells_in, continuation, free_names, leading
 
 STAYS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "YIELD_VALUE", "SEND", "RETURN_GENERATOR",
@@ -74,8 +74,6 @@ class Place:
     kw_names: tuple[str, ...] = ()
 
 
-_made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
-
 
 def bridge(place: Place, waits: bool) -> CodeType:
     """The code of a bridge.
@@ -83,13 +81,14 @@ def bridge(place: Place, waits: bool) -> CodeType:
     Parameters: what the place's layout takes, then its locals; if it `waits` for a call, then that as a TailCall, whose
     result stands for the instruction's.
     """
-    key = (id(place.code), place.index, place.layout, place.names, place.kw_names, waits)
-    hit = _made.get(key)
-    if hit is None:
-        code = _Builder(place, waits).build()
-        _C.skip_code(code)
-        hit = _made[key] = (weakref.ref(place.code, forgetter(_made, key)), code)
-    return hit[1]
+    return _bridge(place.code, place.index, place.layout, place.names, place.kw_names, waits)
+
+
+@kept_with_code
+def _bridge(code: CodeType, *rest: Any) -> CodeType:
+    made = _Builder(Place(code, *rest[:-1]), rest[-1]).build()
+    _C.skip_code(made)
+    return made
 
 
 def group(dec: Decoded, index: int, kw_names: Sequence[str], n_consts: int) -> list[Instr]:

@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.node import specialised
+from framesmith.symbolic.node import ROUNDINGS, rounded, specialised
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import trackers as t
 from .binding import bind
-from .break_points import Stop, choose_stop
+from .break_points import choose_stop
 from .bytecode import decoded
 from .class_making import builtin_part
 from .frame import Frame
 from .overrides import is_overridable
 from .policy import pure_method, refused_function, runs_whole
 from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, OPAQUE, PLAIN, named
+from .session import Session
 from .settings import read_setting, reads_setting
 from .sources import MISSING
 from .values import CONSTANT_TYPES, ONE_OF_A_KIND
@@ -40,32 +40,15 @@ MAX_DEPTH = 150
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
 
 
-class Calls:
+class Calls(Session):
     """The part of the session that calls things."""
-
-    frames: list[Frame]
-    shapes: ShapeEnv
-    steps: int
-    cleaning: list[tuple[t.Generator, Stop | None]]
-    made: Callable[..., t.Tracker]
-    wrap: Callable[..., t.Tracker]
-    lookup: Callable[..., Any]
-    class_function: Callable[..., t.Tracker]
-    class_value: Callable[..., t.Tracker]
-    call_property: Callable[..., t.Tracker]
-    torch_function: Callable[..., t.Tracker]
-    accessor: Callable[..., t.Tracker]
-    asks: Callable[..., bool]
-    remember: Callable[..., t.Tracker]
-    methods: Callable[..., Any]
-    seen: dict[int, t.Tracker]
-    overlay: dict[type, dict[str, Any]]
-    raise_: Callable[..., Any]
 
     # --- errors and folding -------------------------------------------------------------------------------------------
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """`fn` run for real, where sizes that vary are fixed; what it raises, the captured program raises."""
         if self.shapes.symbols or self.shapes.data:
+            if len(args) == 1 and type(args[0]) is torch.SymFloat and fn in ROUNDINGS:
+                return rounded(args[0], ROUNDINGS[fn])
             args, kwargs = specialised(args), specialised(kwargs)
         try:
             return fn(*args, **kwargs) if kwargs else fn(*args)
@@ -74,6 +57,18 @@ class Calls:
         except Warning as e:
             raise Unsupported("a call whose warning a filter turns into an error") from e
         except Exception as e:
+            return self.raise_(e)
+
+    def by_c(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`fn` of C run for real over trackers: what it raises itself, the captured program raises. Faults of capture
+        beneath it are none of the program's."""
+        try:
+            return fn(*args, **kwargs)
+        except (FramesmithError, t.CapturedError):
+            raise
+        except Exception as e:
+            if e.__traceback__ is not None and e.__traceback__.tb_next is not None:
+                raise
             return self.raise_(e)
 
     def fold(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> t.Tracker:
@@ -151,21 +146,10 @@ class Calls:
             return gen
         if len(frames) >= MAX_DEPTH:
             raise Unsupported(f"calls nested deeper than {MAX_DEPTH}")
-        frames.append(frame)
-        try:
-            result = frame.run()
-        except t.CapturedError:
-            frames.pop()
-            raise
-        frames.pop()
-        return result
+        return self.run_frame(frame)
 
-    def run_class_body(self, body: t.Function, space: t.Tracker) -> t.Tracker:
-        """Run the function of a class statement: its names go to `space`."""
-        body.open(self)
-        dec = decoded(body.code)
-        frame = Frame(self, body, dec, [None] * len(dec.localsplus), False)
-        frame.space = space
+    def run_frame(self, frame: Frame) -> t.Tracker:
+        """Run a frame to its end. Where capture refuses, the frames stay: they tell where it was."""
         self.frames.append(frame)
         try:
             result = frame.run()
@@ -173,7 +157,15 @@ class Calls:
             self.frames.pop()
             raise
         self.frames.pop()
-        return result
+        return result  # type: ignore[no-any-return]
+
+    def run_class_body(self, body: t.Function, space: t.Tracker) -> t.Tracker:
+        """Run the function of a class statement: its names go to `space`."""
+        body.open(self)
+        dec = decoded(body.code)
+        frame = Frame(self, body, dec, [None] * len(dec.localsplus), False)
+        frame.space = space
+        return self.run_frame(frame)
 
     def call_direct(self, fn: t.Tracker, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A call whose result is the result of the present instruction."""
@@ -231,13 +223,16 @@ class Calls:
 
     def has_attr(self, x: t.Tracker, name: str) -> bool:
         """hasattr(x, name)"""
+        return self.unless(AttributeError, x.get, self, name) is not None
+
+    def unless(self, kind: Any, ask: Callable[..., Any], *args: Any) -> Any:
+        """What `ask(*args)` gives; None if it raises an exception of class `kind` in the captured program."""
         try:
-            x.get(self, name)
+            return ask(*args)
         except t.CapturedError as e:
-            if issubclass(e.tracker.pytype(), AttributeError):
-                return False
-            raise
-        return True
+            if not issubclass(e.tracker.pytype(), kind):
+                raise
+        return None
 
     def is_iterable(self, x: t.Tracker) -> bool:
         """Return whether iter(x) has a way to go."""
@@ -245,10 +240,9 @@ class Calls:
         return self.lookup(kind, "__iter__") is not MISSING or self.lookup(kind, "__getitem__") is not MISSING
 
     # --- builtins -----------------------------------------------------------------------------------------------------
-    def apply_row(self, family: type, obj: t.Tracker, name: str, args: list[t.Tracker],
-                  kwargs: dict[str, t.Tracker]) -> t.Tracker:
+    def apply_row(self, obj: t.Tracker, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """A method of a builtin type, by its row."""
-        row = self.methods(family, name)
+        row = self.methods(type(obj), name)
         if row is None:
             raise Unsupported(f"method {name!r} of {obj.describe()}")
         try:

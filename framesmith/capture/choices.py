@@ -13,11 +13,11 @@ from torch.fx import Node
 from framesmith.graph.purity import is_view
 
 from . import trackers as t
+from .operators import COMPARED
 from .trackers.symbolic_number import is_symbolic
 
 aten = torch.ops.aten
-_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
-_EITHER = (*_COMPARISONS, operator.add, operator.sub, operator.mul, operator.truediv)
+_EITHER = (*COMPARED, operator.add, operator.sub, operator.mul, operator.truediv)
 """Operators of which a tensor without dimensions and the number of its value give the same."""
 _FINITE = frozenset((
     "sum", "mean", "add", "sub", "rsub", "mul", "neg", "abs", "relu", "clamp", "clamp_min", "clamp_max", "sin", "cos",
@@ -50,10 +50,10 @@ def applied(tracer: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any]
         except t.CapturedError:
             raise chosen.refused() from None
         return t.Chosen(chosen.condition, yes, no)
-    others = [_merged(tracer, a, [], fn in _COMPARISONS) if type(a) is t.Chosen else a for a in others]
+    others = [_merged(tracer, a, [], fn in COMPARED) if type(a) is t.Chosen else a for a in others]
     if fn not in _EITHER or not all(isinstance(a, t.Tensor) for a in others):
         raise chosen.refused()
-    one = _merged(tracer, chosen, others, fn in _COMPARISONS)  # type: ignore[arg-type]
+    one = _merged(tracer, chosen, others, fn in COMPARED)  # type: ignore[arg-type]
     return apply(*others[:at], one, *others[at:])
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 from .sources import MISSING, Pinned, Source
 from .standins import AT_CREATION, Placeholder, attribute_of, bare_class, fill_class, stand_in_function
 
@@ -18,30 +19,8 @@ ONLY_CAPTURED: weakref.WeakSet[type] = weakref.WeakSet()
 """Classes that stand for those of a captured program: `__subclasses__` of their bases lists them, too."""
 
 
-class ClassMaking:
+class ClassMaking(Session):
     """The part of the session that makes and changes classes."""
-
-    seen: dict[int, t.Tracker]
-    class_cache: dict[type, dict[str, Any]]
-    infos: dict[type, Any]
-    class_writes: dict[type, dict[str, t.Tracker | None]]
-    overlay: dict[type, dict[str, Any]]
-    made_classes: set[type]
-    fields: dict[int, dict[str, t.Tracker]]
-    parts: set[int]
-    of_made: dict[int, tuple[type, str] | None]
-    remember: Callable[..., t.Tracker]
-    made: Callable[..., t.Tracker]
-    lookup: Callable[..., Any]
-    call_special: Callable[..., t.Tracker]
-    class_function: Callable[..., t.Tracker]
-    store_cell: Callable[..., None]
-    raise_: Callable[..., Any]
-    folded: Callable[..., Any]
-    meta_is_plain: Callable[..., None]
-    unkey: Callable[..., t.Tracker]
-    mapping: Callable[..., dict[Any, t.Tracker]]
-    no_attribute: Callable[..., Any]
 
     # --- stand-ins ----------------------------------------------------------------------------------------------------
     def stand_in(self, x: t.Tracker) -> Any:
@@ -186,8 +165,6 @@ class ClassMaking:
         self.overlay.setdefault(cls, {})[name] = MISSING if value is None else attribute_of(name, self.stand_in(value))
         self.class_writes.setdefault(cls, {})[name] = value
         self.class_changed(cls)
-
-    note_class: Callable[..., None]
 
     def own_raw(self, base: type, name: str) -> Any:
         """The entry of a class's own dict as the captured program sees it now, or MISSING."""

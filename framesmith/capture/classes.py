@@ -16,7 +16,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .class_making import ANSWERS_ITSELF, builtin_part, dict_of, getattr_static
 from .instance_dicts import Spaces
-from .registry import DESCRIPTORS, METHODS
+from .registry import METHODS
 from .sources import MISSING, Attr, Builtin, Global, GlobalOf, Item, Pinned, Source
 from .standins import Placeholder
 from .trackers.opaque import Opaque
@@ -47,26 +47,6 @@ class ClassInfo:
 
 class Namespaces(Spaces):
     """The part of the session that reads classes, modules and globals."""
-
-    guard: Callable[..., None]
-    wrap: Callable[..., t.Tracker]
-    made: Callable[..., t.Tracker]
-    static: Callable[..., t.Tracker]
-    wrap_static: Callable[..., t.Tracker]
-    raise_: Callable[..., t.Tracker]
-    no_attribute: Callable[..., t.Tracker]
-    call_special: Callable[..., t.Tracker]
-    put_class_attr: Callable[..., None]
-    own_raw: Callable[..., Any]
-    fold: Callable[..., t.Tracker]
-    folded: Callable[..., Any]
-    stand_in: Callable[..., Any]
-    seen: dict[int, t.Tracker]
-    mutated: dict[int, t.Tracker]
-    root_globals: dict[str, Any]
-    touch: Callable[..., None]
-    registrations: Any = None
-    """The guard on what is registered with abstract classes, once something depended on it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,12 +205,8 @@ class Namespaces(Spaces):
 
     def _metaclass_attr(self, klass: t.Class, name: str, meta_raw: Any) -> t.Tracker:
         meta = type(klass.value)
-        if isinstance(meta_raw, FunctionType):
-            return t.Method(self.class_function(meta_raw), klass)
-        if isinstance(meta_raw, classmethod):
-            return t.Method(self.class_function(meta_raw.__func__), self.made(meta))
-        if isinstance(meta_raw, staticmethod):
-            return self.class_function(meta_raw.__func__)
+        if isinstance(meta_raw, (FunctionType, classmethod, staticmethod)):
+            return self.bound_special(klass, name, meta_raw)
         if meta_raw is MISSING and meta is not type:
             hook = self.lookup(meta, "__getattr__")
             if isinstance(hook, FunctionType) and not issubclass(meta, enum.EnumMeta):
@@ -278,9 +254,6 @@ class Namespaces(Spaces):
                 return row
         return None
 
-    def descriptor_row(self, kind: type) -> Any:
-        return DESCRIPTORS.get(kind)
-
     # --- modules and globals ------------------------------------------------------------------------------------------
     def module_attr(self, module: Any, name: str) -> t.Tracker:
         """`module.name`"""
@@ -297,10 +270,6 @@ class Namespaces(Spaces):
             return self.made(value) if issubclass(type(value),
                                                   STATIC_TYPES) else self.wrap_static(value, Attr(Pinned(module), name))
         return self.read_global(space, name)
-
-    def globals_source(self, space: dict[str, Any]) -> Source:
-        """The source of a globals dict as an object."""
-        return Pinned(space)
 
     def global_source(self, space: dict[str, Any], name: str) -> Source:
         """The source of one name in a globals dict."""

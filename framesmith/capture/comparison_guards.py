@@ -10,6 +10,7 @@ from typing import Any
 from framesmith.symbolic.expr import Expr, Int, Rel, Symbol, eq, ge, gt, le, lt, ne, not_
 
 from . import trackers as t
+from .session import Session
 from .sources import Guard, Source
 
 COMPARISONS: dict[Any, Callable[..., Rel]] = {
@@ -32,12 +33,8 @@ class _Unfit(Exception):
     """Not an expression of integers that guards compute."""
 
 
-class Outcomes:
+class Outcomes(Session):
     """The part of the session that assumes outcomes."""
-
-    guard: Callable[..., None]
-    guards: dict[tuple[Source | None, str, Any], Guard]
-    user_place: Callable[[], tuple[tuple[str, int, str], ...]]
 
     def __init__(self) -> None:
         self.open_ints: list[t.SymbolicNumber] = []

@@ -14,14 +14,12 @@ from framesmith.util.errors import DataDependent
 
 from . import trackers as t
 from .bytecode import Decoded
+from .operators import COMPARED, SIGNS, symbols
 from .origins import is_continuation
 
-_SYMBOLS = {operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">",
-            operator.ge: ">="}
-_SUMS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-",
-         operator.imul: "*"}
-_PARTIAL = {operator.truediv: "/", operator.itruediv: "/", operator.pow: "**", operator.ipow: "**"}
-_SIGNS = {operator.neg: "-", operator.pos: "+"}
+_SUMS = symbols("add", "sub", "mul")
+_PARTIAL = symbols("truediv", "pow")
+_FOLLOWED = frozenset({*COMPARED, *_SUMS, *_PARTIAL, *SIGNS})
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _MOST = 64
@@ -68,6 +66,11 @@ def shown(tracer: Any, x: t.Tensor | t.Data, name: str) -> t.Tracker:
     if x.pyclass is not torch.Tensor or tracer.wants_grad(x.fake) or type(x) is t.Inner:
         raise DataDependent("text of a tensor's data")
     return t.Data(str, (settled(tracer, x),), lambda a: f"{a}.{name}()")
+
+
+def of_size(x: t.Sym, write: Callable[[str], str]) -> t.Tracker:
+    """Text of a size, or of a number computed of sizes: who needs it assumes the size."""
+    return t.Data(str, (x,), write)
 
 
 def formatted(tracer: Any, x: t.Tensor | t.Data, spec: str) -> t.Tracker:
@@ -145,7 +148,7 @@ def size(tracer: Any, x: t.Data) -> Any:
 
 def relation(tracer: Any, x: t.Data) -> Any:
     """A comparison of integers that may be sizes, as a `torch.SymBool` or bool; None for other data."""
-    if x.kind is not bool or x.fn not in _SYMBOLS or not all(
+    if x.kind is not bool or x.fn not in COMPARED or not all(
             is_size(tracer, p) or type(p) is t.Sym for p in x.parts):
         return None
     return x.fn(*[size(tracer, p) if type(p) is t.Data else p.value for p in x.parts])  # type: ignore[attr-defined]
@@ -184,7 +187,7 @@ def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
     total = any(type(x) is t.Data and x.total for x in args)
     kind = float if float in [x.pytype() for x in args] else int
     if len(args) == 1:
-        sign = _SIGNS.get(fn)
+        sign = SIGNS.get(fn)
         return None if sign is None else t.Data(kind, args, lambda x: f"({sign}{x})", fn, total)
     symbol = _SUMS.get(fn)
     if symbol is None and kind is float and (total or _PARTIAL.get(fn) == "/" and _is_known(args[1])):
@@ -203,7 +206,7 @@ def known(tracer: Any, x: t.Tracker) -> t.Tracker:
 
 def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
     """A comparison of two numbers; None if they are none."""
-    symbol = _SYMBOLS.get(fn)
+    symbol = COMPARED.get(fn)
     known = all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b))
     if symbol is None or not known:
         return None
@@ -217,14 +220,46 @@ def truth(tracer: Any, v: t.Tracker) -> t.Tracker:
     made = v if isinstance(v, t.Data) else number(tracer, v, bool)  # type: ignore[arg-type]
     if made is None:
         raise DataDependent("truth of a tensor's data")
-    return made if made.pytype() is bool else t.Data(bool, (made,), lambda a: f"(not not {a})")
+    return made if made.pytype() is bool else t.Data(bool, (made,), lambda a: f"(not not {a})", operator.truth)
 
 
 def negated(tracer: Any, v: t.Tracker) -> t.Tracker:
     """`not v`"""
     if type(v) is t.Const or not decides(tracer, v):
         return t.boolean(not v.truth(tracer))
-    return t.Data(bool, (truth(tracer, v),), lambda a: f"(not {a})")
+    return t.Data(bool, (truth(tracer, v),), lambda a: f"(not {a})", operator.not_)
+
+
+def condition(tracer: Any, v: t.Tracker) -> t.Tensor | None:
+    """A tensor of one element with the truth of `v`; None where the graph does not compute it."""
+    if isinstance(v, t.Tensor):
+        return None if tracer.asks(v) or v.fake.numel() != 1 else v
+    if type(v) is not t.Data or v.drawn:
+        return None
+    if v.fn is None:
+        leaf = v.parts[0] if len(v.parts) == 1 and v.kind is not str else None
+        return leaf if isinstance(leaf, t.Tensor) else None
+    if v.fn in (operator.truth, operator.not_):
+        inner = condition(tracer, v.parts[0])
+        return inner if inner is None or v.fn is operator.truth else tracer.torch_call(torch.logical_not, [inner], {})
+    return computed_in_graph(tracer, v)  # type: ignore[return-value]
+
+
+def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracker | None:
+    """A number of data as a tensor: of float64 (if it is to be `wide`, too), as Python computes, or int64."""
+    if type(x) is not t.Data:
+        return x if type(x) is t.Const else None
+    if x.fn is None:
+        if len(x.parts) != 1 or not isinstance(leaf := x.parts[0], t.Tensor) or leaf.fake.numel() != 1:
+            return None
+        dtype = torch.float64 if wide or x.kind is float else torch.int64
+        flat = tracer.torch_call(torch.reshape, [leaf, tracer.made(())], {})
+        return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(dtype)], {})  # type: ignore[no-any-return]
+    wide = wide or any(p.pytype() is float for p in (x, *x.parts))
+    parts = [computed_in_graph(tracer, p, wide) for p in x.parts]
+    if None in parts or x.fn not in _FOLLOWED:
+        return None
+    return tracer.torch_call(x.fn, parts, {})  # type: ignore[no-any-return]
 
 
 def same(a: t.Tracker, b: t.Tracker) -> bool:

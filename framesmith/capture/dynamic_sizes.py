@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,19 +13,25 @@ import torch
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le
+from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le, or_
 from framesmith.symbolic.node import SYMBOLIC, expr_of, symint
-from framesmith.util.errors import ContradictedMark
+from framesmith.util.errors import ContradictedMark, DataDependent
 from framesmith.util.marks import Mark, marked_dimensions
 
+from . import trackers as t
+from .session import Session
 from .sources import Guard, Source
 
-_SYMBOL = re.compile(r"\b[su]\d+\b")
+_ARITHMETIC = frozenset({operator.add, operator.iadd, operator.sub, operator.isub, operator.mul, operator.imul,
+                         operator.floordiv, operator.ifloordiv, operator.mod, operator.imod, operator.neg,
+                         operator.pos})
+_SYMBOL = re.compile(r"\b[sgu]\d+\b")
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
-Place = tuple[Source, str, int]
-"""Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension."""
+Place = tuple[Source, str, int | None]
+"""Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension; an integer's source,
+"value"."""
 
 
 @dataclass(slots=True)
@@ -32,7 +39,10 @@ class DynamicSizes:
     """Which sizes of inputs are symbols: those that the program marks, and `seen`, those that were seen to vary, by the
     source of the tensor as text; `every`: all sizes of inputs that are no parameters. `inputs`: False: none of these.
     `data`: sizes and integers that the graph computes of data may be symbols, too. `made`: a symbol of a size of an
-    input was made; `made_of_data`: one of data; `strict`: those of inputs that are marked to vary, in words."""
+    input was made; `made_of_data`: one of data; `strict`: those of inputs that are marked to vary, in words. `small`:
+    one was made that is 0 or 1 in this call; `narrow`: such sizes are assumed, if they may be. `numbers`: sources of
+    integers that have had another value: they are symbols where they are sizes (None: none are); `made_of_numbers`: one
+    was made."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -41,10 +51,15 @@ class DynamicSizes:
     made: bool = False
     made_of_data: bool = False
     strict: list[str] = field(default_factory=list)
+    small: bool = False
+    narrow: bool = False
+    numbers: frozenset[str] | None = None
+    made_of_numbers: bool = False
 
     def dims(self, source: Source, x: torch.Tensor) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
-        assumed. Raises ContradictedMark for a size outside of a mark's range."""
+        assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's
+        range."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
@@ -54,16 +69,19 @@ class DynamicSizes:
                                        f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
                                        hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
         seen = dict.fromkeys(range(x.dim()) if self.every else self.seen.get(str(source), ()), Mark(strict=False))
-        return {d: mark for d, mark in (seen | marked).items() if d not in fixed and x.shape[d] > 1}
+        return {d: mark for d, mark in (seen | marked).items() if d < x.dim() and d not in fixed
+                and (x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed))}
 
 
-class Sizes:
+class Sizes(Session):
     """The part of the session that makes symbols of sizes."""
 
     def __init__(self) -> None:
         self.dynamic: DynamicSizes | None = None
         self.shapes = ShapeEnv()
         self._strides: list[Guard] = []
+        self.carriers: dict[Source, tuple[t.SymbolicNumber, FakeTensor]] = {}
+        """Integers that are sizes, and the inputs of the graph without elements that have these sizes."""
         self._marked: dict[Expr, str] = {}
         """Symbols of sizes that are marked to vary, in words."""
 
@@ -79,7 +97,10 @@ class Sizes:
         env = self.shapes
         shape: list[Any] = list(value.shape)
         for d, mark in sorted(dims.items()):
-            symbol = env.new_symbol(shape[d], (source, "size", d), lo=max(mark.lo or 2, 2), hi=mark.hi)
+            dynamic.small |= shape[d] < 2
+            lo = 2 if mark.lo is None and mark.backed else mark.lo or 0
+            symbol = env.new_symbol(shape[d], (source, "size", d), lo=lo, hi=mark.hi, specialise=not mark.small,
+                                    guarded=mark.backed)
             if mark.strict:
                 self._marked[symbol] = _named(source, d)
             shape[d] = symint(symbol, env)
@@ -94,10 +115,38 @@ class Sizes:
         for d, stride in enumerate(strides):
             if type(stride) is not int:
                 symbols[f"t{d}"] = source, "stride", d
-                rules.append(eq(Symbol(f"t{d}", None, None), expr_of(stride)))
+                empty = [eq(n, 0) for n in map(expr_of, shape) if n.lo == 0]  # without elements, strides mean nothing
+                rules.append(or_(eq(Symbol(f"t{d}", None, None), expr_of(stride)), *empty))
         if rules:
             self._strides.append(Guard(None, "shape", (and_(*rules), symbols)))
         return _fixed(shape), _fixed(strides)
+
+    def is_early(self, source: Source) -> bool:
+        """Return whether a number was seen to have another value, but may be assumed."""
+        return self.dynamic is not None and self.dynamic.numbers is not None and str(source) in self.dynamic.numbers
+
+    def may_be_size(self, x: t.Tracker) -> bool:
+        """Return whether an integer that varies, or one computed of such, may be an expression of symbols. 0, 1 and
+        what is negative are assumed."""
+        if type(x) is not t.SymbolicNumber:
+            return type(x) is t.Const and type(x.value) is int
+        if type(x.example) is not int or not x.varies or self.dynamic is None or self.dynamic.numbers is None:
+            return False
+        return x.example > 1 if x.source is not None else x.fn in _ARITHMETIC and all(map(self.may_be_size, x.parts))
+
+    def integer(self, x: t.Tracker) -> Any:
+        """An integer that `may_be_size` as a `torch.SymInt`, or an int."""
+        if type(x) is not t.SymbolicNumber or x.settled:
+            return x.value  # type: ignore[attr-defined]
+        if x.source is None:
+            return x.fn(*map(self.integer, x.parts))  # type: ignore[misc]
+        found = self.carriers.get(x.source)
+        if found is None:
+            assert self.dynamic is not None
+            self.dynamic.made = self.dynamic.made_of_numbers = True
+            size = symint(self.shapes.new_symbol(x.example, (x.source, "value", None)), self.shapes)
+            found = self.carriers[x.source] = x, self.recorder.carrier(size)
+        return found[1].shape[0]
 
     def size_guards(self) -> list[Guard]:
         """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked. Raises
@@ -108,12 +157,18 @@ class Sizes:
                 raise contradicted(self._marked[s], f"assumes that it is {env.hints[s.name]}",
                                    fixing.stack[-1][:2] if fixing.stack else None)
         bounds = []
-        for s in env.symbols:
+        for s in [s for s in env.symbols if s.lo or s.hi is not None]:
             bare = Symbol(s.name, None, None)
             within = ge(bare, s.lo or 0) if s.hi is None else and_(ge(bare, s.lo or 0), le(bare, s.hi))
             bounds.append(Guard(None, "shape", (within, self._places([s]))))
         asked = [Guard(None, "shape", (g.rel, self._places([g.rel])), g.stack) for g in env.guards]
         return [*self._strides, *bounds, *asked]
+
+    def refuse_unmarked(self, asked: DataDependent) -> None:
+        """Raise ContradictedMark if what was asked is a size of which the program wants that nothing is assumed."""
+        for s in sorted(asked.symbols, key=str):
+            question = re.sub(rf"\b{s}\b", "it", asked.reason.partition(",")[0])
+            raise contradicted(self._marked[s], f"asks {question}", asked.at)
 
     def _places(self, values: Any) -> dict[str, Place]:
         return {s.name: self.shapes.sources[s] for e in values for s in sorted(e.free, key=lambda s: s.name)}
@@ -155,14 +210,14 @@ def holders(rebuilder: Any, fakes: list[FakeTensor]) -> list[FakeTensor]:
     if not env.data:
         return []
     found = {s: None for x in fakes for n in (*x.shape, *x.stride(), x.storage_offset()) for s in expr_of(n).free
-             if s in env.data}
+             if s in env.data - env.given}
     return [env.sources[s][0] for s in found]
 
 
 def sizes_at(rebuilder: Any, given: list[FakeTensor]) -> dict[str, str]:
     """The expressions of symbols by name, where a graph gives these tensors."""
-    sources = rebuilder.tracer.shapes.sources
-    numbers = {id(sources[s][0]): s.name for s in rebuilder.tracer.shapes.data if sources[s][1] < 0}
+    env = rebuilder.tracer.shapes
+    numbers = {id(env.sources[s][0]): s.name for s in env.data - env.given if env.sources[s][1] < 0}
     found = {numbers[id(x)]: f"__fs_o[{k}].item()" for k, x in enumerate(given) if id(x) in numbers}
     for k, x in enumerate(given):
         for d, n in enumerate(x.shape):
@@ -179,5 +234,7 @@ def _read(rebuilder: Any, name: str) -> str:
         holder, dim = place
         text = rebuilder.value(rebuilder.tracer.made(holder))
         return f"{text}.shape[{dim}]" if dim >= 0 else f"{text}.item()"
-    source, _, dim = place
+    source, what, dim = place
+    if what == "value":
+        return f"({rebuilder.source(source)})"
     return f"{rebuilder.input(next(x for x in rebuilder.tracer.inputs if x.source == source))}.shape[{dim}]"

@@ -18,12 +18,22 @@ import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder, dispatch_restored
-from framesmith.util.errors import FirstCall, FrameSeen, FramesmithError, NeedsGrad, SharedMemory, TooLong, Unsupported
+from framesmith.util.errors import (
+    DataDependent,
+    FirstCall,
+    FrameSeen,
+    FramesmithError,
+    NeedsGrad,
+    SharedMemory,
+    TooLong,
+    Unsupported,
+)
 from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
-from framesmith.util.stack import Place, user_frame
+from framesmith.util.stack import Place
 
 from . import functions, opcodes
 from . import trackers as t
+from .arms import refuse_shared
 from .assertions import drawing
 from .break_points import GENERATORS, StopAt, choose_stop, refuse_abandoned
 from .bytecode import decoded
@@ -32,13 +42,13 @@ from .dynamic_sizes import DynamicSizes, contradicted
 from .frame import Frame
 from .lifetimes import watch
 from .modes import restore_devices
-from .outputs import call_in_mode, settle
+from .outputs import graph_caller, settle
 from .overrides import as_class, has_function
 from .residual import Residual, argument_names
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
 from .sources import Cell, Guard, Local, Made, Source
-from .symbolic_arithmetic import entered, number_tensors
+from .symbolic_arithmetic import entered, number_tensors, sizes_among
 from .tracer import BreakHere, Tracer, read_state, restore_state
 from .warned import refused_in
 
@@ -151,7 +161,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         tracer.varying, tracer.dynamic = varying, None if doubted else sizes
         recorder.shape_env = tracer.shapes if sizes is not None and sizes.data else None
         if sizes is not None:
-            sizes.made = False
+            sizes.made = sizes.made_of_numbers = False
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
         tracer.lists_data = lists_data and recorder.shape_env is not None
         try:
@@ -166,7 +176,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             with torch._C.DisableTorchFunctionSubclass():
                 return finish(tracer, residual, compile_fn, reason, config is not None and config.autotune)
         except t.CapturedError as e:
-            raise UserError(e.tracker, user_place(tracer)) from None
+            raise UserError(e.tracker, tracer.where()) from None
         except AssumedInVain:
             assumes = False
         except CopySeen:
@@ -176,8 +186,10 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except TooLarge:
             varying = None
         except Unsupported as e:
-            where = user_place(tracer) or (code.co_filename, code.co_firstlineno, code.co_name)
+            where = tracer.where() or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
+            if isinstance(e, DataDependent):
+                tracer.refuse_unmarked(e)
             if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 raise
             if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
@@ -202,7 +214,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             step, depth = new
         finally:
             if sizes is not None:
-                sizes.made_of_data |= bool(tracer.shapes.data)
+                sizes.made_of_data |= len(tracer.shapes.data) > len(tracer.shapes.given) or tracer.branched
             undo(tracer.settings)
             tracer.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
@@ -235,11 +247,6 @@ def root_frame(tracer: Tracer, code: CodeType, f_locals: dict[str, Any], closure
     return frame
 
 
-def user_place(tracer: Tracer) -> Place | None:
-    """The user's innermost file, line and function; None before the first instruction."""
-    return user_frame(tracer.user_stack()) if tracer.frames else None
-
-
 def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, reason: Break | None,
            tuned: bool = False) -> Captured:
     """Close the graph, compile it, and write the residual code. `tuned`: kernels of our own may stand for a library's
@@ -247,6 +254,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
     outputs, residual.settled = settle(residual.rebuilder, residual.rebuilder.outputs, tracer.state.inference_mode,
                                        tracer.view_grad)
     tracer.check_copies(outputs)
+    refuse_shared(tracer, outputs)
     recorded = tracer.recorder.finish(outputs)
     graph: Graph | None = recorded
     call: Any = None
@@ -257,7 +265,8 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
     numbers = entered(tracer)
     inputs = graph_inputs(tracer, recorded, len(numbers))
     try:
-        examples = [*(value for _, value in inputs), *number_tensors((), (), *[late.example for late, _ in numbers])]
+        examples = [*(value for _, value in inputs),
+                    *number_tensors((), (), sizes_among(numbers), *[late.example for late, _ in numbers])]
     except (OverflowError, RuntimeError) as e:
         raise TooLarge("a number that 64 bits do not hold") from e
     if not any(n.op == "call_function" for n in recorded.nodes):
@@ -273,7 +282,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
         if numbers:
             residual.take(numbers)
         call = under(dtype, compile_fn, graph, examples) if compile_fn is not None else None
-    residual.called = call_in_mode(tracer.state.inference_mode, outputs)
+    residual.called = graph_caller(tracer.state.inference_mode, outputs)
     if dtype is not tracer.state.default_dtype:
         residual.called = Under(dtype, residual.called)
     code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)

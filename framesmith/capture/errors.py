@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 from .sources import Pinned
 from .tracing import traced
 from .values import CONSTANT_TYPES
 
-_CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
+CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
     (AttributeError, ("name", "obj")), (NameError, ("name",)), (ImportError, ("msg", "name", "path")),
     (StopIteration, ("value",)),
     (SystemExit, ("code",)), (OSError, ("errno", "strerror", "filename", "filename2")),
@@ -23,14 +23,8 @@ _CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
 """What a builtin exception holds beside `args`."""
 
 
-class Errors:
+class Errors(Session):
     """The part of the session that raises."""
-
-    handled: list[t.Tracker]
-    made: Callable[..., t.Tracker]
-    unkey: Callable[..., t.Tracker]
-    guard: Callable[..., None]
-    frames: list[Any]
 
     def raise_(self, error: BaseException) -> Any:
         """The captured program raises `error`."""
@@ -64,7 +58,7 @@ class Errors:
         """The tracker of an exception that a function run at capture raised."""
         made = t.Error(type(error))
         made.init_args = [self.unkey(a) for a in error.args]
-        for kind, names in _CARRIED:
+        for kind, names in CARRIED:
             if isinstance(error, kind):
                 for name in names:
                     value = getattr(error, name, None)

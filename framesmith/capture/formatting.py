@@ -12,6 +12,7 @@ from typing import Any
 from framesmith.symbolic.node import specialised
 
 from . import trackers as t
+from .session import Session
 from .sources import MISSING
 
 
@@ -97,12 +98,8 @@ def bare(v: t.Object) -> Any:
     return type(v.cls.__name__, (type(part),), {})(part)
 
 
-class Showing:
+class Showing(Session):
     """The part of the session that makes text."""
-
-    unkey: Callable[..., t.Tracker]
-    showing: list[t.Tracker]
-    """The containers whose text is being made, outermost first."""
 
     def shown(self, v: t.Tracker) -> Any:
         """A real object with the text of `v`."""
@@ -110,19 +107,19 @@ class Showing:
 
     def shown_container(self, v: t.Tracker, settled: bool = True) -> Any:
         """A real container of stand-ins (`settled`: of which only the repr matters); others as they are."""
-        if isinstance(v, t.Object) and v.payload is not None:
-            v = v.payload
+        v = v.plain()
         if not isinstance(v, (t.Dict, t.Sequence)):
             return v.real(self)
         if any(v is x for x in self.showing):
             return Text(_CYCLES.get(type(v), "[...]"))
         self.showing.append(v)
+        show = (lambda x: _once(self.shown(x))) if settled else self.shown
         try:
             if isinstance(v, t.Dict):
-                entries = {self.shown(self.unkey(k)): _once(self.shown(x)) if settled else self.shown(x) for k,
-                           x in v.open(self).items()}
+                entries = {show(self.unkey(k)): show(x)
+                           for k, x in v.open(self).items()}
                 return v.like(entries, self.shown(v.factory) if v.factory is not None else None)
-            return _SEQUENCES[type(v)](v, [_once(self.shown(x)) if settled else self.shown(x) for x in v.open(self)])
+            return _SEQUENCES[type(v)](v, [show(x) for x in v.open(self)])
         finally:
             self.showing.pop()
 

@@ -12,6 +12,8 @@ from .registry import OPS
 from .sources import Pinned
 from .tracing import raised_at, trace
 
+STOPPED = object()
+"""What `run` gives where it stops before the frame is done."""
 RETURN = object()
 """A handler's signal that the frame is done (`frame.result` holds the value, `frame.yielded` tells a yield from a
 return)."""
@@ -53,14 +55,16 @@ class Frame:
         if cells:
             slots[len(slots) - len(cells):] = cells
 
-    def run(self) -> Any:
-        """Run to the return or the next yield; the value of either."""
+    def run(self, stop: int = -1) -> Any:
+        """Run to the return or the next yield, the value of either; or to instruction `stop`: STOPPED."""
         ops = self.ops
         tracer = self.tracer
         while True:
             try:
                 while True:
                     ip = self.ip
+                    if ip == stop:
+                        return STOPPED
                     self.ip = ip + 1
                     tracer.steps = self.step = step = tracer.steps + 1
                     if step == tracer.break_step:

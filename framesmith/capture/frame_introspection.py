@@ -3,27 +3,19 @@ not the user's."""
 
 from __future__ import annotations
 
-import weakref
 from types import CodeType
 
 from .bytecode import Decoded, decoded
+from .code_cache import kept_with_code
 
 _ALWAYS = frozenset({"locals", "eval", "exec"})
 _WITHOUT_ARGUMENTS = frozenset({"vars", "dir"})
 _ATTRIBUTES = frozenset({"_getframe", "currentframe"})
-_cache: dict[int, tuple[weakref.ref[CodeType], bool]] = {}
 
 
+@kept_with_code
 def looks_at_itself(code: CodeType) -> bool:
     """Return whether the names in `code` say that it may read its locals, or the frame itself."""
-    key = id(code)
-    hit = _cache.get(key)
-    if hit is None:
-        hit = _cache[key] = (weakref.ref(code, lambda _: _cache.pop(key, None)), _looks(code))  # type: ignore[arg-type]
-    return hit[1]
-
-
-def _looks(code: CodeType) -> bool:
     names = _ALWAYS | _WITHOUT_ARGUMENTS | _ATTRIBUTES
     return not names.isdisjoint(code.co_names) and any(_asks(decoded(code), i)
                                                        for i in range(len(decoded(code).instrs)))

@@ -21,6 +21,7 @@ from framesmith.graph.purity import is_view
 from framesmith.graph.traversal import last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
 
+from .session import Session
 from .sources import Source
 
 aten = torch.ops.aten
@@ -39,12 +40,8 @@ _NOT_IMPLEMENTED = frozenset((aten.bernoulli.p,))
 _OF_SEVERAL = "a tensor is written of which one call made several views: they may not be used from then on"
 
 
-class Gradients:
+class Gradients(Session):
     """The part of the session that knows which tensors require grad."""
-
-    recorder: Any
-    state: Any
-    transformed: bool
 
     def __init__(self) -> None:
         self.differentiable: dict[Node, tuple[Source, bool]] = {}

@@ -27,12 +27,12 @@ from framesmith.util.errors import GuardError
 class Miss:
     """Why a variant does not take a call. `guard`: path and kind of what failed; `text`: in the user's terms.
 
-    `measure`: a float was assumed, which is seldom what a program branches on.
+    `kind`: the class of the value that was assumed: a float is seldom what a program branches on.
     """
 
     guard: tuple[str, str]
     text: str
-    measure: bool = False
+    kind: type | None = None
 
 
 class GuardTree(_C.GuardTree):
@@ -60,7 +60,7 @@ class GuardTree(_C.GuardTree):
             return Miss((str(self.paths[accessor]), "there"), f"{self.paths[accessor]} is not there any more")
         note = self.notes[number]
         return Miss((str(note.path), note.kind), explain(note, value),
-                    note.kind == "equals" and type(note.value) is float)
+                    type(note.value) if note.kind == "equals" else None)
 
     def resized(self, *frame: Any) -> Iterator[tuple[str, frozenset[int]]]:
         """Sources, as text, of tensors that differ from what is guarded in sizes alone, with the dimensions."""

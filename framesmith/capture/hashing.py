@@ -10,18 +10,12 @@ from framesmith._C import stored_hashes
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 
 
-class Hashing:
+class Hashing(Session):
     """The part of the session that hashes."""
 
-    lookup: Callable[..., Any]
-    call_special: Callable[..., t.Tracker]
-    folded: Callable[..., Any]
-    raise_: Callable[..., Any]
-    unkey: Callable[..., t.Tracker]
-    made: Callable[..., t.Tracker]
-    mutated: dict[int, t.Tracker]
     changes = 0
     """How many changes of anything were seen."""
 
@@ -41,8 +35,7 @@ class Hashing:
                 self.raise_(TypeError("__hash__ method should return an integer"))
             value = int(number.real(self))
             return (value if value != -1 else -2) if -1 << 63 <= value < 1 << 63 else hash(value)
-        if isinstance(x, t.Object) and x.payload is not None:
-            x = x.payload
+        x = x.plain()
         if isinstance(x, t.Tuple):
             return hash(tuple([t.Number(self.hash_of(v)) for v in x.open(self)]))
         if isinstance(x, t.Set):

@@ -67,31 +67,13 @@ def set_autocast_depth(depth: int) -> None:
         torch.autocast_decrement_nesting()
 
 
-def in_mode(mode: bool) -> Callable[[Call, tuple[Any, ...]], tuple[Any, ...]]:
-    """A function that calls a graph in inference mode, or out of it: for results that the program made so."""
-    return _in_inference_mode if mode else _out_of_inference_mode
-
-
-def _in_inference_mode(graph: Call, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    with torch._C._InferenceMode(True):
+def call_in_mode(mode: bool, graph: Call, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Call a graph in inference mode, or out of it: for results that the program made so."""
+    with torch._C._InferenceMode(mode):
         return graph(inputs)
 
 
-def _out_of_inference_mode(graph: Call, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    with torch._C._InferenceMode(False):
-        return graph(inputs)
-
-
-def made_in(mode: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that copies a tensor in inference mode, or out of it."""
-    return _made_inferring if mode else _made_plainly
-
-
-def _made_inferring(x: torch.Tensor) -> torch.Tensor:
-    with torch._C._InferenceMode(True):
-        return x.clone()
-
-
-def _made_plainly(x: torch.Tensor) -> torch.Tensor:
-    with torch._C._InferenceMode(False), torch.no_grad():
+def copy_in_mode(mode: bool, x: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor in inference mode, or out of it."""
+    with torch._C._InferenceMode(mode), torch.no_grad():
         return x.clone()

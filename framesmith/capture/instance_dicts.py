@@ -3,20 +3,17 @@ to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 from .sources import Attr, Source
 
 
-class Spaces:
+class Spaces(Session):
     """The part of the session that knows whose instance dict a dict is."""
-
-    guard: Callable[..., None]
-    seen: dict[int, t.Tracker]
 
     def __init__(self) -> None:
         self._owners: dict[int, t.Object] = {}

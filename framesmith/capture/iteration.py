@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import MethodDescriptorType, TracebackType, WrapperDescriptorType
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 from .sources import MISSING
 from .tracing import trace
 
@@ -33,21 +34,8 @@ class _Hint:
         return self.hint
 
 
-class Iteration:
+class Iteration(Session):
     """The part of the session that advances iterators."""
-
-    raise_: Callable[..., Any]
-    fail: Callable[..., Any]
-    folded: Callable[..., Any]
-    made: Callable[..., t.Tracker]
-    made_error: Callable[..., t.Error]
-    lookup: Callable[..., Any]
-    asks: Callable[..., bool]
-    chain: Callable[..., None]
-    has_attr: Callable[..., bool]
-    call_special: Callable[..., t.Tracker]
-    handled: list[t.Tracker]
-    frames: list[Any]
 
     def iterator_method(self, it: t.Tracker, name: str, args: list[t.Tracker]) -> t.Tracker:
         """`__next__` and `__iter__` of an iterator."""
@@ -72,12 +60,9 @@ class Iteration:
 
     def _items_by_index(self, x: t.Tracker) -> Iterator[t.Tracker]:
         for i in itertools.count():
-            try:
-                v = self.call_special(x, "__getitem__", [t.Const(i)])
-            except t.CapturedError as e:
-                if issubclass(e.tracker.pytype(), (IndexError, StopIteration)):
-                    return
-                raise
+            v = self.unless((IndexError, StopIteration), self.call_special, x, "__getitem__", [t.Const(i)])
+            if v is None:
+                return
             yield v
 
     def each(self, x: t.Tracker) -> Iterator[t.Tracker]:

@@ -17,40 +17,17 @@ from . import trackers as t
 from .binary_slots import NOT_IMPLEMENTED, Attempts
 from .comparison_guards import COMPARISONS
 from .identity import same_object
+from .operators import BINARY, COMPARE, DUNDER, MIRROR, OPERATORS
 from .sources import MISSING
 from .symbolic_arithmetic import are_open, computed, is_symbolic
 
-OPERATORS: dict[str, Callable[..., Any]] = {
-    n: getattr(operator, n)
-    for n in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
-                                      "xor", "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior",
-              "ipow", "irshift",
-                                      "isub", "itruediv", "ixor", "neg", "pos", "invert")}
-COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
-           ">=": operator.ge}
-_DUNDER = {"<": "__lt__", "<=": "__le__", "==": "__eq__", "!=": "__ne__", ">": "__gt__", ">=": "__ge__"}
-_MIRROR = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "ne", "ne": "eq", "neg": "neg", "pos": "pos",
              "invert": "invert"}
-_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "** or pow()",
-           "matmul": "@", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
 _NUMERIC = (t.Tensor, t.Sym, t.Array)
 
 
 class Operations(Attempts):
     """The part of the session that applies operators."""
-
-    torch_function: Callable[..., t.Tracker]
-    asks: Callable[..., bool]
-    fold: Callable[..., t.Tracker]
-    folded: Callable[..., Any]
-    raise_: Callable[..., Any]
-    made: Callable[..., t.Tracker]
-    methods: Callable[..., Any]
-    lookup: Callable[..., Any]
-    call_special: Callable[..., t.Tracker]
-    is_iterable: Callable[..., bool]
-    class_function: Callable[..., t.Tracker]
 
     def binary(self, name: str, a: t.Tracker, b: t.Tracker, symbol: str | None = None) -> t.Tracker:
         """`a <name> b`; `symbol` is the operator as errors show it."""
@@ -59,21 +36,33 @@ class Operations(Attempts):
             return self.constants(fn, a, b)
         if name == "mod" and a.constant and issubclass(a.pytype(), (str, bytes)):
             return self.by_dunder("mod", a, b, "%")
-        if type(a) is t.Chosen or type(b) is t.Chosen:
-            return choices.applied(self, functools.partial(self.binary, name), fn, [a, b])
-        if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
-            return self.numeric("<operator>", fn, [a, b])
-        if type(a) is t.Data or type(b) is t.Data:
-            found = data.computed(fn, a, b)
-            return self.binary(name, data.known(self, a), data.known(self, b), symbol) if found is None else found
+        apply = self.binary if symbol is None else functools.partial(self.binary, symbol=symbol)
+        if (found := self.directly(fn, apply, name, a, b)) is not None:
+            return found
         if (isinstance(a, t.Static) or isinstance(b, t.Static)) and _folds(a) and _folds(b):
             return self.fold(fn, (a.real(self), b.real(self)))
-        return self.by_dunder(name.rstrip("_"), a, b, symbol or _SYMBOL[name])
+        return self.by_dunder(name.rstrip("_"), a, b, symbol or ("** or pow()" if name == "pow" else BINARY[name]))
+
+    def directly(self, fn: Callable[..., Any], apply: Callable[..., t.Tracker], name: str,
+                 *args: t.Tracker) -> t.Tracker | None:
+        """Apply the operator `fn` of choices, of tensors and arrays, or of data; `apply(name, *args)`
+        applies it to trackers. None for other operands: these have special methods."""
+        a, b = args[0], args[-1]
+        if type(a) is t.Chosen or type(b) is t.Chosen:
+            return choices.applied(self, functools.partial(apply, name), fn, list(args))
+        if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
+            return self.numeric("<operator>", fn, list(args))
+        if type(a) is t.Data or type(b) is t.Data:
+            found = data.compared(fn, a, b) if fn in COMPARISONS else data.computed(fn, *args)
+            return apply(name, *[data.known(self, x) for x in args]) if found is None else found
+        return None
 
     def numeric(self, how: str, fn: Callable[..., Any], args: list[t.Tracker]) -> t.Tracker:
         """An operator of tensors, or of NumPy arrays."""
         if any(type(a) is t.Array for a in args):
             return cast(t.Tracker, self.methods(t.Array, how)(self, fn.__name__, args))
+        if fn in (operator.eq, operator.ne) and t.NONE in args and not self.asks(*args):
+            return t.boolean(fn is operator.ne)
         for a in args:
             self.operated(a, fn.__name__.strip("_"))
         return self.torch_function(fn, args, {})
@@ -123,18 +112,13 @@ class Operations(Attempts):
             return result
         plain = name[1:]
         plain += "_" if plain in ("and", "or") else ""
-        return self.binary(plain, a, b, _SYMBOL[plain].split()[0] + "=")
+        return self.binary(plain, a, b, BINARY[plain] + "=")
 
     def unary(self, name: str, a: t.Tracker) -> t.Tracker:
         if a.constant:
             return self.constants(OPERATORS[name], a)
-        if type(a) is t.Chosen:
-            return choices.applied(self, functools.partial(self.unary, name), OPERATORS[name], [a])
-        if isinstance(a, _NUMERIC):
-            return self.numeric("<operator>", OPERATORS[name], [a])
-        if type(a) is t.Data:
-            found = data.computed(OPERATORS[name], a)
-            return self.unary(name, data.known(self, a)) if found is None else found
+        if (found := self.directly(OPERATORS[name], self.unary, name, a)) is not None:
+            return found
         result = self.attempt(a, f"__{name}__", [])
         if result is NOT_IMPLEMENTED:
             return self.raise_(TypeError(f"bad operand type for unary {_UNARY.get(name, name)}: "
@@ -142,20 +126,12 @@ class Operations(Attempts):
         return result
 
     def compare(self, name: str, a: t.Tracker, b: t.Tracker) -> t.Tracker:
-        fn = COMPARE[name]
         if a.constant and b.constant:
-            return self.constants(fn, a, b)
-        if type(a) is t.Chosen or type(b) is t.Chosen:
-            return choices.applied(self, functools.partial(self.compare, name), fn, [a, b])
-        if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
-            if name in ("==", "!=") and t.NONE in (a, b) and t.Array not in (type(a), type(b)) and not self.asks(a, b):
-                return t.boolean(name == "!=")
-            return self.numeric("<operator>", fn, [a, b])
-        if type(a) is t.Data or type(b) is t.Data:
-            found = data.compared(fn, a, b)
-            return self.compare(name, data.known(self, a), data.known(self, b)) if found is None else found
+            return self.constants(COMPARE[name], a, b)
+        if (found := self.directly(COMPARE[name], self.compare, name, a, b)) is not None:
+            return found
         left, right = a.pytype(), b.pytype()
-        sides = [(a, _DUNDER[name], b), (b, _DUNDER[_MIRROR[name]], a)]
+        sides = [(a, DUNDER[name], b), (b, DUNDER[MIRROR[name]], a)]
         if right is not left and issubclass(right, left):
             sides.reverse()
         for one, method, other in sides:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+
+from .code_cache import forgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,3 @@ def origin(code: CodeType, index: int) -> tuple[CodeType, int]:
 def is_continuation(code: CodeType) -> bool:
     """Return whether capture made `code`."""
     return id(code) in _origins
-
-
-def forgetter(table: dict[Any, Any], key: Any) -> Any:
-    """Return the callback that removes an entry when the code behind it is gone. (At the interpreter's end the module's
-    names are gone too.)"""
-    return lambda _: table.pop(key, None)

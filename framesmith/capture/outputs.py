@@ -5,6 +5,7 @@ A view is made again on the memory that it views, by residual code, so that what
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import meets_itself
 from framesmith.fake.tensor import Alias
+from framesmith.symbolic.layout import generally
 
 from .dynamic_sizes import holders, size_text, sizes_at
-from .inference import in_mode, made_in
+from .inference import call_in_mode, copy_in_mode
 
 aten = torch.ops.aten
 ViewGrad = Callable[[FakeTensor, FakeTensor], bool | None]
@@ -52,8 +54,7 @@ class Views:
 
     def _text(self, base: str, fake: FakeTensor, chain: list[Alias], root: Alias, grad: bool | None) -> str:
         if grad is not None:
-            made = self.hold(_made_with if grad else _made_without)
-            return f"{made}(lambda x: {self._text('x', fake, chain, root, None)}, {base})"
+            return f"{self.hold(_made)}({grad}, lambda x: {self._text('x', fake, chain, root, None)}, {base})"
         text = _text(self.rebuilder, base, fake, chain, root)
         one_of_several = any(step.several for step in chain) and all(step.grad for step in chain)
         return (f"{self.hold(_one_of_several)}({text})" if one_of_several and root.parent is None
@@ -82,17 +83,17 @@ def settle(rebuilder: Any, fakes: list[FakeTensor], inferring: bool,
     given, lines = _views(rebuilder, fakes, view_grad)
     if len({fake.is_inference() for fake in given}) > 1:
         parts = [f"__fs_o[{k}]" if fake.is_inference() is inferring
-                 else f"{rebuilder.hold(made_in(fake.is_inference()))}(__fs_o[{k}])"
+                 else f"{rebuilder.hold(copy_in_mode)}({fake.is_inference()}, __fs_o[{k}])"
                  for k, fake in enumerate(given)]
         lines.insert(0, f"__fs_o = ({', '.join(parts)},)")
     return given, lines
 
 
-def call_in_mode(inferring: bool, given: list[FakeTensor]) -> Any:
+def graph_caller(inferring: bool, given: list[FakeTensor]) -> Any:
     """Return the function that calls a graph so that its outputs are inference tensors or not, as in the program; None
     where a plain call will do."""
     kinds = {fake.is_inference() for fake in given}
-    return in_mode(not inferring) if kinds == {not inferring} else None
+    return functools.partial(call_in_mode, not inferring) if kinds == {not inferring} else None
 
 
 def _views(rebuilder: Any, fakes: list[FakeTensor], view_grad: ViewGrad) -> tuple[list[FakeTensor], list[str]]:
@@ -120,13 +121,8 @@ def _views(rebuilder: Any, fakes: list[FakeTensor], view_grad: ViewGrad) -> tupl
     return given, [*lines, f"__fs_o = ({', '.join(texts)},)"]
 
 
-def _made_with(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
-    with torch.enable_grad():
-        return view(base)
-
-
-def _made_without(view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
+def _made(grad: bool, view: Callable[[torch.Tensor], torch.Tensor], base: torch.Tensor) -> torch.Tensor:
+    with torch.set_grad_enabled(grad):
         return view(base)
 
 
@@ -145,8 +141,9 @@ def _is_made_again(fake: FakeTensor) -> bool:
     if fake._alias.parent is None:
         return False
     whole = fake._alias.root.val
-    return (whole.storage_offset() != fake.storage_offset() or fake.is_conj() or fake.is_neg() or meets_itself(fake)
-            or fake._alias.several or fake.numel() * fake.itemsize != whole.numel() * whole.itemsize)
+    return (generally(whole.storage_offset() != fake.storage_offset()) or fake.is_conj() or fake.is_neg()
+            or meets_itself(fake) or fake._alias.several
+            or fake.numel() * fake.itemsize != whole.numel() * whole.itemsize)
 
 
-__all__ = ["Views", "call_in_mode", "settle"]
+__all__ = ["Views", "graph_caller", "settle"]

@@ -42,11 +42,11 @@ def overridden(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker | 
         return None
     if getattr(fn, "__module__", None) in (operator.add.__module__, "builtins"):
         raise Unsupported("an operator between a tensor and an object with __torch_function__")
-    kinds = tracer.tuple([tracer.made(x.pytype()) for x in found])
+    kinds = t.Tuple([tracer.made(x.pytype()) for x in found])
     for x in found:
         assert isinstance(x, t.Object)
         call = t.Method(tracer.class_function(_hook(tracer, x)), tracer.made(x.cls))
-        out = call.call(tracer, [tracer.made(fn), kinds, tracer.tuple(args), t.Dict(dict(kwargs))], {})
+        out = call.call(tracer, [tracer.made(fn), kinds, t.Tuple(args), t.Dict(dict(kwargs))], {})
         if not (isinstance(out, t.Const) and out.value is NotImplemented):
             return out
     raise Unsupported(f"no __torch_function__ takes {getattr(fn, '__name__', fn)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import re
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -27,7 +28,6 @@ from . import trackers as t
 from .class_making import dict_of
 from .dynamic_sizes import size_text
 from .inference import Inference
-from .interned import Kept, lasts
 from .outputs import Views
 from .overrides import as_class, is_class_of_programs
 from .rebuild_attributes import assignment, own_dict
@@ -135,7 +135,8 @@ class Rebuilder:
             if row is None:
                 raise Unsupported(f"{x.describe()} lives across the end of captured code")
             self.alive.append(x)
-            name = row(self, x)
+            outside = isinstance(x, t.Holder) and x.value is not None and not isinstance(x, t.Function)
+            name = row(self, x) if not outside or x.source is None else self.temp(self.source(x.source))
             self.names[key] = name
         return name
 
@@ -150,7 +151,7 @@ class Rebuilder:
             raise Unsupported("a field of a dataclass made in the frame lives across the end of captured code")
         if id(v) in self.tracer.fields:
             return classes.field(self, v)
-        if type(v) is str and x.source is None and not lasts(v):
+        if type(v) is str and x.source is None and not _lasts(v):
             return f"{self.hold(Kept(v))}.value"
         if x.source is None or type(v) not in BY_EQUALITY and type(v).__module__ != "numpy":
             return self.hold(v)
@@ -176,6 +177,10 @@ class Rebuilder:
         if type(keys) is list:
             return text
         return f"{self.hold(dict.fromkeys)}({text})" if type(keys) is dict else f"{self.hold(type(keys))}({text})"
+
+    def called(self, fn: Any, *given: t.Tracker) -> str:
+        """Bind what a call of `fn` makes of some values to a new name."""
+        return self.temp(f"{self.hold(fn)}({', '.join(self.values(list(given)))})")
 
     def bind(self, x: t.Tracker, expr: str) -> str:
         """A name for a mutable value before its parts are made."""
@@ -240,6 +245,22 @@ class Rebuilder:
         return f"__fs_inputs[{self.tracer.input_slot(x)}]"
 
 
+class Kept:
+    """Holds a string that residual code hands out: among the constants of code, one that looks like a name would be
+    interned, and become another object."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+
+def _lasts(text: str) -> bool:
+    """Return whether a string stays the object that it is among the constants of code."""
+    return (len(text) < 2 or not text.isascii() or not text.replace("_", "a").isalnum()
+            or sys.intern("".join(text)) is text)
+
+
 def _never(rebuilder: Rebuilder, x: t.Tracker) -> str:
     raise Unsupported(f"{x.describe()} lives across the end of captured code")
 
@@ -261,13 +282,7 @@ def _chosen(rebuilder: Rebuilder, x: t.Chosen) -> str:
     return rebuilder.temp(f"({yes} if {condition} else {no})")
 
 
-def _draw(rebuilder: Rebuilder, x: t.Draw) -> str:
-    return rebuilder.temp(f"{rebuilder.hold(Random.random)}({rebuilder.value(x.generator)})")
-
-
 def _array(rebuilder: Rebuilder, x: t.Array) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     return rebuilder.temp(f"{rebuilder.value(x.tensor)}.numpy(){'[()]' if x.scalar else ''}")
 
 
@@ -279,8 +294,6 @@ def _static(rebuilder: Rebuilder, x: t.Static | t.Function) -> str:
 
 
 def _list(rebuilder: Rebuilder, x: t.List) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     name = rebuilder.bind(x, "[]")
     if x.open(rebuilder.tracer):
         rebuilder.emit(f"{name}.extend([{', '.join(rebuilder.values(x.items))}])")
@@ -288,8 +301,6 @@ def _list(rebuilder: Rebuilder, x: t.List) -> str:
 
 
 def _deque(rebuilder: Rebuilder, x: t.Deque) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     name = rebuilder.bind(x, f"{rebuilder.hold(collections.deque)}((), {x.maxlen})")
     rebuilder.emit(f"{name}.extend([{', '.join(rebuilder.values(x.open(rebuilder.tracer)))}])")
     return name
@@ -299,8 +310,6 @@ _WRITTEN = re.compile(r"\((?:-?\d+|None|True|False)\)")
 
 
 def _tuple(rebuilder: Rebuilder, x: t.Tuple) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     items = rebuilder.values(x.open(rebuilder.tracer))
     text = tuple_text(items)
     if x.cls is tuple:
@@ -326,8 +335,6 @@ def _dict(rebuilder: Rebuilder, x: t.Dict) -> str:
         return rebuilder.temp(f"{rebuilder.hold(dict_of)}({rebuilder.klass(x.of)})")
     if isinstance(x, FunctionDict):
         return rebuilder.temp(f"{rebuilder.value(x.fn)}.__dict__")
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     make = "{}" if x.cls is dict else f"{rebuilder.klass(x.cls)}()"
     if x.factory is not None:
         make = f"{rebuilder.klass(x.cls)}({rebuilder.value(x.factory)})"
@@ -346,8 +353,6 @@ def _view(rebuilder: Rebuilder, x: t.DictView) -> str:
 
 
 def _set(rebuilder: Rebuilder, x: t.Set) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     keys = x.open(rebuilder.tracer)
     if x.loose and len(keys) > 1:
         raise Unsupported("a set made of one from outside, whose history decides the order, lives across the end of "
@@ -363,12 +368,6 @@ def set_changes(rebuilder: Rebuilder, name: str, x: t.Set) -> list[str]:
     """Statements that change a set as the program did."""
     return [f"{rebuilder.hold(getattr(set, method))}({', '.join([name, *map(rebuilder.keys, args)])})" for method,
             args in x.changes]
-
-
-def _slice(rebuilder: Rebuilder, x: t.Slice) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
-    return rebuilder.temp(f"{rebuilder.hold(slice)}({', '.join(rebuilder.values(x.parts))})")
 
 
 def _function(rebuilder: Rebuilder, x: t.Function) -> str:
@@ -414,14 +413,10 @@ def _cell(rebuilder: Rebuilder, x: t.Cell) -> str:
 def _method(rebuilder: Rebuilder, x: t.Method) -> str:
     if isinstance(x.func, t.Const) and not callable(x.func.value):
         raise Unsupported("a method of what cannot be called")
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
-    return rebuilder.temp(f"{rebuilder.hold(types.MethodType)}({rebuilder.value(x.func)}, {rebuilder.value(x.obj)})")
+    return rebuilder.called(types.MethodType, x.func, x.obj)
 
 
 def _partial(rebuilder: Rebuilder, x: t.Partial) -> str:
-    if x.value is not None and x.source is not None:
-        return rebuilder.temp(rebuilder.source(x.source))
     args = "".join(f", {a}" for a in rebuilder.values(x.args))
     kwargs = "".join(f", {k}={rebuilder.value(v)}" for k, v in x.kwargs.items())
     made = rebuilder.temp(f"{rebuilder.hold(functools.partial)}({rebuilder.value(x.func)}{args}{kwargs})")
@@ -438,25 +433,13 @@ def _bound(rebuilder: Rebuilder, x: t.Bound | t.TensorMethod) -> str:
     return rebuilder.temp(f"{rebuilder.value(x.obj)}.{x.name}")
 
 
-def _weak(rebuilder: Rebuilder, x: t.WeakRef) -> str:
-    return rebuilder.temp(f"{rebuilder.hold(weakref.ref)}({rebuilder.value(x.target)})")
-
-
-def _proxy(rebuilder: Rebuilder, x: t.Proxy) -> str:
-    return rebuilder.temp(f"{rebuilder.hold(types.MappingProxyType)}({rebuilder.value(x.of)})")
-
-
 def _super(rebuilder: Rebuilder, x: t.Super) -> str:
     return rebuilder.temp(f"{rebuilder.hold(super)}({rebuilder.klass(x.cls)}, {rebuilder.value(x.obj)})")
 
 
 def _object(rebuilder: Rebuilder, x: t.Object) -> str:
     if x.value is not None:
-        if x.source is None:
-            return rebuilder.hold(x.value)
-        return rebuilder.temp(rebuilder.source(x.source))
-    if x.cls.__module__ in iterators.OURS and x.cls.__name__ in ("Groups", "Group"):
-        raise Unsupported("groups of itertools.groupby live across the end of captured code")
+        return rebuilder.hold(x.value)
     cls = rebuilder.klass(x.cls)
     if id(x) in rebuilder.names:  # the class refers to it
         return rebuilder.names[id(x)]
@@ -470,10 +453,6 @@ def _object(rebuilder: Rebuilder, x: t.Object) -> str:
     for k, v in x.attrs.items():
         rebuilder.emit(assignment(rebuilder, x, name, k, rebuilder.value(v)))
     return name
-
-
-def _object_outside(rebuilder: Rebuilder, x: Any) -> str:
-    return rebuilder.hold(x.value) if x.source is None else rebuilder.temp(rebuilder.source(x.source))
 
 
 def _new_text(rebuilder: Rebuilder, x: t.Object, cls: str) -> str:
@@ -503,10 +482,14 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Sym: lambda rebuilder, x: rebuilder.size(x), t.SymbolicNumber: _late,
     t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,
-    t.Static: _static, t.Builtin: _static, t.Data: _data, t.Draw: _draw, t.Chosen: _chosen,
+    t.Static: _static, t.Builtin: _static, t.Data: _data,
+    t.Draw: lambda rebuilder, x: rebuilder.called(Random.random, x.generator), t.Chosen: _chosen,
     t.Class: _static, t.PyModule: _static, t.Scripted: _static,
-    t.List: _list, t.Deque: _deque, t.Proxy: _proxy, t.WeakRef: _weak, t.Tuple: _tuple, t.Dict: _dict,
-    t.DictView: _view, t.Set: _set, t.Slice: _slice, t.Function: _function, t.Cell: _cell,
+    t.List: _list, t.Deque: _deque, t.Tuple: _tuple,
+    t.Proxy: lambda rebuilder, x: rebuilder.called(types.MappingProxyType, x.of),
+    t.WeakRef: lambda rebuilder, x: rebuilder.called(weakref.ref, x.target), t.Dict: _dict,
+    t.DictView: _view, t.Set: _set,
+    t.Slice: lambda rebuilder, x: rebuilder.called(slice, *x.parts), t.Function: _function, t.Cell: _cell,
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super,
     t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator, t.Iter: iterators.values_iterator,
     t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator,
@@ -514,7 +497,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Fixed: iterators.fixed_iterator,
     t.Lazy: iterators.lazy_iterator, t.Until: iterators.calling_iterator, t.Generator: iterators.generator,
     t.Traceback: errors.traceback, t.FrameEnd: errors.frame_end, t.Error: errors.error,
-    Lock: _object_outside, Opaque: _object_outside, t.Object: _object, t.Module: _object,
+    Lock: _static, Opaque: _static, t.Object: _object, t.Module: _object,
 }
 
 

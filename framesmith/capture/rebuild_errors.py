@@ -11,7 +11,7 @@ from .tracebacks import Ended
 
 def error(rebuilder: Any, x: t.Error) -> str:
     if x.value is not None:
-        return rebuilder.hold(x.value) if x.source is None else rebuilder.temp(rebuilder.source(x.source))
+        return rebuilder.hold(x.value)
     if "__context__" not in x.attrs and "__traceback__" in x.attrs:
         rebuilder.tracer.nothing_handled_outside()
     cls = rebuilder.klass(x.cls)

@@ -15,9 +15,6 @@ from .iterator_lookahead import advance
 from .origins import origin
 from .resume import cell_names, leading, suspended
 
-OURS = frozenset({"framesmith.capture.polyfills.iterators", "framesmith.capture.polyfills.functions"})
-"""Modules whose generators and objects stand for others."""
-
 
 def sequence_iterator(rebuilder: Any, x: t.SeqIter) -> str:
     """Over the very list or tuple, so that later changes of a list are seen."""
@@ -97,8 +94,6 @@ def lazy_iterator(rebuilder: Any, x: t.Lazy) -> str:
 def generator(rebuilder: Any, x: t.Generator) -> str:
     """A generator that waits at the same instruction."""
     frame = x.frame
-    if frame.globals.get("__name__") in OURS:
-        raise Unsupported(f"an iterator of {frame.fn.name} lives across the end of captured code")
     if x.done:
         return rebuilder.temp(f"{rebuilder.hold(_finished)}()")
     start = next(i for i, ins in enumerate(frame.dec.instrs) if ins.name == "RETURN_GENERATOR") + 2

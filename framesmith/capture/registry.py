@@ -63,6 +63,20 @@ def calls(*functions: Any) -> Callable[[Handler], Handler]:
     return entry(CALLS, *functions)
 
 
+def by_position(rows: dict[Any, Handler]) -> None:
+    """Register handlers(tracer, *args, **kwargs) of calls."""
+    for fn, row in rows.items():
+        CALLS[fn] = lambda tracer, args, kwargs, row=row: row(tracer, *args, **kwargs)
+
+
+def refuses(error: type[Exception], reason: str, *functions: Any, **more: Any) -> None:
+    """Let calls of `functions` end the graph."""
+
+    @calls(*functions)
+    def row(tracer: Any, args: Any, kwargs: Any) -> Any:
+        raise error(reason, **more)
+
+
 def by_name(*paths: str) -> Callable[[Handler], Handler]:
     """Register the handler of calls of functions that are known by name."""
     return entry(BY_NAME, *paths)

@@ -31,7 +31,7 @@ from .frame_state import function_text, parts
 from .origins import origin
 from .overrides import has_function, plain_inputs
 from .rebuild import Rebuilder
-from .symbolic_arithmetic import number_tensors
+from .symbolic_arithmetic import number_tensors, sizes_among
 from .tracer import Tracer
 
 INPUTS = "__fs_inputs"
@@ -108,14 +108,15 @@ class Residual:
         args = p.args if inner is None else [*p.args, inner]
         return ", ".join([function_text(rebuilder, frame, made, p.cells), *args])
 
-    def take(self, numbers: list[tuple[t.SymbolicNumber, Number]]) -> None:
+    def take(self, numbers: list[tuple[t.SymbolicNumber, Number | None]]) -> None:
         """The graph takes these numbers behind its inputs; they are computed before it runs."""
         rebuilder = self.rebuilder
         later, rebuilder.lines = rebuilder.lines, []
         texts = [late.text(rebuilder) for late, _ in numbers]
-        divisors = tuple([i for i, (_, number) in enumerate(numbers) if number.divides])
+        divisors = tuple([i for i, (_, number) in enumerate(numbers) if number is not None and number.divides])
+        given = ", ".join([INPUTS, repr(divisors), repr(sizes_among(numbers)), *texts])
         self.numbers = [*rebuilder.lines,
-                        f"{NUMBERS} = {rebuilder.hold(number_tensors)}({', '.join([INPUTS, repr(divisors), *texts])})"]
+                        f"{NUMBERS} = {rebuilder.hold(number_tensors)}({given})"]
         rebuilder.lines = later
 
     # --- text to code -------------------------------------------------------------------------------------------------

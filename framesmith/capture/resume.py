@@ -9,24 +9,21 @@ one did.
 
 from __future__ import annotations
 
-import weakref
 from types import CodeType
-from typing import Any
 
 from framesmith import _C
 
 from .bytecode import Decoded, Handler, Instr, assemble, decoded, instr
 from .bytecode.layout import Layout, parameters, push
 from .bytecode.tables import emit
-from .origins import forgetter, note_origin
+from .code_cache import kept_with_code
+from .origins import note_origin
 from .sources import OWN
 
 STACK = "__fs_s"
 """What the names of the parameters for a stack begin with."""
 FIRST = "__fs_first"
 """The parameter for a first argument that lives in a cell."""
-
-_made: dict[Any, tuple[weakref.ref[CodeType], CodeType]] = {}
 
 
 def cell_names(code: CodeType) -> tuple[str, ...]:
@@ -46,29 +43,40 @@ def leading(code: CodeType) -> str | None:
             and "__class__" in code.co_freevars else None)
 
 
+@kept_with_code
 def continuation(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
     """The code that goes on at instruction `index` of the user's `code`.
 
     Parameters: `leading(code)`, if it is a name, what `layout` takes, then the locals `names`.  Free variables:
     `cell_names(code)`.
     """
-    return _cached((id(code), index, layout, names), code, lambda: _function(code, index, layout, names))
+    dec = decoded(code)
+    line = dec.instrs[index].line
+    made = _assemble(code, dec, _head(code, layout, names, line, []), index, layout, names, ())
+    _C.mark_continuation(made)
+    return made
 
 
+@kept_with_code
 def suspended(code: CodeType, index: int, layout: Layout, names: tuple[str, ...], started: bool) -> CodeType:
     """The code of a generator function with the parameters of `continuation`.
 
     Its generator goes on at `index`; if `started`, that is where a value is sent to, after `next` was called once.
     """
-    return _cached((id(code), index, layout, names, started), code,
-                   lambda: _generator(code, index, layout, names, started))
-
-
-def _cached(key: Any, code: CodeType, make: Any) -> CodeType:
-    hit = _made.get(key)
-    if hit is None:
-        hit = _made[key] = (weakref.ref(code, forgetter(_made, key)), make())
-    return hit[1]
+    dec = decoded(code)
+    line = dec.instrs[index].line
+    head = _head(code, layout, names, line, [instr("RETURN_GENERATOR", 0, line), instr("POP_TOP", 0, line)])
+    covers: tuple[Handler, ...] = ()
+    if started:
+        # the yield that suspended it, with the RESUME that says whether it delegates
+        at = next(i for i in range(index - 1, -1, -1) if dec.instrs[i].name == "YIELD_VALUE")
+        start = len(head) + 1
+        head += [instr("LOAD_CONST", len(code.co_consts) + 1, line), instr("YIELD_VALUE", dec.instrs[at].arg, line),
+                 instr("RESUME", dec.instrs[at + 1].arg, line)]
+        row = dec.handler_at(at)
+        if row is not None:
+            covers = (Handler(start, len(head), row.target + len(head) + 1, row.depth, row.lasti),)
+    return _assemble(code, dec, head, index, layout, names, covers)
 
 
 def slot_names(code: CodeType, layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -110,31 +118,6 @@ def _head(code: CodeType, layout: Layout, names: tuple[str, ...], line: int, fir
     head = cells_in(code, len(slot_names(code, layout, names)), line)
     return [*head, *first, instr("RESUME", 0, line),
             *push(layout, line, len(code.co_consts), leading(code) is not None)]
-
-
-def _function(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
-    dec = decoded(code)
-    line = dec.instrs[index].line
-    made = _assemble(code, dec, _head(code, layout, names, line, []), index, layout, names, ())
-    _C.mark_continuation(made)
-    return made
-
-
-def _generator(code: CodeType, index: int, layout: Layout, names: tuple[str, ...], started: bool) -> CodeType:
-    dec = decoded(code)
-    line = dec.instrs[index].line
-    head = _head(code, layout, names, line, [instr("RETURN_GENERATOR", 0, line), instr("POP_TOP", 0, line)])
-    covers: tuple[Handler, ...] = ()
-    if started:
-        # the yield that suspended it, with the RESUME that says whether it delegates
-        at = next(i for i in range(index - 1, -1, -1) if dec.instrs[i].name == "YIELD_VALUE")
-        start = len(head) + 1
-        head += [instr("LOAD_CONST", len(code.co_consts) + 1, line), instr("YIELD_VALUE", dec.instrs[at].arg, line),
-                 instr("RESUME", dec.instrs[at + 1].arg, line)]
-        row = dec.handler_at(at)
-        if row is not None:
-            covers = (Handler(start, len(head), row.target + len(head) + 1, row.depth, row.lasti),)
-    return _assemble(code, dec, head, index, layout, names, covers)
 
 
 def _assemble(code: CodeType, dec: Decoded, head: list[Instr], index: int, layout: Layout, names: tuple[str, ...],

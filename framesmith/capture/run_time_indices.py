@@ -17,6 +17,7 @@ from framesmith.symbolic.layout import contiguous_strides
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .session import Session
 from .trackers.symbolic_number import is_symbolic
 
 OBSERVERS = frozenset({"storage_offset", "data_ptr", "untyped_storage", "storage", "is_set_to", "_is_view", "_base",
@@ -30,7 +31,7 @@ class CopySeen(Unsupported):
     """The program can tell the copy: the frame is captured with indices that are assumed."""
 
 
-class Copies:
+class Copies(Session):
     """The part of the session that keeps count of the copies."""
 
     def __init__(self) -> None:

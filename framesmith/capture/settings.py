@@ -31,11 +31,13 @@ def read_setting(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, 
     written = tracer.settings.get((fn, given))
     if written is not None and not kwargs:
         return tracer.made(written.now)
-    value = tracer.folded(fn, given, {k: v.real(tracer) for k, v in kwargs.items()})
-    if type(value) not in CONSTANT_TYPES or kwargs:
-        raise Unsupported(f"call of torch._C.{fn.__name__}")
-    tracer.guard(Pinned(fn), "callable", Unchanged(given, value))
-    return tracer.made(value)
+    if kwargs or (fn, given) not in tracer.readings:
+        value = tracer.folded(fn, given, {k: v.real(tracer) for k, v in kwargs.items()})
+        if type(value) not in CONSTANT_TYPES or kwargs:
+            raise Unsupported(f"call of torch._C.{fn.__name__}")
+        tracer.guard(Pinned(fn), "callable", Unchanged(given, value))
+        tracer.readings[fn, given] = value
+    return tracer.made(tracer.readings[fn, given])
 
 
 @dataclass(slots=True)
@@ -74,14 +76,12 @@ def restoring(hold: Callable[[Any], str], settings: dict[Any, Written]) -> list[
             w in settings.items() if w.now != w.before]
 
 
+@dataclass(frozen=True, slots=True)
 class Unchanged:
     """A function still gives this value."""
 
-    __slots__ = ("args", "value")
-
-    def __init__(self, args: tuple[Any, ...], value: Any) -> None:
-        self.args = args
-        self.value = value
+    args: tuple[Any, ...]
+    value: Any
 
     def __call__(self, fn: Callable[..., Any]) -> bool:
         return bool(fn(*self.args) == self.value)

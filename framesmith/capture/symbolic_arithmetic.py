@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import weakref
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any
@@ -18,29 +17,23 @@ from framesmith.util.errors import DataDependent
 
 from . import data
 from . import trackers as t
-from .origins import forgetter, is_continuation, origin
+from .code_cache import kept_with_code
+from .operators import COMPARED, MIRRORED, SIGNS, symbols
+from .origins import is_continuation, origin
 from .run_time_indices import indexed, selected
 from .trackers.symbolic_number import is_symbolic
 from .trackers.tensors import get_item, set_item
 
-_SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.iadd: "+", operator.isub: "-",
-            operator.imul: "*",
-            operator.lt: "<", operator.le: "<=", operator.eq: "==", operator.ne: "!=", operator.gt: ">",
-            operator.ge: ">="}
-_DIVISIONS = {operator.truediv: "/", operator.floordiv: "//", operator.mod: "%", operator.itruediv: "/",
-              operator.ifloordiv: "//",
-              operator.imod: "%"}
+_SYMBOLS = {**symbols("add", "sub", "mul"), **COMPARED}
+_DIVISIONS = symbols("truediv", "floordiv", "mod")
 _OPERATORS = frozenset({*_SYMBOLS, *_DIVISIONS, operator.pow, operator.ipow})
 _OF_TENSORS = frozenset({operator.pow, operator.ipow, operator.truediv, operator.itruediv})
 """What a tensor and a float do in another way: by a reciprocal, by a square root."""
 _SCALARS = frozenset({"alpha", "value"})
 """Arguments of operators that are numbers: a tensor there is read."""
-_UNARY = {operator.neg: "-", operator.pos: "+"}
 _NUMBERS = (int, float, bool)
 _OF_NUMPY = frozenset({"float16", "float32", "float64", "int32", "int64"})
 _LARGEST = torch.finfo(torch.float32).max
-_MIRRORED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le,
-             operator.eq: operator.eq, operator.ne: operator.ne}
 
 
 def varies(x: t.Tracker) -> bool:
@@ -59,7 +52,7 @@ def computed(tracer: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -
     if not all(type(_known(a)) in _NUMBERS for a in args) and not all(map(_as_numpy, args)):
         return None
     if len(args) == 1:
-        symbol = _UNARY.get(fn)
+        symbol = SIGNS.get(fn)
         return None if symbol is None else t.symbolic(tracer, fn(_known(args[0])), args, lambda a: f"({symbol}{a})", fn)
     symbol = _SYMBOLS.get(fn)
     if symbol is None and _divides(tracer, *args):
@@ -100,8 +93,8 @@ def joined(tracer: Any, parts: list[t.Tracker]) -> t.Tracker:
 def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> tuple[Any, list[Any],
                                                                                               dict[str, Any]]:
     """A call on fakes. A number that varies goes to torch's C++ as one that operators may take for what it is then."""
-    if fn in _MIRRORED and type(args[0]) in (t.SymbolicNumber, t.Data):
-        fn, args = _MIRRORED[fn], args[::-1]
+    if fn in MIRRORED and type(args[0]) in (t.SymbolicNumber, t.Data):
+        fn, args = MIRRORED[fn], args[::-1]
     # what stands between here and the recorder takes a symbol for a number without value
     whole = tracer.transformed or tracer.recorder.autocast
     if fn is torch.select and len(args) == 3 and not kwargs and (key := selected(tracer, *args)) is not None:
@@ -132,24 +125,24 @@ def _concrete(value: Any) -> Any:
     return specialised(value) if type(value) is torch.SymFloat and type(value.node) is SymNode else value
 
 
-_locals: dict[int, tuple[weakref.ref[CodeType], set[str]]] = {}
+@kept_with_code
+def _varying(code: CodeType) -> set[str]:
+    """The locals of the user's `code` that held a number that varies when it was left for a break."""
+    return set()
 
 
 def note_local(code: CodeType, name: str) -> None:
-    """A local of the user's `code` held a number that varies when it was left for a break."""
-    if id(code) not in _locals:
-        _locals[id(code)] = weakref.ref(code, forgetter(_locals, id(code))), set()
-    _locals[id(code)][1].add(name)
+    """A local of the user's `code` is one of those."""
+    _varying(code).add(name)
 
 
 def varying_local(code: CodeType, name: str) -> bool:
     """Return whether a continuation is to expect that of a local that it is called with."""
-    noted = _locals.get(id(origin(code, 0)[0])) if is_continuation(code) else None
-    return noted is not None and name in noted[1]
+    return is_continuation(code) and name in _varying(origin(code, 0)[0])
 
 
 def _real(tracer: Any, x: t.Tracker) -> Any:
-    return x.real(tracer)
+    return tracer.size_or_real(x) if type(x) is t.SymbolicNumber else x.real(tracer)
 
 
 def taken(tracer: Any, x: t.Tracker) -> Any:
@@ -169,7 +162,8 @@ def _number(tracer: Any, x: t.SymbolicNumber) -> Number:
     if found is None:
         plain: Any = t.symbolic(tracer, x.example.item(), (x,),
                                 lambda a: f"{a}.item()") if hasattr(x.example, "item") else x
-        found = tracer.numbers[id(x)] = plain, tracer.recorder.number_input(plain.example, lambda: plain.value)
+        size = functools.partial(tracer.integer, x) if plain is x and tracer.may_be_size(x) else None
+        found = tracer.numbers[id(x)] = plain, tracer.recorder.number_input(plain.example, lambda: plain.value, size)
     return found[1]
 
 
@@ -214,20 +208,31 @@ def _scalar(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.reshape(()).to(dtype, copy=True)
 
 
-def entered(tracer: Any) -> list[tuple[t.SymbolicNumber, Number]]:
-    """The numbers that the graph takes behind its other inputs, in order."""
-    return [(x, number) for x, number in tracer.numbers.values() if number.entered and type(x) is t.SymbolicNumber]
+def entered(tracer: Any) -> list[tuple[t.SymbolicNumber, Number | None]]:
+    """The numbers that the graph takes behind its other inputs, in order; None with one that is a size."""
+    found = {number.fake()._alias.node: (x, number) for x, number in tracer.numbers.values()
+             if number.entered and type(x) is t.SymbolicNumber}
+    found |= {fake._alias.node: (x, None) for x, fake in tracer.carriers.values()}
+    return [found[node] for node in tracer.recorder.graph.nodes if node in found]
 
 
-def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], *numbers: Any) -> tuple[Any, ...]:
+def sizes_among(numbers: list[tuple[t.SymbolicNumber, Number | None]]) -> tuple[int, ...]:
+    """The places of those that are sizes."""
+    return tuple([i for i, (_, number) in enumerate(numbers) if number is None])
+
+
+def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], sizes: tuple[int, ...],
+                   *numbers: Any) -> tuple[Any, ...]:
     """The inputs of a graph that takes numbers, too. Raises for one whose casts may be errors, and for zero among the
-    `divisors`, which are places among the numbers: the frame is to run in plain Python then."""
+    `divisors`, which are places among the numbers: the frame is to run in plain Python then. Those at the places
+    `sizes` come as sizes of tensors without elements."""
     if any(numbers[i] == 0 for i in divisors):
         raise ZeroDivisionError("an integer division by a number that is zero")
     if any(type(n) is float and _LARGEST < abs(n) < math.inf for n in numbers):
         raise OverflowError("a number that float32 does not hold")
-    made = [torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu")
-            for n in numbers]
+    made = [torch.empty((n, 0), dtype=torch.float32, device="cpu") if i in sizes
+            else torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu")
+            for i, n in enumerate(numbers)]
     return (*inputs, *made)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from types import FunctionType
-from typing import Any
 
 from framesmith._C import not_shown
 from framesmith.util.errors import Unsupported
@@ -13,23 +11,15 @@ from framesmith.util.errors import Unsupported
 from . import data
 from . import trackers as t
 from .formatting import bare, scalar_part
+from .session import Session
 from .sources import MISSING
 from .symbolic_arithmetic import is_symbolic, written
 
 _CONVERSIONS = {1: "__str__", 2: "__repr__", 3: "__repr__"}
 
 
-class Texts:
+class Texts(Session):
     """The part of the session that turns values to text."""
-
-    fold: Callable[..., t.Tracker]
-    raise_: Callable[..., Any]
-    lookup: Callable[..., Any]
-    class_function: Callable[..., t.Tracker]
-    unkey: Callable[..., t.Tracker]
-    shown: Callable[..., Any]
-    shown_container: Callable[..., Any]
-    guard: Callable[..., None]
 
     def format_value(self, v: t.Tracker, conversion: int, spec: str) -> t.Tracker:
         """One field of an f-string: converted (by !s, !r, !a), then formatted."""
@@ -41,6 +31,8 @@ class Texts:
 
     def formatted(self, v: t.Tracker, spec: str) -> t.Tracker:
         """format(v, spec)"""
+        if type(v) is t.Sym:
+            return data.of_size(v, lambda a: f"{a}.__format__({spec!r})")
         if v.constant:
             if is_symbolic(v) and (found := written(self, v, spec)) is not None:
                 return found
@@ -70,6 +62,8 @@ class Texts:
 
     def text(self, v: t.Tracker, name: str = "__str__") -> t.Tracker:
         """str(v) or, by `name`, repr(v)."""
+        if type(v) is t.Sym:
+            return data.of_size(v, lambda a: f"{a}.{name}()")
         if isinstance(v, (t.Tensor, t.Data)):
             return data.shown(self, v, name)
         raw = self.lookup(v.pytype(), name)
@@ -83,9 +77,8 @@ class Texts:
         self.not_shown(v)
         if isinstance(v, (t.Iter, t.Lazy, t.Until, t.Generator)):
             raise Unsupported("the text of an iterator")
-        row = _CONTAINERS.get(type(v))
-        if row is not None and v.pytype().__repr__ in _PLAIN:
-            return t.Const(row(self, v))
+        if isinstance(v, t.Set):
+            return t.Const(self.set_text(v))
         if isinstance(v, (t.Dict, t.Sequence)):
             return self.fold(repr, (self.shown_container(v),))
         if _has_tensor(v):
@@ -98,7 +91,7 @@ class Texts:
             self.raise_(TypeError(f"{name} {'must return a str' if name == '__format__' else 'returned non-string'}"
                                   f"{', not' if name == '__format__' else ' (type'} {made.pytype().__name__}"
                                   f"{'' if name == '__format__' else ')'}"))
-        return made.payload if isinstance(made, t.Object) and made.payload is not None else made
+        return made.plain()
 
     def not_shown(self, v: t.Tracker) -> None:
         """Outside of what is captured, no text of this container is being made, in which it would be dots."""
@@ -108,59 +101,25 @@ class Texts:
                 raise Unsupported(f"the text of {v.describe()} within its own")
             self.guard(v.source, "callable", not_shown)
 
+    def set_text(self, v: t.Set) -> str:
+        """repr(v): a real set of stand-ins would have an order of its own."""
+        if not v.size(self):
+            return f"{v.cls.__name__}()"
+        if any(x is v for x in self.showing):
+            return f"{v.cls.__name__}(...)"
+        self.showing.append(v)
+        try:
+            elements = f"{{{', '.join([self.repr_text(x) for x in v.items_list(self)])}}}"
+        finally:
+            self.showing.pop()
+        return elements if v.cls is set else f"{v.cls.__name__}({elements})"
+
     def repr_text(self, v: t.Tracker) -> str:
         return self.text(v, "__repr__").real(self)
 
 
 _TEXT_ALONE = (int.__format__, float.__format__, complex.__format__, str.__format__)
 """Without a format, these say what str() says."""
-_PLAIN = frozenset({list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, frozenset.__repr__})
-_open: list[t.Tracker] = []
-"""Containers whose text is being made; one that holds itself shows as dots."""
-
-
-def _nested(left: str, right: str, parts: Callable[[Any, Any], list[str]]) -> Callable[[Any, Any], str]:
-    def row(tracer: Any, v: Any) -> str:
-        if any(x is v for x in _open):
-            return f"{left}...{right}"
-        _open.append(v)
-        try:
-            return f"{left}{', '.join(parts(tracer, v))}{right}"
-        finally:
-            _open.pop()
-
-    return row
-
-
-def _items(tracer: Any, v: Any) -> list[str]:
-    return [tracer.repr_text(x) for x in v.open(tracer)]
-
-
-def _tuple(tracer: Any, v: Any) -> str:
-    if len(v.open(tracer)) == 1:
-        return _nested("(", ",)", _items)(tracer, v)
-    return _nested("(", ")", _items)(tracer, v)
-
-
-def _dict_items(tracer: Any, v: Any) -> list[str]:
-    return [f"{tracer.repr_text(tracer.unkey(k))}: {tracer.repr_text(x)}" for k, x in v.open(tracer).items()]
-
-
-def _set(tracer: Any, v: Any) -> str:
-    name = v.pytype().__name__
-    if any(x is v for x in _open):
-        return f"{name}(...)"
-    if not v.size(tracer):
-        return f"{name}()"
-    left, right = ("{", "}") if name == "set" else (f"{name}({{", "})")
-    return _nested(left, right, lambda tracer, v: [tracer.repr_text(x) for x in v.items_list(tracer)])(tracer, v)
-
-
-_CONTAINERS: dict[type, Callable[[Any, Any], str]] = {
-    t.List: _nested("[", "]", _items), t.Tuple: _tuple, t.Dict: _nested("{", "}", _dict_items), t.Set: _set,
-}
-
-
 def _has_tensor(v: t.Tracker) -> bool:
     if isinstance(v, t.Sequence) and v._items is not None:
         return any(_has_tensor(x) for x in v.items)

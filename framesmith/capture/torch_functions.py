@@ -7,7 +7,7 @@ called for real on fakes whose classes, for that call, are related as the progra
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType, MethodWrapperType
 from typing import Any, cast
@@ -15,12 +15,10 @@ from typing import Any, cast
 import torch
 
 from framesmith.fake import FakeTensor
-from framesmith.symbolic.env import ShapeEnv
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import data
 from . import trackers as t
-from .faults import is_own_fault
 from .modes import under_functions
 from .overrides import (
     converted,
@@ -32,6 +30,7 @@ from .overrides import (
     tensors_among,
 )
 from .run_time_indices import OBSERVERS, selected
+from .session import Session
 from .symbolic_arithmetic import given, taken
 from .thread_state import read_state
 from .trackers import Args, Kwargs
@@ -40,26 +39,8 @@ from .trackers.tensors import get_item, set_item
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
 
 
-class TorchFunctions:
+class TorchFunctions(Session):
     """The part of the session that calls torch functions."""
-
-    recorder: Any
-    shapes: ShapeEnv
-    modes: Any
-    dtypes: Any
-    seeds: Any
-    transformed: bool
-    mark: Callable[..., Any]
-    follow: Callable[..., None]
-    refuse_out: Callable[..., None]
-    user_stack: Callable[..., Any]
-    seen_as_copy: Callable[..., None]
-    guard_owners: Callable[..., list[Any]]
-    raise_: Callable[..., Any]
-    made: Callable[..., t.Tracker]
-    tuple: Callable[..., t.Tracker]
-    inline: Callable[..., t.Tracker]
-    class_attr: Callable[..., t.Tracker]
 
     def __init__(self) -> None:
         self.state = read_state()
@@ -125,7 +106,7 @@ class TorchFunctions:
         except (FramesmithError, RecursionError, MemoryError, t.CapturedError):
             raise
         except Exception as e:
-            if is_own_fault(e):
+            if _is_own_fault(e):
                 raise Unsupported(f"{getattr(fn, '__name__', fn)} cannot be recorded ({type(e).__name__}: {e})") from e
             return self.raise_(e)  # type: ignore[no-any-return]
         if type(out) is _Answer:
@@ -228,8 +209,8 @@ class TorchFunctions:
         classes = {stand: cls for cls, stand in self.fake_classes.items()}
         question = self.questions[-1]
         with question.apart(), torch._C.DisableTorchFunctionSubclass():
-            told = [self.made(func), self.tuple([self.made(classes[k]) for k in types]),
-                    self.tuple([question.tracker(self, a) for a in args])]
+            told = [self.made(func), t.Tuple([self.made(classes[k]) for k in types]),
+                    t.Tuple([question.tracker(self, a) for a in args])]
             if kwargs is not None:
                 told.append(t.Dict({k: question.tracker(self, v) for k, v in kwargs.items()}))
             try:
@@ -239,6 +220,25 @@ class TorchFunctions:
             except TypeError as e:  # PyTorch's operators take no notice of it
                 raise Unsupported(f"the __torch_function__ of {cls.__name__} is not followed (TypeError: {e})") from e
         return NotImplemented if isinstance(out, t.Const) and out.value is NotImplemented else _Answer(out)
+
+
+_OWN = __file__.rsplit("/", 2)[0]
+_FAULTS = (AssertionError, AttributeError, KeyError, NameError, TypeError)
+_NO_DATA = "data is not allocated yet"
+"""What C++ says of a fake whose elements it asks for."""
+
+
+def _is_own_fault(error: Exception) -> bool:
+    """Return whether an error in a call on fakes says that we cannot record it, rather than what eager would say."""
+    if _NO_DATA in str(error):
+        return True
+    if not isinstance(error, _FAULTS) or error.__traceback__ is None:
+        return False
+    tb = error.__traceback__
+    while tb.tb_next is not None:
+        tb = tb.tb_next
+    code = tb.tb_frame.f_code
+    return tb is not error.__traceback__ and code.co_filename.startswith(_OWN) and code.co_name != "true_error"
 
 
 class _Question:

@@ -19,6 +19,7 @@ from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 
 from . import data
 from . import trackers as t
+from .arms import Shared
 from .break_points import Stop
 from .calls import Calls
 from .class_making import ClassMaking
@@ -74,6 +75,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """The program is in a function transform: gradients there are part of what it computes."""
     lists_data = False
     """Whether `tolist` gives numbers of data."""
+    branched = False
+    """A branch on data was recorded."""
     assumes = True
     """Whether assertions on data may be taken to hold."""
 
@@ -108,9 +111,15 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Generators with handlers that the frame made, and where capture could have stopped before."""
         self.settings: dict[Any, Written] = {}
         """Settings of the process that the program has changed, by what reads them."""
+        self.readings: dict[tuple[Any, tuple[Any, ...]], Any] = {}
+        """Settings of the process that were read and are guarded, by function and arguments."""
         self.locks: dict[int, t.Tracker] = {}
         """Locks that captured code has taken or given back."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
+        self.branching: list[tuple[Frame, int, int]] = []
+        """Branches and loops on data that are being followed: frame, instruction, and the step at which each began."""
+        self.shared: list[Shared] = []
+        """Results of branches on data that may be tensors from before."""
         self.draws: list[t.Draw] = []
         """Random numbers that the program drew of Python's generators, in order."""
         self.checks: list[t.Tracker] = []
@@ -165,6 +174,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     def varies(self, source: Source) -> bool:
         """Return whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction
         made it."""
+        if self.is_early(source):
+            return True
         if self.varying is None:
             return False
         if type(source) is Local and (source.name.startswith(STACK) or varying_local(self.frames[0].code, source.name)):
@@ -172,7 +183,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return bool(self.varying) and str(source) in self.varying
 
     def size_or_real(self, x: t.Tracker) -> Any:
-        """An element of a sequence for a function that is run for real; of data as a symbol, if it may be one."""
+        """What a function that is run for real is given; an integer of data, or one that varies, as a symbol, if it may
+        be one."""
+        if type(x) is t.SymbolicNumber and self.may_be_size(x):
+            return self.integer(x)
         return data.size(self, x) if type(x) is t.Data and data.is_size(self, x) else x.real(self)
 
     def by_range(self, x: t.Data) -> bool | None:
@@ -263,11 +277,20 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return isinstance(flag, t.Const) and flag.value == obj.get(self, "requires_grad").real(self)
 
     def user_place(self) -> tuple[tuple[str, int, str], ...]:
-        """The innermost place in the user's own code, as a stack of one; empty before the first instruction."""
+        """The innermost place in the user's own code, or in any if there is none, as a stack of one; empty before the
+        first instruction."""
         for f in reversed(self.frames):
             if not f.dec.foreign:
-                return ((f.code.co_filename, f.line, f.code.co_name),)
-        return ()
+                break
+        else:
+            if not self.frames:
+                return ()
+            f = self.frames[-1]
+        return ((f.code.co_filename, f.line, f.code.co_name),)
+
+    def where(self) -> tuple[str, int, str] | None:
+        """The same file, line and function, or None."""
+        return next(iter(self.user_place()), None)
 
     def user_stack(self) -> tuple[tuple[str, int, str], ...]:
         """(file, line, function) of the frames, innermost last."""
@@ -380,18 +403,13 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             if self.class_info(tup.cls).getattr is not None:
                 raise Unsupported(f"__getattr__ of {tup.describe()}")
             return self.no_attribute(tup, name)
-        if isinstance(raw, FunctionType):
-            return t.Method(self.class_function(raw), tup)
-        if isinstance(raw, property):
-            return self.call_property(raw, "fget", [tup])
-        if isinstance(raw, classmethod):
-            return t.Method(self.class_function(raw.__func__), self.made(tup.cls))
+        if (isinstance(raw, (FunctionType, property, classmethod, staticmethod))
+            or isinstance(getattr(type(raw), "__get__", None), FunctionType)):
+            return self.bound_special(tup, name, raw)
         if name == "__class__":
             return self.made(tup.cls)
         if type(raw).__name__ == "_tuplegetter":  # a namedtuple's field, in another class
             return tup.item(self, t.Const(raw.__reduce__()[1][0]))
-        if isinstance(getattr(type(raw), "__get__", None), FunctionType):
-            return self.call_special(self.class_value(tup.cls, name, raw), "__get__", [tup, self.made(tup.cls)])
         return t.by_class(self, tup, tup.cls,
                           name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
 

@@ -33,6 +33,7 @@ from .class_making import getattr_static
 from .contents import entries_of, plain_names, plain_part
 from .iterator_lookahead import FORESEEN, foreseen
 from .registry import OUTSIDE
+from .session import Session
 from .sources import Applied, Attr, Cell, DictAttr, Item, Local, Pinned, Source
 from .trackers.locks import Lock
 from .trackers.opaque import Opaque
@@ -75,17 +76,8 @@ STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types
                     torch._ops.OpOverload, torch._ops.OpOverloadPacket, functools._lru_cache_wrapper)
 
 
-class Values:
+class Values(Session):
     """The part of the session that makes trackers."""
-
-    seen: dict[int, t.Tracker]
-    keep: list[Any]
-    guard: Callable[..., None]
-    input: Callable[..., t.Tracker]
-    made_error: Callable[..., t.Error]
-    made_classes: set[type]
-    mentions_made: Callable[..., bool]
-    folded: Callable[..., Any]
 
     # --- from outside -------------------------------------------------------------------------------------------------
     def wrap(self, value: Any, source: Source | None) -> t.Tracker:
@@ -183,21 +175,12 @@ class Values:
         found = self.seen.get(id(value))
         return found if found is not None else self.remember(value, t.Tensor(value))
 
-    def iterator(self, items: list[t.Tracker]) -> t.Tracker:
-        return t.Iter(items)
-
     def walk(self, x: t.Tracker, make: Any) -> t.Tracker:
         """iter() or reversed() of a constant."""
         return t.Walk(self.folded(make, (x.value,)), x, make)  # type: ignore[attr-defined]
 
     def list_iterator(self, sequence: t.Sequence) -> t.Tracker:
         return t.SeqIter(sequence)
-
-    def tuple(self, items: list[t.Tracker]) -> t.Tracker:
-        return t.Tuple(items)
-
-    def dict(self, entries: dict[Any, t.Tracker]) -> t.Tracker:
-        return t.Dict(entries)
 
     def unkey(self, key: Any) -> t.Tracker:
         """The tracker that a stored dict key stands for."""
@@ -210,9 +193,6 @@ class Values:
         if not t.lasts(key) and id(key) in self.seen:
             return self.seen[id(key)]
         return t.Set(key, cls=frozenset) if type(key) is frozenset else self.made(key)
-
-    def key_of(self, tracker: t.Tracker) -> Any:
-        return tracker.key(self)
 
 
 def _number(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
@@ -244,12 +224,20 @@ def _static(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     return tracer.static(value, source)
 
 
+def _once(row: Callable[..., t.Tracker]) -> Callable[..., t.Tracker]:
+    """Make a row by which an object has one tracker, wherever it is met again."""
+
+    def once(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+        found = tracer.known(value, source)
+        return found if found is not None else tracer.remember(value, row(tracer, value, source))
+
+    return once
+
+
+@_once
 def _list(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    if found is None:
-        tracer.guard(source, "type", list)
-        found = tracer.remember(value, t.List(None, value=value, source=source))
-    return found
+    tracer.guard(source, "type", list)
+    return t.List(None, value=value, source=source)
 
 
 def _tuple(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
@@ -278,27 +266,25 @@ def _factory(tracer: Any, value: Any, source: Source | None, d: t.Dict) -> None:
         d.factory = None if factory is t.NONE else factory
 
 
+@_once
 def _set(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    if found is None:
-        tracer.guard(source, "type", type(value))
-        found = tracer.remember(value, t.Set(None, cls=type(value), value=value, source=source))
-    return found
+    tracer.guard(source, "type", type(value))
+    return t.Set(None, cls=type(value), value=value, source=source)
 
 
+@_once
 def _deque(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    return found if found is not None else tracer.remember(value, t.Deque.outside(tracer, value, source))
+    tracer.guard(source, "type", type(value))
+    tracer.wrap(value.maxlen, None if source is None else Attr(source, "maxlen"))
+    return t.Deque(None, value.maxlen, value=value, source=source)
 
 
 def _tensor(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     return tracer.input(value, source)
 
 
+@_once
 def _object(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    if found is not None:
-        return found
     cls = type(value)
     tracer.guard(source, "type", cls)
     family = t.Module if issubclass(cls, nn.Module) else t.Error if issubclass(cls, BaseException) else t.Object
@@ -320,7 +306,7 @@ def _object(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
         obj.payload = t.Const(plain_part(value))
         # of the value itself a guard would run the program's `__eq__`, and keep it alive
         tracer.guard(source and Applied(source, plain_part, "the plain {}"), "equals", obj.payload.value)
-    return tracer.remember(value, obj)
+    return obj
 
 
 def _base_of(cls: type, bases: tuple[type, ...]) -> type:
@@ -335,14 +321,12 @@ def _compiled(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     return tracer.wrap(value.function, None if source is None else Attr(source, "function"))
 
 
+@_once
 def _method(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    if found is not None:
-        return found
     tracer.guard(source, "type", types.MethodType)
     func = tracer.wrap(value.__func__, None if source is None else Attr(source, "__func__"))
     obj = tracer.wrap(value.__self__, None if source is None else Attr(source, "__self__"))
-    return tracer.remember(value, t.Method(func, obj, source, value))
+    return t.Method(func, obj, source, value)
 
 
 def _builtin(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
@@ -364,10 +348,8 @@ def _builtin(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
                                                                            else None)
 
 
+@_once
 def _partial(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    if found is not None:
-        return found
     tracer.guard(source, "type", functools.partial)
 
     def at(name: str) -> Source | None:
@@ -376,48 +358,39 @@ def _partial(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     func = tracer.wrap(value.func, at("func"))
     args = tracer.wrap(value.args, at("args")).open(tracer)
     kwargs = tracer.wrap(value.keywords, at("keywords")).open(tracer)
-    return tracer.remember(value, t.Partial(func, args, kwargs, value=value, source=source))
+    return t.Partial(func, args, kwargs, value=value, source=source)
 
 
 def _cell(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     return tracer.cell(value, source)
 
 
+@_once
 def _slice(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    if found is None:
-        tracer.guard(source, "equals", value)
-        found = tracer.remember(value, t.Slice([tracer.made(p) for p in (value.start, value.stop, value.step)], value,
-                                               source))
-    return found
+    tracer.guard(source, "equals", value)
+    return t.Slice([tracer.made(p) for p in (value.start, value.stop, value.step)], value, source)
 
 
+@_once
 def _iterator(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     if not foreseen(value):
         return _object(tracer, value, source)
-    found = tracer.known(value, source)
-    if found is None:
-        tracer.guard(source, "type", type(value))
-        if type(value) in (zip, enumerate):
-            tracer.guard(source if source is None else Applied(source, foreseen, "what {} reads from"), "equals", True)
-        found = tracer.remember(value, t.Outside(value, source))
-    return found
+    tracer.guard(source, "type", type(value))
+    if type(value) in (zip, enumerate):
+        tracer.guard(source if source is None else Applied(source, foreseen, "what {} reads from"), "equals", True)
+    return t.Outside(value, source)
 
 
+@_once
 def _opaque(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    if found is None:
-        tracer.guard(source, "type", type(value))
-        found = tracer.remember(value, Opaque(type(value), value, source))
-    return found
+    tracer.guard(source, "type", type(value))
+    return Opaque(type(value), value, source)
 
 
+@_once
 def _lock(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    found = tracer.known(value, source)
-    if found is None:
-        tracer.guard(source, "type", type(value))
-        found = tracer.remember(value, Lock(type(value), value, source))
-    return found
+    tracer.guard(source, "type", type(value))
+    return Lock(type(value), value, source)
 
 
 def _scripted(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
@@ -429,7 +402,8 @@ def _fake(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     return tracer.fake(value)
 
 
-def _refuse_numpy(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+@_once
+def _numpy(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     row = OUTSIDE.get(f"{type(value).__module__}.{type(value).__name__}")
     if row is not None:
         return row(tracer, value, source)
@@ -467,7 +441,7 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
         if any(b.__name__ == "dtype" for b in cls.__mro__):
             return _const_equal
         kinds = {b.__name__ for b in cls.__mro__}
-        return (_refuse_numpy if "generic" not in kinds else _const_equal if kinds.isdisjoint(("floating", "integer"))
+        return (_numpy if "generic" not in kinds else _const_equal if kinds.isdisjoint(("floating", "integer"))
                 else _number)
     return _object
 

@@ -25,7 +25,8 @@ from framesmith.loops.ir import (
 )
 from framesmith.loops.uses import rows, uses
 from framesmith.runtime import plan as rt
-from framesmith.symbolic.expr import Expr, max_
+from framesmith.symbolic.expr import Expr, as_expr, max_
+from framesmith.symbolic.layout import contiguous_strides
 from framesmith.util.errors import CompileError
 
 KINDS = {
@@ -60,9 +61,16 @@ class Table:
         return tuple(map(self.integer, values))
 
 
+def _stride(b: Buffer) -> tuple[Expr, ...]:
+    """The strides of a buffer; of a row-major one that may have a size of 0 as eager has them, which counts it as 1."""
+    if b.kind == "input" or all(n.lo for n in b.size) or b.stride != tuple(map(as_expr, contiguous_strides(b.size))):
+        return b.stride
+    return tuple(map(as_expr, contiguous_strides([max_(n, 1) for n in b.size])))
+
+
 class Planner:
     """Builds the plan of `program`. `numbers` gives the value of each buffer that has one, `externs` the number of each
-    extern step.
+    extern step, `names` variables of the host function for expressions over sizes.
 
     `positions[i]` is the place of the program's input i in the call's tuple of `inputs` elements.
     """
@@ -72,6 +80,7 @@ class Planner:
         self.table = Table(program)
         self.values: list[rt.PlanValue] = []
         self.numbers: dict[str, int] = {}
+        self.names: dict[Any, str] = {}
         self.calls: list[rt.Call] = []
         self.externs: dict[Extern, int] = {}
         self.places: list[tuple[str, int]] = []
@@ -144,7 +153,7 @@ class Planner:
             "view": lambda: self.number(b.base),  # type: ignore[arg-type]
         }.get(b.kind, int)()
         offset = table.integer(b.offset) if b.kind == "view" else 0
-        size, stride = table.integers(b.size), table.integers(b.stride)
+        size, stride = table.integers(b.size), table.integers(_stride(b))
         return rt.PlanValue(KINDS[b.kind], reference, size, stride, b.dtype, offset, b.name in self.written,
                             b.name in self.late)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Mod, Product, Sum, Symbol
 
-Names = Mapping[Symbol, str]
+Names = Mapping[Any, str]
 Digits = Callable[[int], str]
 
 
@@ -23,13 +24,15 @@ class Syntax:
     operand: str = "{}"
 
     def text(self, e: Expr, names: Names, digits: Digits | None = None) -> str:
-        """`e`, binding at least as tightly as a product; `names` overrides symbols' names, `digits` how numbers are
-        printed, but for those that are divided by."""
+        """`e`, binding at least as tightly as a product; `names` overrides those of symbols, and has those of other
+        expressions that have variables. `digits` prints numbers, but for those that are divided by."""
         kind, number = type(e), digits or self.digits
+        if (found := names.get(e)) is not None:
+            return found
         if kind is Int:
             return number(e.const)
         if kind is Symbol:
-            return names.get(e, e.name)  # type: ignore[call-overload, attr-defined, no-any-return]
+            return e.name  # type: ignore[attr-defined, no-any-return]
         if kind is Sum:
             terms: tuple[tuple[Expr, int], ...] = e.terms  # type: ignore[attr-defined]
             return sum_text(terms, e.offset, lambda x: self.text(x, names, digits), number)  # type: ignore[attr-defined]

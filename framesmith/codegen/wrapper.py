@@ -14,14 +14,15 @@ range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from framesmith.codegen.cpp.emit import CppSource, Function, size_parameters
-from framesmith.codegen.cpp.index import expr_text
+from framesmith.codegen.cpp.index import expr_text, shared
 from framesmith.codegen.cpp.types import type_row
 from framesmith.codegen.plan import Planner, check_symbols
 from framesmith.loops.ir import Allocate, Batch, Extern, Kernel, Launch, Param, Program, Release
@@ -88,6 +89,7 @@ def entry(out: Indented, program: Program, planner: Planner, plan: Plan, steps: 
     """
     with out.block(f"FS_ENTRY int {plan.entry}(char* a, void** p, const i64* n, const Host* h) {{", "}"):
         _symbols(out, program, planner)
+        planner.names = _variables(out, [b.offset for b in program.buffers.values() if b.kind == "arena"])
         if checks:
             out.line("i64 error = 0;")
         for step in program.steps:
@@ -96,13 +98,25 @@ def entry(out: Indented, program: Program, planner: Planner, plan: Plan, steps: 
     if plan.table:
         with out.block(f"FS_ENTRY void {plan.entry}_sizes(i64* n) {{", "}"):
             _symbols(out, program, planner)
-            for expr, k in list(planner.table.entries.items())[planner.table.symbols :]:
-                out.line(f"n[{k}] = {expr_text(expr, {})};")
+            entries = list(planner.table.entries.items())[planner.table.symbols :]
+            names = _variables(out, [expr for expr, _ in entries])
+            for expr, k in entries:
+                out.line(f"n[{k}] = {expr_text(expr, names)};")
 
 
 def _symbols(out: Indented, program: Program, planner: Planner) -> None:
     for k, symbol in enumerate(program.symbols):
         out.line(f"[[maybe_unused]] const i64 {symbol} = n[{k}];")
+
+
+def _variables(out: Indented, values: Iterable[Expr | int | None]) -> dict[Any, str]:
+    """Variables for what several of these expressions share, so that the text does not grow with how deep they are."""
+    names: dict[Any, str] = {}
+    for e in shared([value for value in values if isinstance(value, Expr)]):
+        text = expr_text(e, names)
+        names[e] = f"z{len(names)}"
+        out.line(f"[[maybe_unused]] const i64 {names[e]} = {text};")
+    return names
 
 
 def _launch(out: Indented, step: Launch, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
@@ -146,20 +160,20 @@ def place_text(program: Program, planner: Planner, name: str) -> str:
     """Return the place of a buffer for `fs_at`: the number of its value, or the offset in the arena with all bits
     inverted."""
     buffer = program.buffers[name]
-    return f"~{integer_text(buffer.offset)}" if buffer.kind == "arena" else str(planner.number(name))
+    return f"~{integer_text(buffer.offset, planner.names)}" if buffer.kind == "arena" else str(planner.number(name))
 
 
 def _pointer(program: Program, planner: Planner, name: str, param: Param) -> str:
     buffer = program.buffers[name]
     cast = f"({'const ' if param.mode == 'r' else ''}{type_row(param.dtype).storage}*)"
     if buffer.kind == "arena":
-        return f"{cast}(a + {integer_text(buffer.offset)})"
+        return f"{cast}(a + {integer_text(buffer.offset, planner.names)})"
     return f"{cast}p[{planner.number(name)}]"
 
 
-def integer_text(value: Expr | int) -> str:
+def integer_text(value: Expr | int, names: Mapping[Any, str] = MappingProxyType({})) -> str:
     """An int, or an expression over size symbols, as the host function writes it."""
-    return str(value) if type(value) is int else expr_text(value, {})  # type: ignore[arg-type]
+    return str(value) if type(value) is int else expr_text(value, names)  # type: ignore[arg-type]
 
 
 def _extern(out: Indented, step: Extern, program: Program, planner: Planner, functions: dict[object, Function]) -> None:

@@ -188,6 +188,8 @@ size_t Recording::copied_bytes() const {
 
 size_t Recording::cost() const { return bytes_where(homes_, true) + bytes_where(endangered_, true) + copied_bytes(); }
 
+bool Recording::would_move() const { return bytes_where(homes_, true) + bytes_where(endangered_, true) > 0; }
+
 int64_t Recording::idle_bytes() const { return static_cast<int64_t>(bytes_where(homes_, false) + copied_bytes()); }
 
 bool Recording::is_crowded() const {

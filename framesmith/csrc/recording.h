@@ -4,7 +4,8 @@
 // there whenever it is replayed. Its results have homes, which no other allocation gets while the recording is kept. A
 // home that lies where an older recording of the pool writes is in danger from that one; and each replay writes its own
 // homes. Before a replay, tensors that are alive in a home that it writes go on in memory of their own. So recordings
-// may be replayed in any order.
+// may be replayed in any order. While there are other threads, which may have read a tensor's address and not yet used
+// it, nothing is moved: such a call is recorded as a twin, or runs plainly.
 #pragma once
 #include "graph_frame.h"
 
@@ -74,6 +75,7 @@ class Recording {
 
   bool takes(const Frame& call, const Occasion& occasion) const;
   size_t cost() const;         // bytes that a replay would copy
+  bool would_move() const;     // a replay would give what is alive other memory: no other thread may be reading it
   int64_t idle_bytes() const;  // held, though no tensor is alive there
   bool is_crowded() const;     // at least half of the results' bytes are alive
   void replay(Frame& call);    // gives `call` its results

@@ -73,6 +73,12 @@ bool Recordings::is_due(const Occasion& now) {
   return false;
 }
 
+// Whether another thread of Python may be within an operator, which lets the interpreter's lock go.
+static bool has_threads() {
+  static PyObject* active = py::object(py::module_::import("threading").attr("_active")).release().ptr();
+  return PyDict_Size(active) > 1;
+}
+
 Choice Recordings::choose(const Frame& call, const Occasion& now) {
   int twins = 0;
   size_t least = 0, best = 0;
@@ -87,8 +93,11 @@ Choice Recordings::choose(const Frame& call, const Occasion& now) {
     return {nullptr, !is_astray(call) && is_due(now), 0};
   }
   std::shared_ptr<Recording> found = kept_[best];
-  if (C10_UNLIKELY(least > 0) && twins < kTwins && limit_ > 1 && found->is_crowded() && ++found->crowded >= kCrowded)
-    return {nullptr, true, twins};
+  if (C10_UNLIKELY(least > 0)) {
+    const bool room = twins < kTwins && limit_ > 1;
+    if (found->would_move() && has_threads()) return {nullptr, room && is_due(now), twins};
+    if (room && found->is_crowded() && ++found->crowded >= kCrowded && is_due(now)) return {nullptr, true, twins};
+  }
   if (best > 0)
     std::rotate(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(best),
                 kept_.begin() + static_cast<std::ptrdiff_t>(best) + 1);

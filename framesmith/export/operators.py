@@ -46,7 +46,7 @@ _MORE = (
     "view_as_complex complex erfinv lgamma digamma polygamma view.dtype unfold _adaptive_avg_pool3d_backward "
     "_embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward real imag roll deg2rad "
     "avg_pool3d_backward max_pool3d_with_indices_backward grid_sampler_3d grid_sampler_2d_backward rand_like "
-    "randn_like randint convolution_backward_overrideable"
+    "randn_like randint convolution_backward_overrideable _grouped_mm"
 )
 
 
@@ -62,17 +62,20 @@ MORE = _overloads(_MORE)
 
 ROWS: dict[Any, Callable[..., Any]] = {}
 """operator -> a function over tensors that calls operators nearer to the core."""
+LIBRARIES: dict[str, Callable[..., Any]] = {}
+"""The same for operators of other libraries, which the process that runs the graph need not have: by name."""
 
 
 def in_core(func: Any) -> bool:
     """Return whether an operator belongs to the core set."""
     return func is operator.getitem or isinstance(func, torch._ops.OpOverload) and (
-        torch.Tag.core in func.tags and not func._schema.is_mutable or func in MORE or func.namespace != "aten")
+        torch.Tag.core in func.tags and not func._schema.is_mutable or func in MORE
+        or func.namespace != "aten" and func.name() not in LIBRARIES)
 
 
 def row(*funcs: Any) -> Any:
-    """Register a row of ROWS."""
-    return entry(ROWS, *funcs)
+    """Register a row of ROWS, or of LIBRARIES for a name."""
+    return entry(LIBRARIES if isinstance(funcs[0], str) else ROWS, *funcs)
 
 
 class _Lowering(Recorder):
@@ -95,7 +98,7 @@ class _Lowering(Recorder):
             return self.dispatch_whole(func, args, kwargs)
 
     def _taken_apart(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        found = ROWS.get(func)
+        found = ROWS.get(func) or LIBRARIES.get(func.name())
         if found is not None and (result := self.inside(found, *args, **kwargs)) is not NotImplemented:
             return result
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
@@ -354,6 +357,21 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn
     if dropout_p:
         weights = torch.dropout(weights, dropout_p, True)
     return torch.matmul(weights, value)
+
+
+@row("transformers::grouped_mm_fallback")
+def _grouped_product(x: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """Rows times the matrix of the group in which they are; `offs` are the ends of the groups, and what is behind the
+    last is zero. ATen's operator takes rows of 16 bytes; otherwise all products are made, and one of each row taken."""
+    place = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+    step = x.dtype.itemsize
+    strides = [n for n in (*x.stride(), *weights.stride()) if type(n) is not int or n != 1]
+    if step <= 4 and x.is_floating_point() and all(type(n) is int and n * step % 16 == 0 for n in strides):
+        found = aten._grouped_mm.default(x, weights, offs.to(torch.int32))
+    else:
+        group = (place >= offs).sum(1, keepdim=True).clamp(max=weights.shape[0] - 1)
+        found = torch.matmul(x, weights).gather(0, group.expand(-1, weights.shape[2]).unsqueeze(0)).squeeze(0)
+    return torch.where(place < offs[-1], found, 0.0)
 
 
 @row(aten.batch_norm.default, aten.cudnn_batch_norm.default)

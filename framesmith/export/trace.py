@@ -17,7 +17,7 @@ from torch import fx, nn
 from framesmith.autograd.joint import without_history
 from framesmith.capture import data
 from framesmith.capture import trackers as t
-from framesmith.capture.entry import RECURSION, UserError, graph_inputs, root_frame, user_place
+from framesmith.capture.entry import RECURSION, UserError, graph_inputs, root_frame
 from framesmith.capture.modes import restore_devices
 from framesmith.capture.rebuild import Rebuilder
 from framesmith.capture.settings import undo
@@ -163,10 +163,10 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
             recorder.follows_grad = training
             return _captured(tracer, code, call, args, kwargs, model, leaves)
     except t.CapturedError as e:
-        error = UserError(e.tracker, user_place(tracer))
+        error = UserError(e.tracker, tracer.where())
         raise ExportError(str(error)) from None
     except Unsupported as e:
-        if e.at is None and (where := user_place(tracer)) is not None:
+        if e.at is None and (where := tracer.where()) is not None:
             e.at = where[:2]
         raise ExportError(f"the program cannot be exported whole: {e}") from e
     finally:

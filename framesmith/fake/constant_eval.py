@@ -67,6 +67,9 @@ def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | No
     elif isinstance(target, torch._ops.OpOverload) and (is_random(target) or target._schema.is_mutable
                                                         or target.namespace != "aten"):
         return False
+    elif not isinstance(target, torch._ops.OpOverload) and (not node.all_input_nodes
+                                                            or not getattr(target, "is_pure", True)):
+        return False  # it stands for what is not known yet, or draws
     if not all(_slice(n, seen, order, content, contents, most) for n in node.all_input_nodes):
         return False
     order.append(node)

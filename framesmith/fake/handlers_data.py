@@ -157,8 +157,10 @@ def repeat_interleave(rec: Recording, func: Any, args: tuple, kwargs: dict) -> A
     if repeats is None:
         indices = rec.inside(lambda: torch.repeat_interleave(given.expand(count)))
         return rec.inside(selected)
+    if repeats.numel() == 1:
+        return rec.inside(torch.repeat_interleave, source, int(repeats), dim)
     with torch._C._DisableTorchDispatch():
-        indices = rec.constant(torch.repeat_interleave(repeats.expand(count)))
+        indices = rec.constant(torch.repeat_interleave(repeats))
     return rec.inside(selected)
 
 

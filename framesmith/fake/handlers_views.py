@@ -101,10 +101,11 @@ def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 def split(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, size, dim = (*positional(func, args, kwargs), 0)[:3]
     total = source.shape[dim]
-    if size == 0:
-        return _several(func, [_slice(rec, source, dim, 0, total)])
-    return _several(func, [_slice(rec, source, dim, start, min(start + size, total))
-                           for start in range(0, max(total, 1), size)])
+    parts, start = [], 0
+    while size != 0 and start + size < total:
+        parts.append(_slice(rec, source, dim, start, start + size))
+        start = start + size
+    return _several(func, [*parts, _slice(rec, source, dim, start, total)])
 
 
 @handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)

@@ -1,5 +1,5 @@
 """Metadata of an operator's results. A row of `RULES` gives it quickly and on symbolic sizes; otherwise the operator
-runs on meta tensors (at hint sizes: symbolic sizes are then specialised)."""
+runs on meta tensors, at hint sizes: unless something else says how sizes follow, symbolic ones are then specialised."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.probing import at_hints, probed
+from framesmith.fake.probing import at_hints, on_symbols
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 from framesmith.util.errors import Unsupported
@@ -51,8 +51,9 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     # Of the operands: statistics that a batch norm has not saved are empty, too.
     if func.namespace == "aten" and any(map(is_empty, args[:2])) and not is_random(func) and not _aliases(func):
         # rules and meta kernels take what eager refuses of tensors without elements
-        vals = _by_kernel(func, args, kwargs)
-        if vals is not NotImplemented:
+        present = at_hints(args, kwargs)
+        vals = _by_kernel(func, *present)
+        if vals is not NotImplemented and present[0] is args:
             return vals
     row = RULES.get(func)
     if row is not None:
@@ -61,7 +62,7 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
             return vals
         if vals is DOUBTED or len({x.dtype for x in (*args, *kwargs.values()) if type(x) is FakeTensor}) > 1:
             true_error(func, args, kwargs)  # meta kernels overlook that dtypes do not go together
-    vals = probed(_by_kernels, func, args, kwargs)
+    vals = on_symbols(_by_kernels, infer, func, args, kwargs)
     return _by_kernels(func, args, kwargs) if vals is NotImplemented else vals
 
 

@@ -59,6 +59,16 @@ def is_of_data(n: Any) -> bool:
     return type(n) is torch.SymInt and (env := env_of(n)) is not None and not env.data.isdisjoint(expr_of(n).free)
 
 
+def may_be_small(n: Any) -> bool:
+    """Return whether a size may be 0 or 1 though it is none of these now."""
+    return type(n) is torch.SymInt and (env := env_of(n)) is not None and not env.small.isdisjoint(expr_of(n).free)
+
+
+def is_filled(n: Any) -> bool:
+    """Return whether a size is not 0, as what the program calls requires."""
+    return bool(expected(n > 0) if is_of_data(n) else n > 0)
+
+
 def surely_le(a: Any, b: Any) -> bool:
     """Return whether what is known of two sizes says that the first is not larger."""
     env = env_of(a, b)

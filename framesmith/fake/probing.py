@@ -1,5 +1,6 @@
-"""Metadata on symbolic sizes of operators without a shape rule: their kernel is asked at several sizes, and what it
-answers is read as expressions over the sizes that it was given."""
+"""Metadata on symbolic sizes of operators without a shape rule. Where nothing says how sizes of results follow (see
+`general.py`), the kernel of an operator that is exported is asked at several sizes, and what it answers is read as
+expressions over the sizes that it was given."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.general import Infer, general
 from framesmith.fake.layout import is_dense, strides_like
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.symbolic.expr import Expr, Symbol
@@ -17,14 +19,23 @@ _FACTORS = ((1, 1, 1, 1), (2, 3, 5, 7), (3, 7, 2, 5))
 """By what the symbols' present values are multiplied at each probe: products keep what is divisible so."""
 
 
-def probed(run: Callable[..., Any], func: Any, args: tuple, kwargs: dict) -> Any:
+def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kwargs: dict) -> Any:
     """The results of `run(func, args, kwargs)`, which takes fakes of plain sizes; NotImplemented where no size is a
     symbol, or the answers fit no expression."""
     found: list[Any] = []
     _sizes((args, kwargs), found)
     env = env_of(*found)
-    if env is None or not env.probing:
+    if env is None:
         return NotImplemented
+    try:
+        present = run(func, _plain(args, env.hints), _plain(kwargs, env.hints))
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        if not any(expr_of(n).free & env.data for n in found):
+            raise
+        return NotImplemented  # the hint of what data give is a guess
+    made = NotImplemented if present is NotImplemented else general(infer, func, args, kwargs, present, env)
+    if made is not NotImplemented or not env.probing:
+        return made
     exprs = list(dict.fromkeys(expr_of(n) for n in found))
     symbols = sorted({s for e in exprs for s in e.free}, key=lambda s: s.name)
     answers = []
@@ -46,11 +57,12 @@ def probed(run: Callable[..., Any], func: Any, args: tuple, kwargs: dict) -> Any
 
 
 def at_hints(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments with their present sizes, where the environment asks operators so."""
+    """The arguments with their present sizes, of which no guard is taken; themselves where there is no symbol, or where
+    only the graph knows sizes."""
     found: list[Any] = []
     _sizes((args, kwargs), found)
     env = env_of(*found)
-    if env is None or not env.probing:
+    if env is None or any(expr_of(n).free & env.data for n in found):
         return args, kwargs
     return _plain(args, env.hints), _plain(kwargs, env.hints)
 

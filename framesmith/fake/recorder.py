@@ -223,19 +223,24 @@ class Recorder:
         self._constant_of[id(real)] = (real, fake)  # kept: another tensor must not come to its address
         return fake
 
-    def number_input(self, example: Any, fix: Callable[[], Any]) -> Number:
+    def number_input(self, example: Any, fix: Callable[[], Any], size: Callable[[], Any] | None = None) -> Number:
         """A float or int that varies: a placeholder of no dimension, when an operator takes it. `fix` assumes its value
         and gives it."""
-        return self.number_of(Number(example, lambda: self._number_placeholder(example), fix, known=True))
+        kind = torch.float64 if type(example) is float else torch.int64
+        return self.number_of(Number(example, lambda: self._late_placeholder(new_fake((), (), kind)), fix, known=True,
+                                     size=size))
+
+    def carrier(self, size: Any) -> FakeTensor:
+        """A placeholder without elements for a size that is a number of the caller's."""
+        return self._late_placeholder(new_fake((size, 0), (1, 1), torch.float32))
 
     def number_of(self, number: Number) -> Number:
         """From now on, operators look for numbers that vary."""
         self.numbers.append(number)
         return number
 
-    def _number_placeholder(self, example: Any) -> FakeTensor:
+    def _late_placeholder(self, val: FakeTensor) -> FakeTensor:
         """Behind all other placeholders."""
-        val = new_fake((), (), torch.float64 if type(example) is float else torch.int64)
         others, self._last_placeholder = self._last_placeholder, self._last_number or self._last_placeholder
         node = self._last_number = self._placeholder("number", val)
         self._last_placeholder = others
@@ -412,6 +417,15 @@ class Recorder:
         fresh = self.emit(_aten.empty_strided.default, (list(val.shape), list(val.stride())), val, options)
         return self.emit(_aten.copy.default, (fresh, node), val)
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Forget at the end what is recorded once for all its readers: symbols, numbers and constants that are new."""
+        kept = self.bound.copy(), self._integers.copy(), self._constant_of.copy()
+        try:
+            yield
+        finally:
+            self.bound, self._integers, self._constant_of = kept
+
     # -- the end
 
     def finish(self, outputs: Iterable[Any]) -> Graph:
@@ -453,13 +467,12 @@ def _same_strides(a: FakeTensor, b: FakeTensor) -> bool:
 
 def _remove_dead(graph: Graph) -> None:
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users and not _has_effect(node):
+        if node.op == "call_function" and not node.users and not has_effect(node):
             graph.erase_node(node)
 
 
-def _has_effect(node: Node) -> bool:
-    if "binds" in node.meta:
-        return True
+def has_effect(node: Node) -> bool:
+    """Return whether a call does something if nobody reads its result: it gives a symbol, draws, or may fail."""
     return not node.meta.get("spare") and (node.target in _MAY_FAIL or not is_pure(node))
 
 

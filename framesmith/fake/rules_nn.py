@@ -59,6 +59,21 @@ RULES[aten.mm.default], RULES[aten.addmm.default] = _products(2)
 RULES[aten.bmm.default], RULES[aten.baddbmm.default] = _products(3)
 
 
+def _grouped(x: FakeTensor, weights: FakeTensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Rows of a matrix times the matrices of their groups: rows of the result begin at multiples of 16 bytes."""
+    if x.dim() != 2 or weights.dim() != 3 or x.dtype is not weights.dtype or x.shape[1] != weights.shape[1]:
+        return NotImplemented
+    if offs is None or bias is not None or out_dtype is not None or x.device.type != "cpu":
+        return NotImplemented
+    whole = 16 // x.dtype.itemsize
+    wide = (weights.shape[2] + whole - 1) // whole * whole
+    return new_fake((x.shape[0], weights.shape[2]), (wide, 1), x.dtype, x.device)
+
+
+if hasattr(aten, "_grouped_mm"):
+    RULES[aten._grouped_mm.default] = _grouped
+
+
 @rule(aten.matmul.default)
 def matmul(a: FakeTensor, b: FakeTensor) -> Any:
     """Small by large is eager's transposed product: left to the meta kernel for its layout."""

@@ -14,7 +14,7 @@ from framesmith.fake.tensor import CPU, FakeTensor, dense, new_fake
 from framesmith.prims.promotion import floating, result_dtype
 from framesmith.prims.registry import overload
 from framesmith.prims.scalars import SCALAR_OPS
-from framesmith.symbolic.layout import is_dense
+from framesmith.symbolic.layout import expected, is_dense
 
 aten = torch.ops.aten
 
@@ -160,7 +160,22 @@ def _masked_fill(x: FakeTensor, mask: FakeTensor, value: Any) -> Any:
     return dense(x, x.shape)
 
 
+def _complex(a: FakeTensor, b: FakeTensor) -> Any:
+    if a.dtype not in (torch.float32, torch.float64) or a.dtype is not b.dtype:
+        return NotImplemented
+    return elementwise([a, b], a.dtype.to_complex())
+
+
+def _glu(x: FakeTensor, dim: int = -1) -> Any:
+    """Eager refuses to halve an odd size."""
+    if not -x.dim() <= dim < x.dim() or not expected(x.shape[dim] % 2 == 0) or not x.dtype.is_floating_point:
+        return NotImplemented
+    return dense(x, tuple([n // 2 if d == dim % x.dim() else n for d, n in enumerate(x.shape)]))
+
+
 RULES[aten.angle.default] = _angle
+RULES[aten.complex.default] = RULES[aten.polar.default] = _complex
+RULES[aten.glu.default] = _glu
 by_decomposition("pow.Scalar")
 RULES[aten.div.Tensor_mode] = _div_mode
 RULES[aten.div.Scalar_mode] = _div_mode

@@ -9,7 +9,7 @@ import torch
 
 from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import DOUBTED, RULES, doubted, rule
-from framesmith.fake.layout import is_of_data
+from framesmith.fake.layout import is_filled, may_be_small
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
 from framesmith.prims.registry import overload
 from framesmith.symbolic.layout import expected, is_dense
@@ -32,8 +32,8 @@ def _of_elements(func: Any) -> None:
         given = named.get("dim", dim)
         dims = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
         for n in [x.shape[d] for d in dims if -x.dim() <= d < x.dim()] if dims else x.shape:
-            if is_of_data(n):
-                expected(n > 0)
+            if may_be_small(n) and not is_filled(n):
+                return NotImplemented
         return row(x, *(() if dim is None and not rest else (dim, *rest)), **named)
 
     RULES[func] = checked

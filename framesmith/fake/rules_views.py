@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from framesmith.fake.layout import (
     infer_size,
     is_channels_last,
     is_of_data,
+    may_be_small,
     must_match,
     preserved_strides,
     same_shape,
@@ -157,8 +159,10 @@ def _clamped(value: Any, size: Any, missing: Any) -> Any:
         return missing
     if type(value) is int and value >= 2**62:
         return size
-    if is_of_data(value) or is_of_data(size):
-        if not generally(value >= 0) if type(value) is int else not expected(value >= 0):
+    if is_of_data(value) or may_be_small(size):
+        if type(value) is int and value < 0:
+            return torch.sym_max(value + size, 0)
+        if type(value) is not int and not expected(value >= 0):
             value = torch.sym_max(value + size, 0)
         return value if surely_le(value, size) else torch.sym_min(value, size)
     if value < 0:
@@ -176,14 +180,59 @@ def slice_(x: FakeTensor, dim: int = 0, start: Any = None, end: Any = None, step
     size = shape[at]
     first = _clamped(start, size, 0)
     last = _clamped(end, size, size)
-    if is_of_data(last) or is_of_data(first):
-        last = last if surely_le(first, last) else torch.sym_max(last, first)
+    if is_of_data(last) or is_of_data(first) or may_be_small(size):
+        last = last if last is size or surely_le(first, last) else torch.sym_max(last, first)
     elif last is not size and last < first:
         last = first
     count = last - first if step == 1 else (last - first + step - 1) // step
     offset = x.storage_offset() + first * stride[at]
     return _like(x, (*shape[:at], count, *shape[at + 1 :]), (*stride[:at], stride[at] * step, *stride[at + 1 :]),
                  offset)
+
+
+@rule(aten.unfold.default)
+def unfold(x: FakeTensor, dim: int, size: int, step: int) -> Any:
+    at = _dim(dim, x.dim())
+    if at < 0 or size < 0 or step <= 0 or size > x.shape[at]:
+        return NotImplemented
+    shape, stride = x.shape, x.stride()
+    count = (x.shape[at] - size) // step + 1
+    return _like(x, (*shape[:at], count, *shape[at + 1:], size),
+                 (*stride[:at], stride[at] * step, *stride[at + 1:], stride[at]))
+
+
+@rule(aten.diagonal.default)
+def diagonal(x: FakeTensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    a, b = _dim(dim1, x.dim()), _dim(dim2, x.dim())
+    if a < 0 or b < 0 or a == b:
+        return NotImplemented
+    rows, columns = x.shape[a], x.shape[b]
+    count = torch.sym_min(rows, columns - offset) if offset >= 0 else torch.sym_min(rows + offset, columns)
+    if count <= 0:
+        return NotImplemented
+    others = [d for d in range(x.dim()) if d not in (a, b)]
+    step = x.stride(b) if offset >= 0 else x.stride(a)
+    return _like(x, (*[x.shape[d] for d in others], count), (*[x.stride(d) for d in others], x.stride(a) + x.stride(b)),
+                 x.storage_offset() + abs(offset) * step)
+
+
+@rule(aten.view_as_real.default)
+def view_as_real(x: FakeTensor) -> Any:
+    if not x.is_complex() or x.is_conj():
+        return NotImplemented
+    return new_fake((*x.shape, 2), (*[2 * s for s in x.stride()], 1), x.dtype.to_real(), x.device,
+                    2 * x.storage_offset())
+
+
+@rule(aten.view_as_complex.default)
+def view_as_complex(x: FakeTensor) -> Any:
+    shape, stride = x.shape, x.stride()
+    if not x.dim() or x.dtype not in (torch.float32, torch.float64) or shape[-1] != 2 or stride[-1] != 1:
+        return NotImplemented
+    if any(s % 2 != 0 for s in (*stride[:-1], x.storage_offset())):
+        return NotImplemented
+    return new_fake(shape[:-1], tuple([s // 2 for s in stride[:-1]]), x.dtype.to_complex(), x.device,
+                    x.storage_offset() // 2)
 
 
 @rule(aten.as_strided.default)
@@ -346,22 +395,28 @@ def roll(x: FakeTensor, shifts: Any, dims: Any = ()) -> Any:
     return suggested(x, x.shape) if fits else NotImplemented
 
 
-@rule(aten.index.Tensor)
-def index(x: FakeTensor, indices: Any) -> Any:
-    """The indexed dimensions are replaced in place if adjacent, else put first."""
-    if len(indices) > x.dim():
-        return NotImplemented
+def _indexed(x: FakeTensor, indices: Any) -> tuple[list[int], Any, list[int], list[int]] | None:
+    """The dimensions that are indexed by numbers, the common shape of these, and the dimensions of the result before
+    and behind it: it replaces indexed dimensions that are adjacent, and else comes first."""
     places = [i for i, ix in enumerate(indices) if ix is not None]
-    if not places or any(indices[i].dtype is not torch.int64 for i in places):
-        return NotImplemented
+    if len(indices) > x.dim() or not places or any(indices[i].dtype is not torch.int64 for i in places):
+        return None
     spread = tuple(indices[places[0]].shape)
     for i in places[1:]:
         if (found := broadcast(spread, tuple(indices[i].shape))) is None:
-            return NotImplemented
+            return None
         spread = found
     left = [d for d in range(x.dim()) if d not in places]
     first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    before, behind = left[:first], left[first:]
+    return places, spread, left[:first], left[first:]
+
+
+@rule(aten.index.Tensor)
+def index(x: FakeTensor, indices: Any) -> Any:
+    if (found := _indexed(x, indices)) is None:
+        return NotImplemented
+    places, spread, before, behind = found
+    left = before + behind
     shape = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
     operands = [x, *[indices[i] for i in places]]
     tidy = [is_row_major(t) and t.stride() == contiguous_strides(t.shape) for t in operands]
@@ -379,8 +434,16 @@ def index(x: FakeTensor, indices: Any) -> Any:
 
 @rule(aten.index_put.default)
 def index_put(x: FakeTensor, indices: Any, values: FakeTensor, accumulate: bool = False) -> Any:
-    """A copy of `x`, where one number, or as many as are indexed, is put."""
-    taken = index(x, indices)
-    fits = taken is not NotImplemented and values.dtype is x.dtype and (values.dim() == 0
-                                                                        or must_match(values.shape, taken.shape))
-    return clone(x) if fits else NotImplemented
+    """A copy of `x`, where one number, or as many as are indexed, is put. Raises eager's error for values that do not
+    broadcast to what is indexed."""
+    if (found := _indexed(x, indices)) is None:
+        return NotImplemented
+    _, spread, before, behind = found
+    taken = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
+    if values.dim() and not must_match(values.shape, taken):
+        given = list(dropwhile(lambda n: n == 1, values.shape))
+        if len(given) > len(taken) or not all(m == n or m == 1 for m, n in zip(reversed(given), reversed(taken))):
+            raise RuntimeError(f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+                               f"indexing result of shape {list(taken)}")
+        return NotImplemented
+    return clone(x) if values.dtype is x.dtype else NotImplemented

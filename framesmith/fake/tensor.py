@@ -143,8 +143,8 @@ def as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
 
 
 def is_row_major(x: torch.Tensor) -> bool:
-    """Return whether a tensor is contiguous. Of sizes that only the graph can tell, others than 0 and 1 decide."""
-    if (env := env_of(*x.shape)) is not None and env.data:
+    """Return whether a tensor is contiguous. Of sizes that may be 0 or 1, others decide."""
+    if (env := env_of(*x.shape)) is not None and env.small:
         sizes, strides = [expr_of(n) for n in x.shape], [expr_of(n) for n in x.stride()]
         return env.generally(is_contiguous(sizes, strides, env.hint))
     return x.is_contiguous()

@@ -1,8 +1,10 @@
-"""A graph in pieces: cut where it gives a symbol its value, so that in each piece all sizes are those of its inputs.
+"""A graph in pieces: cut where it gives a symbol its value, so that in each piece all sizes are those of its inputs,
+and where it branches or loops.
 
-An operator whose result has a size that only its run tells (`meta["binds"]`: the symbol) is a step by itself. What does
-not depend on the symbol is computed before, the rest behind. A view is made again in each piece that reads it, so no
-piece is given two tensors of one memory; what the graph writes to its inputs is written by the last.
+An operator whose result has a size that only its run tells (`meta["binds"]`: the symbol) is a step by itself, and so is
+a branch or loop. What does not depend on the step is computed before, the rest behind. A view is made again in each
+piece that reads it, so no piece is given two tensors of one memory; what the graph writes to its inputs is written by
+the last.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.control import Control
 from framesmith.graph.purity import is_needed, is_view
 from framesmith.graph.raising import may_raise
 from framesmith.graph.symbols import argument_symbols, size_sources, symbols_held, symbols_of
 from framesmith.graph.traversal import copy_node
 from framesmith.symbolic.expr import Rel, Symbol
-from framesmith.symbolic.node import env_of, symint
+from framesmith.symbolic.node import env_of, expr_of, symint
 from framesmith.util.errors import CompileError
 
 _COPY = torch.ops.aten.copy_.default
@@ -52,17 +55,25 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
+class Controlled:
+    """A branch or loop, `node`, and where its results go."""
+
+    node: fx.Node
+    gives: tuple[fx.Node | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Steps:
     """The steps in order, and the symbols of the graph's inputs that they take as numbers: (place, dimension)."""
 
-    steps: tuple[Piece | Binding, ...]
+    steps: tuple[Piece | Binding | Controlled, ...]
     sizes: dict[Symbol, tuple[int, int]]
     outputs: tuple[Any, ...]
 
 
 def is_cut(graph: fx.Graph) -> bool:
-    """Return whether the graph gives symbols their values."""
-    return any("binds" in n.meta for n in graph.nodes)
+    """Return whether the graph gives symbols their values, branches or loops."""
+    return any(map(_is_step, graph.nodes))
 
 
 def pieces(graph: fx.Graph) -> Steps:
@@ -72,64 +83,76 @@ def pieces(graph: fx.Graph) -> Steps:
     top = max(levels.values(), default=0)
     outputs: Any = nodes[-1].args[0]
     given = size_sources(graph)
-    binders = [n for n in nodes if "binds" in n.meta]
+    binders = [n for n in nodes if _is_step(n)]
     needs = set(nodes[-1].all_input_nodes).union(*[n.all_input_nodes for n in binders])
-    steps: list[Piece | Binding] = []
-    cut = _Cut(levels, needs, env_of(*[x for n in binders for x in symbols_held(n)]))
+    steps: list[Piece | Binding | Controlled] = []
+    places = [n for n in nodes if n.op == "placeholder"]
+    cut = _Cut(levels, needs, env_of(*[x for n in (*binders, *places) for x in symbols_held(n)]))
     for level in range(top + 1):
-        piece = cut.piece([n for n in nodes if levels.get(n) == level and not _is_bound(n)], level)
+        piece = cut.piece([n for n in nodes if levels.get(n) == level and not _is_of_step(n)], level)
         if piece is not None:
             steps.append(piece)
-        steps += [_binding(n) for n in binders if levels[n] == level]
+        steps += [_step(n) for n in binders if levels[n] == level]
     if cut.env is not None and not any("again" in n.meta for n in binders):
-        _check(steps, cut.env.assumed, given.keys())
+        numbers = [expr_of(n.meta["val"]) for n in places if isinstance(n.meta["val"], torch.SymInt)]
+        _check(steps, cut.env.assumed, {*given, *numbers})
     read = {p for step in steps if isinstance(step, Piece) for p in step.takes if isinstance(p, Symbol)}
     for step in steps:
+        if isinstance(step, Binding | Controlled):
+            read |= argument_symbols(step.node)
         if isinstance(step, Binding):
-            read |= argument_symbols(step.node).union(*[rel.free for rel in step.checks])
+            read = read.union(*[rel.free for rel in step.checks])
     bound = {step.symbol for step in steps if isinstance(step, Binding)}
     if unknown := read - bound - given.keys():
         raise CompileError(f"sizes {unknown} that nothing gives")
     return Steps(tuple(steps), {s: given[s] for s in read - bound}, tuple(outputs))
 
 
-def _check(steps: list[Piece | Binding], assumed: list[Rel], known: Collection[Symbol]) -> None:
-    """Give each assumption to the step that binds the last of its symbols."""
-    known, left = set(known), list(assumed)
+def _check(steps: list[Piece | Binding | Controlled], assumed: list[Rel], known: Collection[Any]) -> None:
+    """Give each assumption on a symbol that is bound here, and not within an arm, to the step that binds the last of
+    its symbols."""
+    bound = {step.symbol for step in steps if isinstance(step, Binding)}
+    known, left = set(known), [rel for rel in assumed if rel.free & bound]
     for k, step in enumerate(steps):
         if isinstance(step, Binding):
             known.add(step.symbol)
             checks = tuple([rel for rel in left if step.symbol in rel.free and rel.free <= known])
             steps[k] = replace(step, checks=checks)
             left = [rel for rel in left if rel not in checks]
-    if any(rel.free & known for rel in left):
+    if left:
         raise CompileError(f"assumptions {left} of sizes that nothing gives")
 
 
-def _is_bound(node: fx.Node) -> bool:
-    """Return whether a node is an operator that binds, or one of its results."""
-    return "binds" in node.meta or node.target is operator.getitem and "binds" in node.all_input_nodes[0].meta
+def _is_step(node: fx.Node) -> bool:
+    """Return whether a node is a step by itself."""
+    return "binds" in node.meta or isinstance(node.target, Control)
+
+
+def _is_of_step(node: fx.Node) -> bool:
+    """Return whether a node is a step by itself, or one of its results."""
+    return _is_step(node) or node.target is operator.getitem and _is_step(node.all_input_nodes[0])
 
 
 def _levels(nodes: list[fx.Node]) -> dict[fx.Node, int]:
-    """The piece that computes each node. Of an operator that binds, the piece before it."""
+    """The piece that computes each node. Of a step by itself, the piece before it."""
     levels: dict[fx.Node, int] = {}
     known: dict[Symbol, int] = {}
     effects = 0
     for node in nodes:
         if node.op != "call_function":
             continue
-        before = [levels[a] + ("binds" in a.meta) for a in node.all_input_nodes if a.op == "call_function"]
+        before = [levels[a] + _is_step(a) for a in node.all_input_nodes if a.op == "call_function"]
         symbols = symbols_of([node]) | argument_symbols(node)
         own = node.meta.get("binds")
         before += [known.get(s, 0) for s in symbols if s is not own]
         level = max(before, default=0)
         if is_needed(node) and own is None or may_raise(node.target) and not is_view(node.target):
-            level = effects = max(level, effects)  # in the order of the program
+            level = max(level, effects)  # in the order of the program
+            effects = level + _is_step(node)
         levels[node] = level
         if own is not None:
             known[own] = level + 1
-    top = max([level + ("binds" in n.meta) for n, level in levels.items()], default=0)
+    top = max([level + _is_step(n) for n, level in levels.items()], default=0)
     levels.update({n: top for n in nodes if n.target is _COPY})
     return levels
 
@@ -169,7 +192,7 @@ class _Cut:
 
     def _leaves(self, node: fx.Node, level: int) -> bool:
         """Return whether a later step reads a node of this piece. A view is made again where it is read, but for the
-        operators that bind and for the graph's results."""
+        steps by themselves and for the graph's results."""
         if node in self.needs:
             return True
         return not _again(node) and any(self.levels.get(u, level) > level for u in self._readers(node))
@@ -203,6 +226,15 @@ def _again(node: fx.Node) -> bool:
             and not (node.target is operator.getitem and not _again(node.all_input_nodes[0])))
 
 
+def _step(node: fx.Node) -> Binding | Controlled:
+    return _controlled(node) if isinstance(node.target, Control) else _binding(node)
+
+
+def _controlled(node: fx.Node) -> Controlled:
+    parts: dict[Any, fx.Node] = {u.args[1]: u for u in node.users}
+    return Controlled(node, tuple([parts.get(k) for k in range(len(node.meta["val"]))]))
+
+
 def _binding(node: fx.Node) -> Binding:
     val, symbol = node.meta["val"], node.meta["binds"]
     if isinstance(val, torch.SymInt):
@@ -217,4 +249,4 @@ def _binding(node: fx.Node) -> Binding:
     return Binding(node, tuple([parts.get(k) for k in range(len(vals))]), symbol, at, dim)
 
 
-__all__ = ["Binding", "Piece", "Steps", "is_cut", "pieces"]
+__all__ = ["Binding", "Controlled", "Piece", "Steps", "is_cut", "pieces"]

@@ -29,7 +29,7 @@ def kind_of(target: Any) -> str:
     """PURE: may be dropped and shared. RANDOM: advances a generator, so neither. EFFECT: writes, or nothing is known of
     it."""
     if isinstance(target, OfOneGraph):
-        return PURE
+        return PURE if target.is_pure else RANDOM
     try:
         return _KNOWN[target]
     except KeyError:
@@ -102,6 +102,8 @@ _DEFAULTS = {"dropout_p": 0.0}
 
 
 def _switched_off(node: Node) -> bool:
+    if isinstance(node.target, OfOneGraph):
+        return False
     name = node.target._schema.name  # type: ignore[union-attr]
     for position, keyword, value in _OFF.get(name, ()):
         default = _DEFAULTS.get(keyword)

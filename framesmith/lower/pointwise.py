@@ -16,6 +16,7 @@ from framesmith.lower.values import Computed, Lowered, broadcast_index, cost_of,
 from framesmith.prims.scalars import SCALAR_OPS, ScalarOp
 from framesmith.symbolic.expr import Expr
 
+_DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "fmod"})
 Operand = Callable[[Builder, Sequence[Any]], Op]
 
 
@@ -61,6 +62,27 @@ def _builder(first: str, *then: str) -> Callable[..., Op]:
     return build
 
 
+def _divisor(ctx: Context, y: Any) -> Any:
+    """The integers `y`, of which none is zero: their nest fails if one is, as eager's division raises."""
+    if not isinstance(y, Lowered) or ctx.device.type != "cpu" or y.dtype.is_floating_point:
+        return y
+
+    def fault(b: Builder, i: Sequence[Any]) -> Op:
+        """2, which is no place among 2, where the divisor is zero."""
+        zero = b.scalar("eq", y.element(b, i), b.const(0, y.dtype))
+        zero = zero if b.mask is None else b.scalar("logical_and", zero, b.mask)
+        return b.scalar("where", zero, b.const(2, torch.int64), b.const(0, torch.int64))
+
+    def element(b: Builder, i: Sequence[Any]) -> Op:
+        found = (checked.element(b, i) if ctx.writes
+                 else b.indirect(fault(b, i), ctx.indirect_symbol(2), 2, wrap=False, check=True))
+        return b.scalar("add", y.element(b, i), b.cast(found, y.dtype))
+
+    faults = Computed(y.shape, torch.int64, fault, cost_of(y) + 2, merge_reads([y]), ctx.origin)
+    checked = ctx.checked(faults, 2, wrap=False) if ctx.writes else faults
+    return Computed(y.shape, y.dtype, element, cost_of(y) + 4, merge_reads([y, checked]), ctx.origin)
+
+
 def _register(scalar: ScalarOp) -> None:
     build = _builder(scalar.name)
     on_bool = _builder(*scalar.on_bool) if scalar.on_bool else build
@@ -68,6 +90,8 @@ def _register(scalar: ScalarOp) -> None:
     @lowers(scalar.name)
     def row(ctx: Context, spec: Any, *args: Any) -> Computed | None:
         first = next(a for a in args if isinstance(a, Lowered))
+        if scalar.name in _DIVISIONS:
+            args = (args[0], _divisor(ctx, args[1]))
         one = on_bool if first.dtype is torch.bool else build
         return pointwise(ctx, spec.shape, spec.dtype, args, scalar.cost, one)
 

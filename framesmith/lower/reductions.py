@@ -14,7 +14,7 @@ from framesmith.lower.context import Context
 from framesmith.lower.geometry import flat, memory_order, numel, strides_in_order
 from framesmith.lower.table import lowers
 from framesmith.lower.values import Computed, Lowered, Stored
-from framesmith.symbolic.expr import Symbol, as_expr, simplify_int
+from framesmith.symbolic.expr import Symbol, as_expr, max_, simplify_int
 
 
 class Domain:
@@ -184,7 +184,8 @@ def var_mean(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: 
     if type(count) is int and count > limit:
         return _welford(ctx, x, dims, keepdim, correction, count)
     mean = _mean(ctx, x, dims, count)
-    divisor = simplify_int(as_expr(count) - correction) if isinstance(correction, int) else count - float(correction)
+    divisor: Any = (simplify_int(max_(as_expr(count) - correction, 0)) if isinstance(correction, int)
+                    else count - float(correction))
     deviation = _deviation(ctx, x, mean, dims)
     var = reduce(ctx, deviation, dims, True, x.dtype, "sum", lambda b, s: _divide(b, s, divisor))
     if keepdim:

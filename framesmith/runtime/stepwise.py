@@ -1,16 +1,18 @@
 """Running a graph that was cut into pieces: each piece is compiled code, each operator between them a call of eager's
-kernel, whose result gives a symbol its value."""
+kernel, whose result gives a symbol its value, or a branch or loop, whose arms are compiled code, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
+from framesmith.graph.control import Loop
 from framesmith.graph.interpreter import evaluate
-from framesmith.graph.pieces import Binding, Piece, Place, Steps
+from framesmith.graph.pieces import Binding, Controlled, Piece, Place, Steps
 from framesmith.graph.purity import draws
 from framesmith.symbolic.expr import Symbol
 
@@ -23,8 +25,8 @@ class AssumptionFailed(Exception):
 
 
 class Stepwise:
-    """The graph as a function of one tuple of inputs, or of a list, which is emptied. `calls`: compiled pieces, in
-    order."""
+    """The graph as a function of one tuple of inputs, or of a list, which is emptied. `calls`: compiled pieces, and
+    the arms of branches and loops, in order."""
 
     def __init__(self, graph: fx.Graph, steps: Steps, calls: Sequence[Compiled]) -> None:
         self._slots: dict[Place, int] = {}
@@ -36,11 +38,14 @@ class Stepwise:
         compiled = iter(calls)
         last = _last_reads(steps)
         self._steps = [self._piece(step, next(compiled), last[k]) if isinstance(step, Piece)
-                       else self._binding(step, last[k]) for k, step in enumerate(steps.steps)]
+                       else self._binding(step, last[k]) if isinstance(step, Binding)
+                       else self._controlled(step, [next(compiled) for _ in step.node.target.arms],  # type: ignore[union-attr]
+                                             last[k], _reads(steps.steps[k + 1:]))
+                       for k, step in enumerate(steps.steps)]
         self._outputs = [(self._slots[x], None) if isinstance(x, fx.Node) else (-1, x) for x in steps.outputs]
         self._blank = [None] * (len(self._slots) - self._inputs)
-        drawn = [k for k, step in enumerate(steps.steps) if isinstance(step, Piece)
-                 and any(map(draws, step.graph.nodes))]
+        drawn = [k for k, step in enumerate(steps.steps)
+                 if any(map(draws, step.graph.nodes if isinstance(step, Piece) else [step.node]))]
         self._rewinds = bool(drawn) and drawn[0] < len(steps.steps) - 1
 
     def _slot(self, place: Place) -> int:
@@ -109,6 +114,34 @@ class Stepwise:
 
         return run
 
+    def _controlled(self, step: Controlled, arms: Sequence[Compiled], last: set[Place],
+                    later: set[Place]) -> Callable[[list[Any]], None]:
+        """A gradient that an arm does not give is None where it leaves the graph, and zeros where it is computed
+        with."""
+        node = step.node
+        call = partial(node.target.run, arms[0]) if isinstance(node.target, Loop) else partial(_branch, arms)
+        condition, *operands = [self._argument(a) for a in node.args]
+        gives = [(k, self._slot(n), self._zeros(n.meta["val"]) if n in later else None)
+                 for k, n in enumerate(step.gives) if n is not None]
+        dead = [self._slot(n) for n in node.all_input_nodes if n in last]
+
+        def run(values: list[Any]) -> None:
+            given, chosen = [a(values) for a in operands], condition(values)
+            for k in dead:
+                values[k] = None
+            found = call(chosen, given)
+            for k, slot, zeros in gives:
+                value = found[k]
+                values[slot] = zeros(values) if value is None and zeros is not None else value
+
+        return run
+
+    def _zeros(self, val: torch.Tensor) -> Callable[[list[Any]], torch.Tensor]:
+        """A function from the values to zeros in the layout of `val`."""
+        size, stride = self._argument(tuple(val.shape)), self._argument(val.stride())
+        dtype, device = val.dtype, val.device
+        return lambda values: torch.empty_strided(size(values), stride(values), dtype=dtype, device=device).zero_()
+
     def _argument(self, value: Any) -> Callable[[list[Any]], Any]:
         """A function from the values to an argument."""
         if isinstance(value, fx.Node):
@@ -124,15 +157,24 @@ class Stepwise:
         return lambda values: value
 
 
+def _branch(arms: Sequence[Compiled], condition: Any, given: list[Any]) -> tuple[Any, ...]:
+    return arms[bool(condition)](given)
+
+
 def _last_reads(steps: Steps) -> list[set[Place]]:
     """For each step, what no later one reads."""
     seen: set[Place] = {x for x in steps.outputs if isinstance(x, fx.Node)}
     found: list[set[Place]] = []
     for step in reversed(steps.steps):
-        reads: set[Any] = set(step.takes if isinstance(step, Piece) else step.node.all_input_nodes)
+        reads = _reads([step])
         found.append({p for p in reads - seen if isinstance(p, fx.Node)})
         seen |= reads
     return found[::-1]
+
+
+def _reads(steps: Sequence[Piece | Binding | Controlled]) -> set[Any]:
+    """What the steps read of what there is when each begins."""
+    return {p for step in steps for p in (step.takes if isinstance(step, Piece) else step.node.all_input_nodes)}
 
 
 __all__ = ["Stepwise"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from framesmith.symbolic.expr import Expr, Int, Mod, Rel, Substitution, Symbol, as_expr, eq, gt, linear, lt, not_
-from framesmith.util.errors import DataDependent, GuardError
+from framesmith.util.errors import DataDependent, GuardError, UnfitSizes
 
 Frame = tuple[str, int, str]
 
@@ -30,21 +30,26 @@ class ShapeGuard:
 
 class ShapeEnv:
     """Symbols, hints and guards. `where` tells the user's stack now. `closed`: the guards are complete, and a relation
-    that they do not decide is an error. `data`: the symbols that the graph itself gives their values, of which no guard
-    can be taken. `in_formulas`: it is derivatives' formulas that ask, whose short cuts for sizes of 0 and 1 give what
-    the way for all others gives. `assumed`: what is taken for granted of them: the graph looks when it has the values,
-    and raises where it does not hold."""
+    that they do not decide is an error. `data`: the symbols of which no guard can be taken: those that the graph itself
+    gives their values, and those of inputs, `given`, of which the program wants it so. `small`: symbols that may be 0
+    or 1, all of `data` among them. `asked_by`: it is derivatives' "formulas" that ask, whose short cuts for sizes of 0
+    and 1 give what the way for all others gives, or operators in C++, "composites", of whose short cuts only those for
+    1 do. `assumed`: what is taken for granted of them: the graph looks when it has the values, and raises where it does
+    not hold."""
 
-    __slots__ = ("assumed", "closed", "data", "hints", "in_formulas", "sources", "symbols", "guards", "where", "_names",
-                 "_facts", "_equal", "_change", "_canonical", "_simplify")
+    __slots__ = ("asked_by", "assumed", "closed", "data", "given", "hints", "small", "sources", "symbols", "guards",
+                 "where", "_names", "_facts", "_equal", "_change", "_canonical", "_simplify")
 
     probing = False
     """Operators without a shape rule are asked at several sizes, not at the hints alone."""
 
     def __init__(self) -> None:
-        self.closed = self.in_formulas = False
+        self.closed = False
+        self.asked_by = ""
         self.assumed: list[Rel] = []
         self.data: set[Symbol] = set()
+        self.given: set[Symbol] = set()
+        self.small: set[Symbol] = set()
         self.hints: dict[str, int] = {}
         self.sources: dict[Symbol, Any] = {}
         self.symbols: list[Symbol] = []
@@ -59,14 +64,20 @@ class ShapeEnv:
 
     # --- symbols
     def new_symbol(self, hint: int, source: Any, *, lo: int = 2, hi: int | None = None,
-                   specialise: bool = True) -> Expr:
-        """A symbol for an integer that is `hint` now; the constant itself for 0 and 1 (`specialise`).
+                   specialise: bool = True, guarded: bool = True) -> Expr:
+        """A symbol for an integer that is `hint` now; the constant itself for 0 and 1 (`specialise`). `guarded`:
+        guards may be taken of it.
 
         The caller guards that a specialised integer stays what it is.
         """
         if specialise and hint in (0, 1):
             return Int(hint)
-        symbol = Symbol(f"s{next(self._names)}", min(lo, hint), hi)
+        symbol = Symbol(f"{'s' if guarded else 'g'}{next(self._names)}", min(lo, hint), hi)
+        if not specialise:
+            self.small.add(symbol)
+        if not guarded:
+            self.data.add(symbol)
+            self.given.add(symbol)
         self.hints[symbol.name] = hint
         self.sources[symbol] = source
         self.symbols.append(symbol)
@@ -74,11 +85,12 @@ class ShapeEnv:
 
     def data_symbol(self, lo: int | None, hi: int | None, source: Any) -> Symbol:
         """A symbol for an integer that the graph computes, in [lo, hi]. Its hint is a guess."""
-        symbol = Symbol(f"u{len(self.data)}", lo, hi)
+        symbol = Symbol(f"u{len(self.data) - len(self.given)}", lo, hi)
         most = 64 if hi is None else hi
         self.hints[symbol.name] = max(most // 2, lo if lo is not None else most // 2)
         self.sources[symbol] = source
         self.data.add(symbol)
+        self.small.add(symbol)
         return symbol
 
     def hint(self, e: Expr | int) -> int:
@@ -139,7 +151,11 @@ class ShapeEnv:
         if known is not None:
             return known
         if self.data and not self.data.isdisjoint(rel.free):
-            raise DataDependent(f"whether {rel}, of a size or number that is known at run time only,")
+            raise DataDependent(f"whether {rel}, of a size or number that is known at run time only,",
+                                symbols=self.given & rel.free)
+        return self._taken(rel)
+
+    def _taken(self, rel: Rel) -> bool:
         if self.closed:
             raise GuardError(f"a back end asks whether {rel}, which the guards do not decide")
         truth = rel.evaluate(self.hints)
@@ -149,19 +165,30 @@ class ShapeEnv:
         return truth
 
     def generally(self, rel: Rel) -> bool:
-        """The truth of `rel` as `guard` has it; where only the graph can tell, that for sizes other than 0 and 1. It is
-        for questions of layout: what is right for such sizes is right for 0 and 1, too."""
-        if not self.data or self.data.isdisjoint(rel.free) or self.known(rel) is not None:
+        """The truth of `rel` as `guard` has it; of symbols that may be 0 or 1, that for other values. It is for
+        questions of layout: what is right for such sizes is right for 0 and 1, too."""
+        if not self.small or self.small.isdisjoint(rel.free) or self.known(rel) is not None:
             return self.guard(rel)
-        large = Substitution({s: Symbol(s.name, max(s.lo or 0, 2), s.hi) for s in self.data})
+        large = Substitution({s: Symbol(s.name, max(s.lo or 0, 2), s.hi) for s in self.small})
         known = self.known(rel.subs(large))
         return self.guard(rel) if known is None else known
 
+    def asked(self, rel: Rel) -> bool:
+        """The truth of `rel` for C++ that asks: see `asked_by`."""
+        if self.asked_by == "composites" and self.known(rel) is None:
+            for symbol in sorted(self.small & rel.free - self.data, key=str):
+                self.guard(gt(symbol, 0))
+        return self.generally(rel) if self.asked_by else self.guard(rel)
+
     def expect(self, rel: Rel) -> bool:
         """The truth of `rel`, where a program in which it does not hold raises. Of values that only the graph can tell
-        it is assumed."""
+        it is assumed; of those of inputs it is looked at before."""
         if not self.data or self.closed or self.data.isdisjoint(rel.free) or self.known(rel) is not None:
             return self.guard(rel)
+        if self.data & rel.free <= self.given:
+            if not self._taken(rel):
+                raise UnfitSizes(f"{rel} does not hold")
+            return True
         self.assumed.append(rel)
         self._learn(rel)
         return True

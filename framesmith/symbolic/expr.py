@@ -60,8 +60,14 @@ _SIZES = _Typical()
 
 
 def typical(e: Expr) -> int:
-    """The value of an extent or a stride with a typical size for each symbol: a measure where no numbers are known."""
-    return e.const if e.is_const else e.evaluate(_SIZES)
+    """The value of an extent or a stride with a typical size for each symbol: a measure where no numbers are known.
+    These sizes may leave nothing to divide by."""
+    if e.is_const:
+        return e.const
+    try:
+        return e.evaluate(_SIZES)
+    except ZeroDivisionError:
+        return TYPICAL
 
 
 def simplify_int(e: Expr | int) -> Expr | int:

@@ -4,6 +4,7 @@ environment."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -141,9 +142,9 @@ class SymNode:
         return _fix_float(self)
 
     def guard_bool(self, file: str, line: int) -> bool:
-        value, env = self.value, self.env
+        value = self.value
         if isinstance(value, Rel):
-            return env.generally(value) if env.in_formulas else env.guard(value)
+            return self.env.asked(value)
         return bool(_fix_float(self)) if isinstance(value, FloatExpr) else self.env.guard(ne(value, 0))
 
     def expect_true(self, file: str, line: int) -> bool:
@@ -166,7 +167,7 @@ class SymNode:
         if isinstance(value, Rel) and not self.env.data.isdisjoint(value.free):
             known = self.env.known(value)
             return otherwise if known is None else known
-        return self.guard_bool("", 0)
+        return self.guard_size_oblivious("", 0)
 
     def expect_size(self, file: str, line: int) -> bool:
         return self.env.expect(ge(_int(self), 0))
@@ -352,7 +353,7 @@ def _predicate(rule: Callable[..., Rel]) -> Callable[[SymNode, Sequence[SymNode]
     def method(self: SymNode, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
         shape, steps = [_int(s) for s in sizes], [_int(s) for s in strides]
         env, rel = self.env, rule(shape, steps, self.env.hint)
-        if env.data and not env.data.isdisjoint(rel.free):
+        if env.small and not env.small.isdisjoint(rel.free):
             rel = TRUE if env.generally(rel) else FALSE
         return SymNode(env, rel, bool)
 
@@ -428,6 +429,16 @@ def expr_of(x: int | torch.SymInt | Expr) -> Expr:
             raise TypeError(f"a SymInt of another tracer: {x}")
         return Int(value)
     return as_expr(x)
+
+
+ROUNDINGS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc"}
+"""The method of a node that does what a function of Python does to a float."""
+
+
+def rounded(x: torch.SymFloat, method: str) -> int | torch.SymInt:
+    """An integer of a float; a guard fixes it where it is no expression of integers."""
+    node = getattr(x.node, method)()
+    return symint(node.value, node.env)
 
 
 def env_of(*values: Any) -> ShapeEnv | None:

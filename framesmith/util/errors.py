@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Collection
+from typing import Any
 
 from framesmith.util.advice import advice
 
@@ -47,7 +49,12 @@ class Unsupported(FramesmithError):
 
 
 class DataDependent(Unsupported):
-    """A Python value is needed that only the tensor's data can give (`.item()`, `bool(tensor)`, `nonzero`)."""
+    """A Python value is needed that only the tensor's data can give (`.item()`, `bool(tensor)`, `nonzero`). `symbols`:
+    sizes of inputs, among those that decide it, of which the program wants that nothing is assumed."""
+
+    def __init__(self, reason: str, *, symbols: Collection[Any] = (), **place: Any) -> None:
+        super().__init__(reason, **place)
+        self.symbols = symbols
 
 
 class FrameSeen(Unsupported):
@@ -102,6 +109,10 @@ class ShapeError(FramesmithError):
 
 class SharedMemory(Unsupported):
     """Inputs of this call share memory, and one is written. Other calls may have inputs that do not."""
+
+
+class UnfitSizes(FramesmithError):
+    """What an operator requires of sizes does not hold in this call: plain Python raises, or knows another way."""
 
 
 class OddTensor(Unsupported):

@@ -8,19 +8,27 @@ from typing import Any
 
 import torch
 
-DYNAMIC, STATIC = "_framesmith_dynamic", "_framesmith_static"
+DYNAMIC, STATIC, UNBACKED = "_framesmith_dynamic", "_framesmith_static", "_framesmith_unbacked"
 """Attributes of a tensor: the dimensions marked, with their ranges or None."""
 _STRICT, _WEAK, _RANGES = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_dynamic_range"
 _STATIC = STATIC, "_dynamo_static_indices"
+_UNBACKED, _BOUNDS = ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"), "_dynamo_unbacked_bounds"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a program says of a size that varies: its range, and whether code that assumes one size is an error."""
+    """What a program says of a size that varies: its range, and whether code that assumes one size is an error.
+    `backed`: the size may be looked at, and decide how the program goes on."""
 
     lo: int | None = None
     hi: int | None = None
     strict: bool = True
+    backed: bool = True
+
+    @property
+    def small(self) -> bool:
+        """Return whether the same code is to serve 0, or 1, and larger sizes."""
+        return not self.backed or self.lo is not None and self.lo < 2
 
 
 def graph_break() -> None:
@@ -37,11 +45,23 @@ def mark_dynamic(tensor: torch.Tensor, index: int | Iterable[int], *, min: int |
     """Say that the size of dimension `index` (or of each of several) of `tensor` varies between calls: it is a symbol
     from the first compile on, unless it is 0 or 1.
 
-    Code may rely on its being in the range from `min` to `max`. A call with a size outside of it, and a program that
-    assumes a size (branches on `==`, loops over it), are a `ContradictedMark`. Raises IndexError where there is no such
+    With `min=0` or `min=1` it is a symbol then, too, and the code for other sizes serves these, unless the program
+    itself does something else for them. Code may rely on its being in the range from `min` to `max`. A call with a size
+    outside of it, and a program that assumes a size (branches on `==`, loops over it), are a `ContradictedMark`. Raises
+    IndexError where there is no such dimension. """
+    _mark(tensor, DYNAMIC, index, (min, max))
+
+
+def mark_unbacked(tensor: torch.Tensor, index: int | Iterable[int], *, min: int | None = None,
+                  max: int | None = None) -> None:
+    """Say that nothing may be assumed of the size of dimension `index` (of each of several) of `tensor`, not even that
+    it is not 0 or 1: one variant serves all sizes in the range from `min` to `max`.
+
+    A program that asks for the size (branches on it, loops over it) is a `ContradictedMark`, which names the line. What
+    operators require, such as equal sizes, is looked at before each call. Raises IndexError where there is no such
     dimension.
     """
-    _mark(tensor, DYNAMIC, index, (min, max))
+    _mark(tensor, UNBACKED, index, (min, max))
 
 
 def mark_static(tensor: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
@@ -67,6 +87,9 @@ def marked_dimensions(tensor: torch.Tensor) -> tuple[dict[int, Mark], set[int]]:
     marks |= {d % rank: Mark() for d in own.get(_STRICT, ())}
     marks |= {r.dim % rank: Mark(r.min, r.max) for r in own.get(_RANGES, ())}
     marks |= {d: Mark(*bounds) for d, bounds in own.get(DYNAMIC, {}).items()}
+    bounds = {d % rank: (None, None) for name in _UNBACKED for d in own.get(name, ())}
+    bounds |= {d % rank: limits for d, limits in own.get(_BOUNDS, {}).items()} | own.get(UNBACKED, {})
+    marks |= {d: Mark(*limits, backed=False) for d, limits in bounds.items()}
     return marks, {d % rank for name in _STATIC for d in own.get(name, ())}
 
 

@@ -12,7 +12,8 @@ from tests.api.nets import Net, X, assert_close
 FACE = {
     "compile", "config", "disable", "exc", "explain", "graph_break", "is_compiling", "list_backends", "lookup_backend",
     "mark_dynamic",
-    "mark_static", "register_backend", "reset", "allow_in_graph", "disallow_in_graph", "assume_constant_result",
+    "mark_static", "mark_unbacked", "warm_up", "register_backend", "reset", "allow_in_graph", "disallow_in_graph",
+    "assume_constant_result",
     "testing",
     "cuda_graph_memory", "register_decomposition", "register_lowering", "register_pass", "unregister", "shapes",
     "Dim", "export", "load",

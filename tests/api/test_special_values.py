@@ -238,3 +238,52 @@ def test_losses_of_what_is_no_probability(odd: float, reduction: str) -> None:
     for pair, name in ((bad, fine), "input"), ((fine, bad), "target"):
         with pytest.raises(RuntimeError, match=f"elements of {name} should be between 0 and 1"):
             compiled(*pair)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_averages_of_one_element_begin_with_zero(size: int) -> None:
+    def every(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.adaptive_avg_pool2d(x, size), F.adaptive_avg_pool1d(x[0], size)
+
+    x = torch.full((2, 3, size, size), -0.0)
+    for got, want in zip(framesmith.compile(every, fullgraph=True)(x), every(x), strict=True):
+        assert torch.equal(got.signbit(), want.signbit())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("shape", "dims"), [((4, 20000), -1), ((3000, 4), 0), ((40000,), None)], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_long_sums_of_infinities(dtype: torch.dtype, shape: tuple[int, ...], dims: Any, dynamic: bool) -> None:
+    """What rounding took from the sum of a block is no number once the sum is infinite."""
+    def every(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x * 1.5).sum(dims), (x + 1).mean(dims)
+
+    x = torch.ones(shape, dtype=dtype)
+    for number in (math.inf, -math.inf, torch.finfo(dtype).max):
+        x.view(-1)[5], x[..., -1] = number, number
+        for got, want in zip(framesmith.compile(every, fullgraph=True, dynamic=dynamic)(x), every(x), strict=True):
+            assert torch.equal(got, want)
+
+
+DIVISIONS = {
+    "remainder": torch.remainder, "floor": torch.floor_divide, "fmod": torch.fmod,
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("divide", DIVISIONS.values(), ids=DIVISIONS)
+def test_a_division_by_an_integer_zero_is_eagers_error(divide: Any, dtype: torch.dtype, writes: bool) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        if writes:
+            z.add_(1)
+        return F.pad(divide(x, y), (1, 1)) + divide(y + 7, y).sum()
+
+    x, y, z = torch.arange(40, dtype=dtype), torch.arange(1, 41, dtype=dtype), torch.zeros(3)
+    compiled = framesmith.compile(program, fullgraph=True)
+    assert torch.equal(compiled(x, y, z), program(x, y, z.clone()))
+    y[17], before = 0, z.clone()
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        compiled(x, y, z)
+    assert torch.equal(z, before + writes)

@@ -116,8 +116,9 @@ def test_the_trainer_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyP
         config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
                             vocab_size=200, num_labels=3)
         settings = TrainingArguments(str(tmp_path), per_device_train_batch_size=8, max_steps=STEPS, logging_steps=1,
-                                     report_to=[], seed=0,
-                                     save_strategy="no", use_cpu=True, torch_compile=compiled, disable_tqdm=True)
+                                     report_to=[], seed=0, save_strategy="no", use_cpu=True, torch_compile=compiled,
+                                     tf32=False,  # or `torch_compile` sets it for the process
+                                     disable_tqdm=True)
         trainer = Trainer(BertForSequenceClassification(config), settings, train_dataset=rows)
         trainer.train()
         return [row["loss"] for row in trainer.state.log_history if "loss" in row]

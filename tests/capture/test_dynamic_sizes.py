@@ -1,6 +1,7 @@
 """Sizes that vary: one variant for all of them, with eager's values, strides, aliasing and gradients."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -418,3 +419,116 @@ def test_some_gradients_of_a_written_image_ask_for_no_guard():
             fn(x * 1, y * 1).sum().backward()
             grads.append((x.grad, y.grad))
         alike(*grads)
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x, y: (x.sum((0, -1)), y.sum()),
+    lambda x, y: ((x[None, ..., 0].max(y).sigmoid()), (y * 2).sum()),
+    lambda x, y: (y.view(-1).cumsum(0), x.mean()),
+])
+@pytest.mark.parametrize("asked", [(0,), (1,), (0, 1)], ids=str)
+def test_a_backward_knows_sizes_of_nothing_that_it_reads(fn, asked, captures):
+    c = framesmith.compile(fn, dynamic=True, fullgraph=True)
+    for n, m in ((3, 4), (5, 6), (7, 2)):
+        grads = []
+        for f in (fn, c):
+            torch.manual_seed(0)
+            x, y = torch.randn(m, n, 4, requires_grad=True), torch.randn(m, n, requires_grad=True)
+            sum(f(x, y)[k].sin().sum() for k in asked).backward()
+            grads.append((x.grad, y.grad))
+        for got, want in zip(*grads, strict=True):
+            assert got is want is None or torch.allclose(got, want, atol=1e-5) and got.stride() == want.stride()
+    assert len(captures) == 1
+
+
+@pytest.mark.parametrize("norm", [
+    lambda x: F.layer_norm(x, x.shape[-1:]), lambda x: F.layer_norm(x, x.shape[1:]), lambda x: F.instance_norm(x),
+    lambda x: F.batch_norm(x, None, None, training=True), lambda x: F.group_norm(x[:, :4], 2),
+    lambda x: F.rms_norm(x, x.shape[-1:]),
+])
+def test_gradients_of_norms_over_sizes_that_vary(norm):
+    c = framesmith.compile(norm, dynamic=True, fullgraph=True)
+    for shape in ((3, 4, 5), (2, 6, 7), (5, 8, 3)):
+        x, grads = torch.randn(shape), []
+        for f in (norm, c):
+            leaf = x.clone().requires_grad_()
+            f(leaf).pow(3).sum().backward()
+            grads.append(leaf.grad)
+        torch.testing.assert_close(grads[1], grads[0], rtol=1e-3, atol=1e-4)
+
+
+def test_a_backward_that_cannot_be_compiled_runs_by_operators(monkeypatch):
+    from framesmith.prims import registry
+
+    def broken(*args, **kwargs):
+        raise IndexError("seeded")
+
+    monkeypatch.setitem(registry.rules, torch.ops.aten.native_layer_norm_backward.default, broken)
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
+    c = framesmith.compile(lambda x: F.layer_norm(x, (4,)) * w, dynamic=True)
+    with pytest.warns(UserWarning, match="a backward runs operator by operator.*seeded"):
+        c(x).sum().backward()
+    (want,) = torch.autograd.grad((F.layer_norm(x, (4,)) * w).sum(), x)
+    torch.testing.assert_close(x.grad, want)
+
+
+def test_what_varied_at_another_rank_is_not_looked_for():
+    def fn(x):
+        return x.squeeze() * 2
+
+    c = framesmith.compile(fn)
+    for shape in ((3, 4, 5), (3, 4, 6), (7,), (), (2, 3)):
+        x = torch.randn(shape)
+        assert torch.equal(c(x), fn(x))
+
+
+def test_values_put_must_broadcast():
+    def put(x):
+        y = x.clamp(-1, 1)
+        y[torch.tensor([0, 0])] = x
+        return y
+
+    for dynamic in (False, True, None):
+        c = framesmith.compile(put, dynamic=dynamic)
+        assert torch.equal(c(torch.ones(2, 3)), put(torch.ones(2, 3)))
+        with pytest.raises(RuntimeError, match="shape mismatch"):
+            c(torch.ones(4, 3))
+
+
+def test_text_of_sizes_is_made_in_each_call(captures):
+    def program(x):
+        count = (x > 0).sum()
+        return x * 2, f"{count} of {x.shape[0] * x.shape[1]:>5}, {x.shape[0]!s}", str(x.shape[1])
+
+    compiled = framesmith.compile(program, dynamic=True, fullgraph=True)
+    for n in (2, 3, 5):
+        x = torch.randn(n, n + 4)
+        assert compiled(x)[1:] == program(x)[1:]
+    assert len(captures) == 1
+
+
+def test_text_of_a_size_that_decides_assumes_it():
+    scales = {"of 2": 2.0, "of 3": 3.0}
+
+    def program(x):
+        return x * scales[f"of {x.shape[0]}"]
+
+    compiled = framesmith.compile(program, dynamic=True)
+    for n in (2, 3):
+        torch.testing.assert_close(compiled(torch.ones(n)), program(torch.ones(n)))
+
+
+ROUNDED = {
+    "int": lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5)),
+    "ceil": lambda x: x.new_zeros(math.ceil((x.shape[0] - 1) / 2) + 1),
+    "floor": lambda x: x.new_zeros(math.floor(x.shape[0] * 0.5) + math.trunc(x.shape[1] / 3)),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_sizes_are_rounded_as_floats(name, captures):
+    compiled = framesmith.compile(ROUNDED[name], dynamic=True, fullgraph=True)
+    for n in (4, 7, 9):
+        x = torch.randn(n, n + 4)
+        assert compiled(x).shape == ROUNDED[name](x).shape
+    assert len(captures) == 1

@@ -25,3 +25,16 @@ def test_text_has_the_value_of_the_expression(printer):
         for a, b, x, y in ((1, 1, 0, -3), (2, 3, 17, 5), (5, 4, 99, -40), (3, 7, 20, 41)):
             env = {A: a, B: b, X: x, Y: y}
             assert eval(text, SCOPE, {s.name: v for s, v in env.items()}) == e.evaluate(env), (text, e)
+
+
+def test_what_expressions_share_is_written_once():
+    depths = [max_(A * 3 + 1, B)]
+    for _ in range(12):  # each holds the one before twice
+        depths.append(max_(depths[-1] * A + 5, (depths[-1] + B) // 7))
+    names, scope = {}, SCOPE | {"a": 3, "b": 11}
+    for e in [*cpp.shared(depths), *depths]:
+        text = cpp.expr_text(e, names)
+        assert len(text) < 100
+        names.setdefault(e, f"z{len(names)}")
+        scope.setdefault(names[e], eval(text.replace("/", "//"), scope))
+    assert [scope[names[e]] for e in depths] == [e.evaluate({"a": 3, "b": 11}) for e in depths]

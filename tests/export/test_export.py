@@ -41,3 +41,22 @@ def test_a_specialised_dimension_names_line_and_fix():
 
     with pytest.raises(framesmith.exc.ExportError, match=r"batch is always 3 here, at .*test_export.py:\d+ in forward"):
         framesmith.export(Model(), (torch.randn(3, 4),), dynamic_shapes=({0: Dim("batch")},))
+
+
+@pytest.mark.parametrize("width", [8, 5])
+def test_operators_of_libraries_that_a_process_may_lack_are_taken_apart(width):
+    pytest.importorskip("transformers.integrations.moe")
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = nn.Parameter(torch.randn(3, width, 4 + width))
+
+        def forward(self, x, ends):
+            return torch.ops.transformers.grouped_mm_fallback(x, self.weights, ends)
+
+    model = Experts()
+    program = framesmith.export(model, (torch.randn(7, width), torch.tensor([2, 2, 6])),
+                                dynamic_shapes=({0: Dim("n")}, None))
+    assert not program.beyond and all("transformers" not in str(node.target) for node in program.graph.nodes)
+    same(program, model, *[(torch.randn(9, width), torch.tensor(ends)) for ends in ([0, 3, 9], [4, 4, 4])])

@@ -148,6 +148,26 @@ def test_a_loop_that_holds_its_last_result_alternates_between_twins(cache):
     assert recorder.log.count("begin 1") == 1 and len(set(places[-6:])) == 2 and places[-1] == places[-3] != places[-2]
 
 
+def test_no_result_is_moved_while_another_thread_may_read_it(cache):
+    """It may have taken the address within an operator, which lets the interpreter's lock go."""
+    graph = make(cache, Plan(1, INOUT, (Output(1),)), double(0, 1))
+    recorder, x, kept = recorded(graph), torch.zeros(4), []
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        for step in range(8):
+            x.fill_(step)
+            out = graph((x,))[0]
+            kept.append((out, out.data_ptr()))
+    finally:
+        over.set()
+        other.join()
+    assert recorder.log.count("begin 0") == recorder.log.count("begin 1") == 1
+    for step, (out, place) in enumerate(kept):
+        assert out.data_ptr() == place and torch.equal(out, torch.full((4,), 2.0 * step))
+
+
 def test_a_result_fed_back_is_read_before_it_is_overwritten(cache):
     graph = make(cache, Plan(1, INOUT, (Output(1),)), double(0, 1))
     recorded(graph)

@@ -8,13 +8,13 @@ the version tables (`py311`, `py312`) say how.  Jump targets are indices into `D
 from __future__ import annotations
 
 import opcode
-import weakref
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple
 
 from framesmith.util.stack import is_foreign
 
+from ..code_cache import kept_with_code
 from . import tables
 
 EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
@@ -164,15 +164,5 @@ def decode(code: CodeType) -> Decoded:
     return Decoded(instrs, handlers, names, len(code.co_freevars), is_foreign(code.co_filename))
 
 
-_cache: dict[int, tuple[weakref.ref[CodeType], Decoded]] = {}
-
-
-def decoded(code: CodeType) -> Decoded:
-    """The decoded form of `code`; kept while the code object lives."""
-    key = id(code)
-    hit = _cache.get(key)
-    if hit is not None:
-        return hit[1]
-    dec = decode(code)
-    _cache[key] = (weakref.ref(code, lambda _: _cache.pop(key, None)), dec)
-    return dec
+decoded = kept_with_code(decode)
+"""The decoded form of a code object; kept while the code lives."""

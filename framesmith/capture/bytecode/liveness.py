@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
 from types import CodeType
 
+from ..code_cache import kept_with_code
 from .decode import Decoded, decoded
 
 _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"})
-_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
+ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 
 
 def _successors(dec: Decoded, i: int) -> list[int]:
     ins = dec.instrs[i]
     out = []
-    if ins.op != "JUMP" and ins.name not in _ENDS and i + 1 < len(dec.instrs):
+    if ins.op != "JUMP" and ins.name not in ENDS and i + 1 < len(dec.instrs):
         out.append(i + 1)
     if ins.target >= 0:
         out.append(ins.target)
@@ -24,8 +24,10 @@ def _successors(dec: Decoded, i: int) -> list[int]:
     return out
 
 
-def _solve(dec: Decoded, n_locals: int) -> list[int]:
+@kept_with_code
+def _solve(code: CodeType) -> list[int]:
     """Before each instruction, the slots (as bits) that a path from there reads before it writes them."""
+    dec, n_locals = decoded(code), code.co_nlocals
     reads, keeps = [], []
     before: list[list[int]] = [[] for _ in dec.instrs]
     successors = [_successors(dec, i) for i in range(len(dec.instrs))]
@@ -53,17 +55,9 @@ def _solve(dec: Decoded, n_locals: int) -> list[int]:
 _SEES = frozenset({"locals", "vars", "dir", "exec", "eval"})
 """Names of functions that see all locals of the frame that calls them."""
 
-_cache: dict[int, tuple[weakref.ref[CodeType], list[int]]] = {}
-
 
 def liveness(code: CodeType, index: int) -> frozenset[str]:
     """Names of fast locals for which a path from instruction `index` reads before it writes, or calls what sees
     them."""
-    key = id(code)
-    hit = _cache.get(key)
-    if hit is None:
-        solved = _solve(decoded(code), code.co_nlocals)
-        hit = _cache[key] = (weakref.ref(code, lambda _, table=_cache: table.pop(key, None)),  # type: ignore[misc]
-                             solved)
-    bits = hit[1][index] if _SEES.isdisjoint(code.co_names) else -1
+    bits = _solve(code)[index] if _SEES.isdisjoint(code.co_names) else -1
     return frozenset(name for slot, name in enumerate(code.co_varnames) if bits >> slot & 1)

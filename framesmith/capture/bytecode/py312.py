@@ -18,6 +18,8 @@ def _super_attr(ins: Any, code: CodeType, names: tuple[str, ...]) -> None:
     ins.val = (code.co_names[ins.arg >> 2], bool(ins.arg & 1), bool(ins.arg & 2))
 
 
+_NAMES = ("LOAD_NAME", "STORE_NAME", "DELETE_NAME", "STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL",
+          "IMPORT_NAME", "IMPORT_FROM", "LOAD_FROM_DICT_OR_GLOBALS")
 ROWS: dict[str, c.Row] = {
     "LOAD_CONST": c.const_of,
     "RETURN_CONST": c.const_of,
@@ -28,18 +30,13 @@ ROWS: dict[str, c.Row] = {
     "LOAD_ATTR": _load_attr,
     "LOAD_SUPER_ATTR": _super_attr,
     "LOAD_FAST_CHECK": c.renamed("LOAD_FAST"),
-    "LOAD_CLOSURE": c.renamed("LOAD_CLOSURE"),
     "RESUME": c.renamed("NOP"),
     "INTERPRETER_EXIT": c.renamed("NOP"),
-    "JUMP_FORWARD": c.renamed("JUMP"),
-    "JUMP_BACKWARD": c.renamed("JUMP"),
-    "JUMP_BACKWARD_NO_INTERRUPT": c.renamed("JUMP"),
     "FOR_ITER": c.renamed("FOR_ITER_END"),
     "SEND": c.renamed("SEND_KEEP"),
+    **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), c.renamed("JUMP")),
+    **dict.fromkeys(_NAMES, c.name_of),
 }
-for _name in ("LOAD_NAME", "STORE_NAME", "DELETE_NAME", "STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL",
-              "IMPORT_NAME", "IMPORT_FROM", "LOAD_FROM_DICT_OR_GLOBALS"):
-    ROWS[_name] = c.name_of
 
 JUMPS: dict[str, int] = {
     "JUMP_FORWARD": 1, "JUMP_BACKWARD": -1, "JUMP_BACKWARD_NO_INTERRUPT": -1, "FOR_ITER": 1, "SEND": 1,

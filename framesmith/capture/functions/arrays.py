@@ -17,7 +17,6 @@ from ..registry import BUILTIN_KINDS, METHODS, OUTSIDE, calls, method, named
 from ..sources import Applied, Source
 from ..trackers import Args, Kwargs
 from ..trackers.arrays import DTYPES
-from .numeric import dispatched_number, ufunc_of_numbers
 from .ufuncs import cast, dtype_of, of_tensor, run, ufunc
 
 
@@ -35,16 +34,12 @@ def as_input(x: Any) -> torch.Tensor | None:
 
 def _outside(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     """An array of the caller's: its memory is an input of the graph."""
-    found = tracer.known(value, source)
-    if found is not None:
-        return found
     with tracer.recorder.off():
         tensor = as_input(value) if source is not None else None
     if tensor is None or source is None:
         raise Unsupported(f"NumPy array {source}", hint="convert it to a tensor before the call")
     tracer.guard(source, "type", type(value))
-    made = t.Array(tracer.input(tensor, Applied(source, as_input, "{}")), value=value, source=source)
-    return tracer.remember(value, made)
+    return t.Array(tracer.input(tensor, Applied(source, as_input, "{}")), value=value, source=source)
 
 
 def array_of(tracer: Any, x: t.Tensor) -> t.Array:
@@ -222,11 +217,6 @@ def _transpose(tracer: Any, x: t.Array, *axes: t.Tracker) -> t.Tracker:
     return t.Array(run(tracer, torch.Tensor.permute, x.tensor, tracer.made(tuple(order))))
 
 
-@both("swapaxes")
-def _swapaxes(tracer: Any, x: t.Array, a: t.Tracker, b: t.Tracker) -> t.Tracker:
-    return t.Array(run(tracer, torch.Tensor.transpose, x.tensor, a, b))
-
-
 @both("ravel")
 def _ravel(tracer: Any, x: t.Array) -> t.Tracker:
     return _reshape(tracer, x, t.Const(-1))
@@ -318,24 +308,50 @@ def _where(tracer: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
     return t.Array(run(tracer, torch.where, cast(tracer, condition.tensor, "bool"), *parts))
 
 
-@entry(FUNCTIONS, "expand_dims")
-def _expand_dims(tracer: Any, x: t.Tracker, axis: t.Tracker) -> t.Tracker:
-    if not isinstance(x, t.Array) or type(axis.real(tracer)) is not int:
-        raise Unsupported("numpy.expand_dims of these arguments")
-    return t.Array(run(tracer, torch.unsqueeze, x.tensor, axis))
+def _same(name: str, fn: Callable[..., Any]) -> None:
+    """A function that torch has, too, with the same arguments behind the array."""
 
-
-def _like(name: str, fn: Callable[..., Any]) -> None:
-    def row(tracer: Any, x: t.Tracker) -> t.Tracker:
+    def row(tracer: Any, x: t.Tracker, *args: t.Tracker) -> t.Tracker:
         if not isinstance(x, t.Array):
             raise Unsupported(f"numpy.{name} of what is no array")
-        return t.Array(run(tracer, fn, x.tensor))
+        return t.Array(run(tracer, fn, x.tensor, *args))
 
     FUNCTIONS[name] = row
 
 
-_like("zeros_like", torch.zeros_like)
-_like("ones_like", torch.ones_like)
+_same("expand_dims", torch.unsqueeze)
+_same("swapaxes", torch.transpose)
+_same("zeros_like", torch.zeros_like)
+_same("ones_like", torch.ones_like)
+METHODS[t.Array]["swapaxes"] = FUNCTIONS["swapaxes"]
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+_PURE = frozenset((
+    "prod", "sum", "mean", "std", "var", "max", "min", "amax", "amin", "clip", "round", "around", "argmax", "argmin",
+    "dot",
+    "isclose", "allclose", "median", "ptp", "floor_divide", "any", "all", "ceil", "floor", "log2", "cumsum", "cumprod",
+    "size",
+    "ndim", "iscomplexobj", "isrealobj", "real", "imag",
+))
+"""Functions of numbers whose results are scalars, and fold."""
+
+
+def _ufunc_of_numbers(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    return _scalar(tracer, fn, tracer.folded(fn, tuple([a.real(tracer) for a in args]),
+                                             {k: v.real(tracer) for k, v in kwargs.items()}))
+
+
+def _dispatched_number(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if fn.__name__ not in _PURE or any(isinstance(a, t.Tensor) for a in [*args, *kwargs.values()]):
+        raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
+    return _ufunc_of_numbers(tracer, fn, args, kwargs)
+
+
+def _scalar(tracer: Any, fn: Any, value: Any) -> t.Tracker:
+    if type(value).__name__ == "ndarray":
+        raise Unsupported(f"NumPy function {fn.__name__} gives an array", hint="use torch's function")
+    return tracer.made(value)
 
 
 # --- dispatch ---------------------------------------------------------------------------------------------------------
@@ -346,7 +362,7 @@ def _followed(tracer: Any, args: Args) -> bool:
 def _ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     given = [array_of(tracer, a) if isinstance(a, t.Tensor) else a for a in args]
     if not _followed(tracer, given):
-        return ufunc_of_numbers(tracer, fn, args, kwargs)
+        return _ufunc_of_numbers(tracer, fn, args, kwargs)
     out = ufunc(tracer, fn, given, kwargs)
     if not any(isinstance(a, t.Tensor) for a in args):
         return out
@@ -357,7 +373,7 @@ def _ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _dispatched(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     row = FUNCTIONS.get(fn.__name__)
     if not _followed(tracer, [*args, *kwargs.values()]):
-        return dispatched_number(tracer, fn, args, kwargs)
+        return _dispatched_number(tracer, fn, args, kwargs)
     if row is None or fn.__module__ != "numpy":
         raise Unsupported(f"NumPy function {fn.__name__}", hint="use torch's function")
     try:

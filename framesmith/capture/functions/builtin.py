@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 import threading
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -13,8 +14,10 @@ from framesmith.util.errors import FrameSeen, Unsupported
 from .. import data
 from .. import trackers as t
 from ..identity import same_object
-from ..registry import calls
-from ..sources import MISSING, Pinned
+from ..operators import BINARY, COMPARE
+from ..registry import by_position, calls, refuses
+from ..settings import read_setting
+from ..sources import MISSING
 from ..trackers import Args, Kwargs
 
 
@@ -43,34 +46,6 @@ def _getattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         raise
 
 
-@calls(hasattr)
-def _hasattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    try:
-        args[0].get(tracer, args[1].real(tracer))
-    except t.CapturedError as e:
-        if issubclass(e.tracker.pytype(), AttributeError):
-            return t.FALSE
-        raise
-    return t.TRUE
-
-
-@calls(setattr)
-def _setattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    args[0].set(tracer, args[1].real(tracer), args[2])
-    return t.NONE
-
-
-@calls(delattr)
-def _delattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    args[0].delete(tracer, args[1].real(tracer))
-    return t.NONE
-
-
-@calls(callable)
-def _callable(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(callable_(tracer, args[0]))
-
-
 def callable_(tracer: Any, x: t.Tracker) -> bool:
     """callable(x)"""
     if isinstance(x, (t.Const, t.Static)):
@@ -92,20 +67,7 @@ def _id(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(threading.get_ident)
 def _thread(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    tracer.guard(Pinned(threading), "callable", _SameThread(threading.get_ident()))
-    return t.Const(threading.get_ident())
-
-
-class _SameThread:
-    """The call is one of this thread's."""
-
-    __slots__ = ("ident",)
-
-    def __init__(self, ident: int) -> None:
-        self.ident = ident
-
-    def __call__(self, module: Any) -> bool:
-        return threading.get_ident() == self.ident
+    return read_setting(tracer, threading.get_ident, args, kwargs)
 
 
 @calls(super)
@@ -140,111 +102,11 @@ def _bool(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return data.truth(tracer, args[0]) if args else t.FALSE
 
 
-@calls(operator.not_)
-def _not(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return data.negated(tracer, args[0])
-
-
-@calls(operator.truth)
-def _truth(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return data.truth(tracer, args[0])
-
-
 @calls(str)
 def _str(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not args:
         return t.Const("")
     return tracer.text(args[0]) if len(args) == 1 else tracer.fold_call(str, args, kwargs)
-
-
-@calls(repr)
-def _repr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.text(args[0], "__repr__")
-
-
-@calls(format)
-def _format(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.formatted(args[0], args[1].real(tracer) if len(args) > 1 else "")
-
-
-@calls(ascii)
-def _ascii(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.format_value(args[0], 3, "")
-
-
-def _operator(name: str) -> Any:
-    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        return tracer.binary(name, args[0], args[1])
-
-    return row
-
-
-for _name in ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub", "truediv",
-              "xor"):
-    calls(getattr(operator, _name))(_operator(_name))
-
-
-def _inplace(name: str) -> Any:
-    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        return tracer.inplace(name, args[0], args[1])
-
-    return row
-
-
-for _name in ("iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift", "isub",
-              "itruediv", "ixor"):
-    calls(getattr(operator, _name))(_inplace(_name))
-
-
-def _comparison(symbol: str) -> Any:
-    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        return tracer.compare(symbol, args[0], args[1])
-
-    return row
-
-
-for _symbol, _fn in (("<", operator.lt), ("<=", operator.le), ("==", operator.eq), ("!=", operator.ne),
-                     (">", operator.gt),
-                     (">=", operator.ge)):
-    calls(_fn)(_comparison(_symbol))
-
-
-def _unary(name: str) -> Any:
-    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        return tracer.unary(name, args[0])
-
-    return row
-
-
-for _name in ("neg", "pos", "invert"):
-    calls(getattr(operator, _name))(_unary(_name))
-calls(operator.inv)(_unary("invert"))
-
-
-@calls(operator.is_)
-def _is(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(same_object(tracer, args[0], args[1]))
-
-
-@calls(operator.is_not)
-def _is_not(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(not same_object(tracer, args[0], args[1]))
-
-
-@calls(operator.contains)
-def _contains(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(tracer.contains(args[0], args[1]))
-
-
-@calls(operator.getitem)
-def _getitem(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return args[0].item(tracer, args[1])
-
-
-@calls(operator.setitem)
-def _setitem(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    args[0].set_item(tracer, args[1], args[2])
-    return t.NONE
 
 
 @calls(operator.index)
@@ -288,11 +150,6 @@ def _round(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.fold_call(round, args, kwargs)
 
 
-@calls(hash)
-def _hash(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Const(tracer.hash_of(args[0]))
-
-
 @calls(vars)
 def _vars(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not args:
@@ -300,11 +157,6 @@ def _vars(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not args[0].pytype().__dictoffset__:
         tracer.raise_(TypeError("vars() argument must have __dict__ attribute"))
     return args[0].get(tracer, "__dict__")
-
-
-@calls(input, open, compile)
-def _effect(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("a call with an effect outside of the program (open, exec, …)")
 
 
 @calls(dir)
@@ -332,3 +184,39 @@ def _object(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(range)
 def _range(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.fold(range, tuple([tracer.index(a) for a in args]))
+
+
+def _changed(how: str) -> Callable[..., t.Tracker]:
+    """Make the row of a call that changes its first argument by that method."""
+
+    def row(tracer: Any, x: t.Tracker, key: t.Tracker, *value: t.Tracker) -> t.Tracker:
+        getattr(x, how)(tracer, key if how.endswith("_item") else key.real(tracer), *value)
+        return t.NONE
+
+    return row
+
+
+by_position({
+    **{getattr(operator, n): lambda tracer, a, b, n=n: tracer.binary(n, a, b) for n in BINARY},
+    **{getattr(operator, n): lambda tracer, a, b, n=n: tracer.inplace(n, a, b)
+       for n in ["i" + name.rstrip("_") for name in BINARY]},
+    **{fn: lambda tracer, a, b, n=n: tracer.compare(n, a, b) for n, fn in COMPARE.items()},
+    **{getattr(operator, n): lambda tracer, x, n=n: tracer.unary(n, x) for n in ("neg", "pos", "invert")},
+    operator.inv: lambda tracer, x: tracer.unary("invert", x),
+    operator.not_: data.negated,
+    operator.truth: data.truth,
+    operator.is_: lambda tracer, a, b: t.boolean(same_object(tracer, a, b)),
+    operator.is_not: lambda tracer, a, b: t.boolean(not same_object(tracer, a, b)),
+    operator.contains: lambda tracer, a, b: t.boolean(tracer.contains(a, b)),
+    operator.getitem: lambda tracer, a, b: a.item(tracer, b),
+    operator.setitem: _changed("set_item"),
+    setattr: _changed("set"),
+    delattr: _changed("delete"),
+    hasattr: lambda tracer, x, name: t.boolean(tracer.has_attr(x, name.real(tracer))),
+    callable: lambda tracer, x: t.boolean(callable_(tracer, x)),
+    repr: lambda tracer, x: tracer.text(x, "__repr__"),
+    ascii: lambda tracer, x: tracer.format_value(x, 3, ""),
+    format: lambda tracer, x, *spec: tracer.formatted(x, spec[0].real(tracer) if spec else ""),
+    hash: lambda tracer, x: t.Const(tracer.hash_of(x)),
+})
+refuses(Unsupported, "a call with an effect outside of the program (open, exec, …)", input, open, compile)

@@ -12,6 +12,7 @@ import reprlib
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from framesmith.util.errors import FirstCall, Unsupported
@@ -19,7 +20,7 @@ from framesmith.util.errors import FirstCall, Unsupported
 from .. import trackers as t
 from ..contents import referent, target_of
 from ..identity import same_object
-from ..registry import BUILTIN_KINDS, CACHED, CODES, CONSTANT_METHODS, OPAQUE, calls, method
+from ..registry import BUILTIN_KINDS, CACHED, CODES, CONSTANT_METHODS, OPAQUE, calls, method, opaque
 from ..sources import Pinned
 from ..trackers import Args, Kwargs
 
@@ -59,15 +60,13 @@ OPAQUE[(operator.methodcaller, "__call__")] = _methodcaller
 
 
 # --- functools.lru_cache ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
 class SameResult:
     """A cached function still gives the same object for these arguments."""
 
-    __slots__ = ("args", "kwargs", "result")
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.result = result
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
 
     def __call__(self, fn: Callable[..., Any]) -> bool:
         return fn(*self.args, **self.kwargs) is self.result
@@ -172,14 +171,12 @@ def _choice(dispatch: Any, kind: type) -> Any:
     return chosen
 
 
+@dataclass(frozen=True, slots=True)
 class SameChoice:
     """The function that a generic function chooses for a class."""
 
-    __slots__ = ("chosen", "kind")
-
-    def __init__(self, kind: type, chosen: Any) -> None:
-        self.kind = kind
-        self.chosen = chosen
+    kind: type
+    chosen: Any
 
     def __call__(self, dispatch: Any) -> bool:
         return _choice(dispatch, self.kind) is self.chosen
@@ -273,34 +270,26 @@ def _ref(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.WeakRef(target)
 
 
-def _same_referent(tracer: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
-    if not issubclass(other.pytype(), weakref.ReferenceType):
-        return None
-    return _same(tracer, obj, _deref(tracer, obj), other)
-
-
-def _same(tracer: Any, ref: t.Tracker, target: t.Tracker, other: t.Tracker) -> t.Tracker:
-    """References are equal if what they refer to is; dead ones, if they are one."""
-    second = other.target if isinstance(other, t.WeakRef) else _deref(tracer, other)  # type: ignore[arg-type]
-    if target is t.NONE or second is t.NONE:
-        return t.boolean(same_object(tracer, ref, other))
-    return tracer.compare("==", target, second)
-
-
-def _other_referent(tracer: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
-    same = _same_referent(tracer, obj, other)
-    return None if same is None else t.boolean(not same.truth(tracer))
-
-
-OPAQUE[(weakref.ReferenceType, "__eq__")] = _same_referent
-OPAQUE[(weakref.ReferenceType, "__ne__")] = _other_referent
+def _target(tracer: Any, ref: Any) -> t.Tracker:
+    return ref.target if isinstance(ref, t.WeakRef) else _deref(tracer, ref)
 
 
 @method(t.WeakRef, "__eq__")
-def _same_target(tracer: Any, self: t.WeakRef, other: t.Tracker) -> t.Tracker | None:
+@opaque(weakref.ReferenceType, "__eq__")
+def _same_referent(tracer: Any, ref: t.Tracker, other: t.Tracker) -> t.Tracker | None:
+    """References are equal if what they refer to is; dead ones, if they are one."""
     if not issubclass(other.pytype(), weakref.ReferenceType):
         return None
-    return _same(tracer, self, self.target, other)
+    first, second = _target(tracer, ref), _target(tracer, other)
+    if first is t.NONE or second is t.NONE:
+        return t.boolean(same_object(tracer, ref, other))
+    return tracer.compare("==", first, second)
+
+
+@opaque(weakref.ReferenceType, "__ne__")
+def _other_referent(tracer: Any, obj: t.Object, other: t.Tracker) -> t.Tracker | None:
+    same = _same_referent(tracer, obj, other)
+    return None if same is None else t.boolean(not same.truth(tracer))
 
 
 def _of_type(tracer: Any, self: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker | None:

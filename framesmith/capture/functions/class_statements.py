@@ -12,7 +12,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls, method
+from ..registry import by_position, calls
 from ..standins import Placeholder
 from ..trackers import Args, Kwargs
 
@@ -90,28 +90,6 @@ def _type_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.new_class(meta, name.real(tracer), bases.items_list(tracer), entries, kwargs)
 
 
-@calls(type.__init__)
-def _type_init(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.NONE
-
-
-@calls(type.__call__)
-def _type_call(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.instantiate(args[0], args[1:], kwargs, plain=True)
-
-
-@calls(type.__setattr__)
-def _type_setattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    tracer.put_class_attr(args[0], args[1].real(tracer), args[2])
-    return t.NONE
-
-
-@calls(type.__delattr__)
-def _type_delattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    tracer.put_class_attr(args[0], args[1].real(tracer), None)
-    return t.NONE
-
-
 @calls(type)
 def _type(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if len(args) == 1:
@@ -136,12 +114,19 @@ def _property(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.wrapped(property, full)
 
 
-def _method_kind(kind: Any) -> Any:
-    return lambda tracer, args, kwargs: tracer.wrapped(kind, {"__func__": args[0]})
+by_position({
+    type.__init__: lambda tracer, *args, **kwargs: t.NONE,
+    type.__call__: lambda tracer, cls, *args, **kwargs: tracer.instantiate(cls, list(args), kwargs, plain=True),
+    type.__setattr__: lambda tracer, cls, name, value: _put(tracer, cls, name, value),
+    type.__delattr__: lambda tracer, cls, name: _put(tracer, cls, name, None),
+    classmethod: lambda tracer, fn: tracer.wrapped(classmethod, {"__func__": fn}),
+    staticmethod: lambda tracer, fn: tracer.wrapped(staticmethod, {"__func__": fn}),
+})
 
 
-for _kind in (classmethod, staticmethod):
-    calls(_kind)(_method_kind(_kind))
+def _put(tracer: Any, cls: Any, name: t.Tracker, value: t.Tracker | None) -> t.Tracker:
+    tracer.put_class_attr(cls, name.real(tracer), value)
+    return t.NONE
 
 
 # --- abc, dataclasses -------------------------------------------------------------------------------------------------
@@ -202,11 +187,3 @@ def _field(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     tracer.fields[id(made)] = kwargs
     tracer.keep.append(made)
     return t.Const(made)
-
-
-# --- bound methods ----------------------------------------------------------------------------------------------------
-@method(t.Method, "__eq__")
-def _same_method(tracer: Any, self: t.Method, other: t.Tracker) -> t.Tracker:
-    if not isinstance(other, t.Method):
-        return t.Const(NotImplemented)
-    return t.boolean(self.obj.identity() is other.obj.identity() and self.func.identity() is other.func.identity())

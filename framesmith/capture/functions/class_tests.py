@@ -6,6 +6,7 @@ import _abc
 import abc
 import types
 import weakref
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -16,21 +17,10 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..class_making import ONLY_CAPTURED
 from ..registry import CONSTANT_METHODS, calls
+from ..settings import read_setting
 from ..sources import Pinned
 from ..trackers import Args, Kwargs
 from ..trackers.opaque import Opaque
-
-
-class SameRegistrations:
-    """No class was registered with an abstract one since."""
-
-    __slots__ = ("token",)
-
-    def __init__(self) -> None:
-        self.token = abc.get_cache_token()
-
-    def __call__(self, _: Any) -> bool:
-        return self.token == abc.get_cache_token()
 
 
 def by_registration(tracer: Any, kind: type, klass: Any) -> None:
@@ -41,8 +31,7 @@ def by_registration(tracer: Any, kind: type, klass: Any) -> None:
         if isinstance(one, (tuple, types.UnionType)):
             by_registration(tracer, kind, one)
         elif issubclass(type(one), abc.ABCMeta) and one not in kind.__mro__:
-            tracer.registrations = tracer.registrations or SameRegistrations()
-            tracer.guard(Pinned(abc), "callable", tracer.registrations)
+            read_setting(tracer, abc.get_cache_token, [], {})
 
 
 def class_test(tracer: Any, kind: type, klass: Any, asked: Any = issubclass) -> bool:
@@ -120,12 +109,7 @@ def _says_instance(tracer: Any, obj: t.Object, klass: Any) -> bool:
     """isinstance by the `__class__` that an object's own `__getattribute__` gives."""
     if type(klass) is not type:
         raise Unsupported(f"isinstance of {obj.describe()}, which has a __getattribute__ of its own")
-    try:
-        said = obj.get(tracer, "__class__")
-    except t.CapturedError as e:
-        if issubclass(e.tracker.pytype(), AttributeError):
-            return False
-        raise
+    said = tracer.unless(AttributeError, obj.get, tracer, "__class__")
     return isinstance(said, t.Class) and klass in said.value.__mro__
 
 
@@ -178,13 +162,11 @@ def _plain_subclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(args[0].real(tracer) in args[1].real(tracer).__mro__)
 
 
+@dataclass(frozen=True, slots=True)
 class HasSubclasses:
     """A class has these direct subclasses."""
 
-    __slots__ = ("known",)
-
-    def __init__(self, known: list[type]) -> None:
-        self.known = [weakref.ref(k) for k in known]
+    known: list[weakref.ref[type]]
 
     def __call__(self, kind: type) -> bool:
         return [r() for r in self.known] == type.__subclasses__(kind)
@@ -194,7 +176,7 @@ def _subclasses(tracer: Any, kind: t.Const, args: Args, kwargs: Kwargs) -> t.Tra
     found = tracer.folded(type.__subclasses__, (kind.value, *args), kwargs)
     if any(k in ONLY_CAPTURED for k in found):
         raise Unsupported(f"the subclasses of {kind.value.__qualname__}, of which captured code makes one")
-    tracer.guard(Pinned(kind.value), "callable", HasSubclasses(found))
+    tracer.guard(Pinned(kind.value), "callable", HasSubclasses([weakref.ref(k) for k in found]))
     return t.List([tracer.made(k) for k in found])
 
 

@@ -1,9 +1,10 @@
-"""list and tuple: constructors and methods."""
+"""Lists, tuples and deques: constructors and methods. What CPython's own methods can answer over real containers of
+trackers, they do."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,65 +39,102 @@ def _tuple_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
                                                                               else [], cls=cls)
 
 
-# --- tuple and list ---------------------------------------------------------------------------------------------------
-@method(t.Sequence, "__contains__")
-def _contains(tracer: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
-    return t.boolean(any(tracer.equal(v, item) for _, v in present(tracer, self, "__contains__")))
+# --- what real containers of trackers answer --------------------------------------------------------------------------
+class Sought:
+    """Stands for what a method of a real container is to find: equal to each element that it equals in the program."""
 
-
-class _Clears:
-    """Takes all elements out of a deque that compares them with it."""
-
-    def __init__(self, of: Any) -> None:
-        self.of = of
-
-    def __eq__(self, other: object) -> bool:
-        self.of.clear()
-        return False
-
+    __slots__ = ("item", "tracer")
     __hash__ = None  # type: ignore[assignment]
 
+    def __init__(self, tracer: Any, item: t.Tracker) -> None:
+        self.tracer = tracer
+        self.item = item
 
-def present(tracer: Any, self: t.Sequence, name: str) -> Iterator[tuple[int, t.Tracker]]:
-    """Each element and its place, for the method `name`, as long as there are any: what is done with one may change the
-    sequence."""
-    items = self.open(tracer)
-    version = self.version if isinstance(self, t.Deque) else 0
-    i = 0
-    while i < len(items):
-        yield i, items[i]
-        i += 1
-        if isinstance(self, t.Deque) and self.version != version:
-            real = collections.deque([None])
-            tracer.folded(getattr(real, name), (_Clears(real),))  # raises, in the words of the running version
+    def __eq__(self, other: object) -> bool:
+        return self.tracer.equal(other, self.item)
+
+    def __repr__(self) -> str:
+        return self.tracer.repr_text(self.item)
 
 
-@method(t.Sequence, "index")
-def _index(tracer: Any, self: t.Sequence, item: t.Tracker, *rest: t.Tracker) -> t.Tracker:
-    items = self.open(tracer)
-    bounds = slice(*[tracer.index(r) for r in rest]) if len(rest) > 1 else slice(tracer.index(rest[0]),
-                                                                                 None) if rest else slice(None)
-    places = range(*bounds.indices(len(items)))
-    for i, v in present(tracer, self, "index"):
-        if i in places and tracer.equal(v, item):
-            return t.Const(i)
-    kind = _KINDS.get(type(self))
-    return tracer.raise_(ValueError(f"{tracer.text(item, '__repr__').real(tracer)} is not in {kind}" if kind
-                                    else "tuple.index(x): x not in tuple"))
+def _element(tracer: Any, x: t.Tracker) -> t.Tracker:
+    return x
 
 
-_KINDS: dict[type, str] = {t.List: "list", t.Deque: "deque"}
+def _index(tracer: Any, x: t.Tracker) -> Any:
+    return tracer.index(x)
 
 
-@method(t.Sequence, "count")
-def _count(tracer: Any, self: t.Sequence, item: t.Tracker) -> t.Tracker:
-    return t.Const(sum(tracer.equal(v, item) for _, v in present(tracer, self, "count")))
+def _asks(family: type, name: str, *kinds: Callable[[Any, t.Tracker], Any], changes: bool = False) -> None:
+    """Let CPython's own method answer, over the trackers of the elements; `kinds`: what is made of each argument."""
+
+    @method(family, name)
+    def row(tracer: Any, self: t.Sequence, *args: t.Tracker) -> t.Tracker:
+        items: Any = self.touch(tracer) if changes else self.open(tracer)  # type: ignore[attr-defined]
+        given = [kind(tracer, a) for kind, a in zip(kinds, args)] + list(args[len(kinds):])
+        out = tracer.by_c(getattr(tuple(items) if self.kind is tuple else items, name), *given)
+        if changes:
+            self.changed(name)  # type: ignore[attr-defined]
+        return out if isinstance(out, t.Tracker) else tracer.made(out)
+
+
+for _name, _kinds in {"__contains__": (Sought,), "index": (Sought, _index, _index), "count": (Sought,)}.items():
+    _asks(t.Sequence, _name, *_kinds)
+for _name, _kinds in {"insert": (_index, _element), "pop": (_index,), "remove": (Sought,), "reverse": (),
+                      "clear": ()}.items():
+    _asks(t.List, _name, *_kinds, changes=True)
+for _name, _kinds in {"append": (_element,), "appendleft": (_element,), "insert": (_index, _element),
+                      "remove": (Sought,), "pop": (), "popleft": (), "rotate": (_index,), "reverse": (),
+                      "clear": ()}.items():
+    _asks(t.Deque, _name, *_kinds, changes=True)
+
+
+# --- special methods --------------------------------------------------------------------------------------------------
+@method(t.Sequence, "__len__")
+@method(t.Dict, "__len__")
+@method(t.Set, "__len__")
+@method(t.DictView, "__len__")
+def _len(tracer: Any, self: Any) -> t.Tracker:
+    return t.Const(self.size(tracer))
+
+
+@method(t.Sequence, "__iter__")
+@method(t.Dict, "__iter__")
+@method(t.Set, "__iter__")
+@method(t.DictView, "__iter__")
+def _iter(tracer: Any, self: t.Tracker) -> t.Tracker:
+    return self.iterate(tracer)
+
+
+@method(t.Set, "__contains__")
+@method(t.DictView, "__contains__")
+def _contains(tracer: Any, self: Any, item: t.Tracker) -> t.Tracker:
+    return t.boolean(self.contains(tracer, item))
+
+
+@method(t.Sequence, "__getitem__")
+@method(t.Dict, "__getitem__")
+def _getitem(tracer: Any, self: t.Tracker, key: t.Tracker) -> t.Tracker:
+    return self.item(tracer, key)
+
+
+@method(t.List, "__setitem__")
+@method(t.Dict, "__setitem__")
+def _setitem(tracer: Any, self: t.Tracker, key: t.Tracker, value: t.Tracker) -> t.Tracker:
+    self.set_item(tracer, key, value)
+    return t.NONE
+
+
+@method(t.List, "__delitem__")
+@method(t.Dict, "__delitem__")
+def _delitem(tracer: Any, self: t.Tracker, key: t.Tracker) -> t.Tracker:
+    self.del_item(tracer, key)
+    return t.NONE
 
 
 @method(t.Sequence, "__add__")
 def _add(tracer: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
-    if isinstance(other, t.Object) and other.payload is not None:
-        other = other.payload
+    other = other.plain()
     if type(other) is not type(self):
         return None
     # a plain tuple and a torch.Size give a torch.Size
@@ -118,11 +156,13 @@ def _mul(tracer: Any, self: t.Sequence, n: t.Tracker) -> t.Tracker | None:
 
 
 @method(t.List, "__imul__")
-def _imul(tracer: Any, self: t.List, n: t.Tracker) -> t.Tracker | None:
+@method(t.Deque, "__imul__")
+def _imul(tracer: Any, self: Any, n: t.Tracker) -> t.Tracker | None:
     if tracer.lookup(n.pytype(), "__index__") is MISSING:
         return None
     items = self.touch(tracer)
-    items[:] = items * tracer.index(n)
+    items *= tracer.index(n)
+    self.changed("__imul__")
     return self
 
 
@@ -161,19 +201,39 @@ def _reversed(tracer: Any, self: t.List) -> t.Tracker:
     return t.Backward(self, self.size(tracer) - 1)
 
 
-@method(t.Slice, "__eq__")
-def _slice_eq(tracer: Any, self: t.Slice, other: t.Tracker) -> t.Tracker | None:
-    if not isinstance(other, t.Slice):
-        return None
-    return t.boolean(all(tracer.equal(a, b) for a, b in zip(self.parts, other.parts)))
-
-
 @method(t.Tuple, "numel")
 def _numel(tracer: Any, self: t.Tuple) -> t.Tracker:
     out: t.Tracker = t.Const(1)
     for v in self.open(tracer):
         out = tracer.binary("mul", out, v)
     return out
+
+
+# --- deque ------------------------------------------------------------------------------------------------------------
+@calls(collections.deque)
+def _deque(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    given = dict(zip(("iterable", "maxlen"), args), **kwargs)
+    most = given["maxlen"].real(tracer) if "maxlen" in given else None
+    tracer.folded(collections.deque, ((), most))
+    return t.Deque(tracer.each(given["iterable"]) if "iterable" in given else [], most)
+
+
+def _adding(name: str, by: str) -> None:
+    @method(t.Deque, name)
+    def row(tracer: Any, self: t.Deque, other: t.Tracker) -> t.Tracker:
+        values = other.items_list(tracer) if other is self else tracer.each(other)
+        tracer.by_c(getattr(self.touch(tracer), by), values)
+        self.changed(name)
+        return self if name == "__iadd__" else t.NONE
+
+
+for _name, _by in (("extend", "extend"), ("extendleft", "extendleft"), ("__iadd__", "extend")):
+    _adding(_name, _by)
+
+
+@method(t.Deque, "__reversed__")
+def _deque_reversed(tracer: Any, self: t.Deque) -> t.Tracker:
+    return self.walk(tracer, True)
 
 
 # --- list -------------------------------------------------------------------------------------------------------------
@@ -204,36 +264,10 @@ def _iadd(tracer: Any, self: t.List, other: t.Tracker) -> t.Tracker:
     return self
 
 
-@method(t.List, "insert")
-def _insert(tracer: Any, self: t.List, at: t.Tracker, item: t.Tracker) -> t.Tracker:
-    self.touch(tracer).insert(tracer.index(at), item)
-    return t.NONE
-
-
-@method(t.List, "pop")
-def _pop(tracer: Any, self: t.List, *at: t.Tracker) -> t.Tracker:
-    return tracer.folded(self.touch(tracer).pop, tuple([tracer.index(a) for a in at]))
-
-
-@method(t.List, "remove")
-def _remove(tracer: Any, self: t.List, item: t.Tracker) -> t.Tracker:
-    items = self.touch(tracer)
-    for i, v in present(tracer, self, "remove"):
-        if tracer.equal(v, item):
-            del items[i:i + 1]
-            return t.NONE
-    return tracer.raise_(ValueError("list.remove(x): x not in list"))
-
-
 @method(t.List, "copy", "__copy__")
-def _copy(tracer: Any, self: t.List) -> t.Tracker:
-    return t.List(list(self.open(tracer)))
-
-
-@method(t.List, "reverse")
-def _reverse(tracer: Any, self: t.List) -> t.Tracker:
-    self.touch(tracer).reverse()
-    return t.NONE
+@method(t.Deque, "copy", "__copy__")
+def _copy(tracer: Any, self: t.Sequence) -> t.Tracker:
+    return self.make(self.open(tracer).copy())
 
 
 @method(t.List, "sort")

@@ -27,11 +27,6 @@ def _set_device(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return done
 
 
-@calls(torch.get_default_device)
-def _get_device(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.fold_call(torch.get_default_device, args, kwargs)
-
-
 def _enter(tracer: Any, device: t.Const, args: Args, kwargs: Kwargs) -> t.Tracker:
     """`with torch.device(...)`"""
     tracer.folded(device.value.__enter__, ())

@@ -10,7 +10,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls, method
+from ..registry import METHODS, calls, method
 from ..sources import MISSING
 from ..trackers import Args, Kwargs
 from .builtin import callable_
@@ -99,7 +99,7 @@ def _ior(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
 
 def _dict_entries(tracer: Any, x: t.Tracker) -> dict[Any, t.Tracker] | None:
     """The entries of a dict or of an instance of a subclass; None of anything else."""
-    x = x.payload if isinstance(x, t.Object) and x.payload is not None else x
+    x = x.plain()
     return x.open(tracer) if isinstance(x, t.Dict) else None
 
 
@@ -112,14 +112,8 @@ def _union(tracer: Any, self: t.Dict, left: t.Tracker, right: t.Tracker) -> t.Tr
     return out
 
 
-@method(t.Dict, "__or__")
-def _or(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
-    return _union(tracer, self, self, other)
-
-
-@method(t.Dict, "__ror__")
-def _ror(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
-    return _union(tracer, self, other, self)
+METHODS[t.Dict]["__or__"] = lambda tracer, self, other: _union(tracer, self, self, other)
+METHODS[t.Dict]["__ror__"] = lambda tracer, self, other: _union(tracer, self, other, self)
 
 
 @method(t.Dict, "__reversed__")
@@ -148,19 +142,8 @@ def _contains(tracer: Any, self: t.Dict, key: t.Tracker) -> t.Tracker:
     return t.boolean(self.has(tracer, key.key(tracer)))
 
 
-@method(t.Dict, "keys")
-def _keys(tracer: Any, self: t.Dict) -> t.Tracker:
-    return t.DictView(self, "keys")
-
-
-@method(t.Dict, "values")
-def _values(tracer: Any, self: t.Dict) -> t.Tracker:
-    return t.DictView(self, "values")
-
-
-@method(t.Dict, "items")
-def _items(tracer: Any, self: t.Dict) -> t.Tracker:
-    return t.DictView(self, "items")
+for _name in ("keys", "values", "items"):
+    METHODS[t.Dict][_name] = lambda tracer, self, kind=_name: t.DictView(self, kind)
 
 
 @method(t.Dict, "pop")
@@ -183,7 +166,7 @@ def _popitem(tracer: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -
     last = given.get("last", t.TRUE).truth(tracer)
     self.popped += last
     k = next(reversed(entries)) if last else next(iter(entries))
-    return tracer.tuple([tracer.unkey(k), entries.pop(k)])
+    return t.Tuple([tracer.unkey(k), entries.pop(k)])
 
 
 @method(t.Dict, "setdefault")
@@ -213,24 +196,16 @@ def _clear(tracer: Any, self: t.Dict) -> t.Tracker:
 @method(t.Dict, "move_to_end")
 def _move_to_end(tracer: Any, self: t.Dict, key: t.Tracker, last: t.Tracker = t.TRUE) -> t.Tracker:
     entries = self.touch(tracer)
-    k = key.key(tracer)
-    if k not in entries:
-        tracer.fail(KeyError, key)
-    v = entries.pop(k)
-    if last.truth(tracer):
-        entries[k] = v
-    else:
-        rest = dict(entries)
-        entries.clear()
-        entries[k] = v
-        entries.update(rest)
+    ordered = collections.OrderedDict(entries)
+    tracer.by_c(ordered.move_to_end, key.key(tracer), last.truth(tracer))
+    entries.clear()
+    entries.update(ordered)
     return t.NONE
 
 
 @method(t.Dict, "__eq__")
 def _eq(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker | None:
-    if isinstance(other, t.Object) and isinstance(other.payload, t.Dict):
-        other = other.payload
+    other = other.plain()
     if not isinstance(other, t.Dict):
         return None
     a, b = self.open(tracer), other.open(tracer)

@@ -3,7 +3,6 @@ autograd takes for the derivative of what the forward gives; see `graph.derivati
 
 from __future__ import annotations
 
-import gc
 import inspect
 import itertools
 import operator
@@ -13,13 +12,14 @@ import torch
 from torch.fx import Node
 from torch.nn.modules._functions import BackwardHookFunction
 
-from framesmith.fake.tensor import FakeTensor, is_differentiable, new_fake
+from framesmith.fake.tensor import FakeTensor, is_differentiable
 from framesmith.graph.derivative import Pattern, Traced, cut_out, passed, refuse
 from framesmith.graph.purity import draws
 from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
+from ..arms import effects, like, reachable
 from ..registry import CODES, PLAIN, calls
 from ..trackers import Args, Kwargs
 
@@ -79,7 +79,7 @@ def _forward(tracer: Any, klass: t.Tracker, real: Any, ctx: t.Object, given: Arg
     if not kwargs:
         rest = list(inspect.signature(real.forward).parameters.values())[len(given):]
         inputs = [*given, *[tracer.wrap_static(p.default, None) for p in rest if p.default is not p.empty]]
-        klass.get(tracer, "setup_context").call(tracer, [ctx, tracer.tuple(inputs), out], {})
+        klass.get(tracer, "setup_context").call(tracer, [ctx, t.Tuple(inputs), out], {})
     return out
 
 
@@ -92,7 +92,7 @@ def _listed(tracer: Any, ctx: t.Object, name: str) -> list[t.Tracker]:
 def _wrapped(tracer: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
     """An argument that comes back, and was not written to, comes back as a view of itself."""
     if isinstance(out, t.Tuple):
-        return tracer.tuple([_wrapped(tracer, o, args, dirty) if isinstance(o, t.Tensor) else o
+        return t.Tuple([_wrapped(tracer, o, args, dirty) if isinstance(o, t.Tensor) else o
                              for o in out.open(tracer)])
     if isinstance(out, t.Tensor) and any(out is a for a in args) and not any(out is d for d in dirty):
         return tracer.torch_call(torch.Tensor.view_as, [out, out], {})
@@ -138,7 +138,7 @@ class _Application:
             if patterns[0] not in traced:
                 raise Unsupported(f"{self.real.__name__}.backward raises")
             attach(tracer, results, self.inputs, traced, zeros)
-        return self.outs[0] if self.single else tracer.tuple(self.outs)
+        return self.outs[0] if self.single else t.Tuple(self.outs)
 
     def _materializes(self) -> bool:
         flag = self.ctx.attrs.get("materialize_grads")
@@ -167,9 +167,9 @@ class _Backward:
         """None: with these gradients the backward raises."""
         of, tracer = self.of, self.tracer
         last, writes = tracer.end()
-        before, around, tracer.touched = self._effects(), tracer.touched, []
+        before, around, tracer.touched = effects(tracer), tracer.touched, []
         attrs = dict(of.ctx.attrs)
-        of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or tracer.tuple([])
+        of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or t.Tuple([])
         try:
             with torch.enable_grad():
                 told = self._function().call(tracer, [of.ctx, *[self._gradient(k) for k in range(len(of.outs))]], {})
@@ -180,7 +180,7 @@ class _Backward:
         touched, tracer.touched = tracer.touched, around
         if around is not None:
             around += touched
-        if (self._effects() != before or self._touches(touched) or any(map(draws, region))
+        if (effects(tracer) != before or self._touches(touched) or any(map(draws, region))
             or not set(region).issuperset(written)):
             raise Unsupported(f"{of.real.__name__}.backward changes objects or tensors, or draws random numbers")
         of.ctx.attrs.clear()
@@ -192,25 +192,13 @@ class _Backward:
     def _touches(self, changed: list[Any]) -> bool:
         """Return whether something was changed that was there before, but attributes of the context."""
         ctx = self.of.ctx
-        found: dict[int, Any] = {id(ctx): ctx}
-        todo: list[Any] = [*ctx.attrs.values(), self._function()]
-        while todo:
-            x = todo.pop()
-            if isinstance(x, (t.Tracker, list, tuple, dict)) and id(x) not in found:
-                found[id(x)] = x
-                todo += gc.get_referents(x)
+        found = reachable([*ctx.attrs.values(), self._function()]) | {id(ctx): ctx}
         return any(not isinstance(x, t.Tracker) or id(x) in found and x is not ctx for x in changed)
 
     def _function(self) -> t.Tracker:
         real = self.of.real
         return self.tracer.made(real).get(self.tracer,  # type: ignore[no-any-return]
                                           "vjp" if real.vjp is not own._SingleLevelFunction.vjp else "backward")
-
-    def _effects(self) -> tuple[Any, ...]:
-        """Count the program's changes so far, by kind: any further change makes the counts differ."""
-        tracer = self.tracer
-        return len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.checks), len(
-            tracer.settings), len(tracer.global_writes)
 
     def _gradient(self, k: int) -> t.Tracker:
         """Return the gradient that the backward gets for result `k` of the forward: a tangent, zeros or None."""
@@ -238,11 +226,6 @@ class _Backward:
             raise Unsupported(f"{of.real.__name__}.backward gives what is no tensor")
         return [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake)  # type: ignore[attr-defined]
                 for k in of.wanted]
-
-
-def like(x: FakeTensor) -> FakeTensor:
-    """Metadata of its own."""
-    return new_fake(tuple(x.shape), x.stride(), x.dtype, x.device)
 
 
 def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced],
@@ -281,7 +264,7 @@ def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
         node.meta.update(spare=True, turn=tracer.turn)
     attach(tracer, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)},
            True)
-    return tracer.tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]
+    return t.Tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]
 
 
 _ONCE = "trying to differentiate twice a function that was marked with @once_differentiable"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,9 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..class_making import builtin_part
+from ..errors import CARRIED
 from ..registry import calls, method
+from ..standins import Placeholder
 from ..trackers import Args, Kwargs
 
 
@@ -22,16 +23,12 @@ def new_error(tracer: Any, cls: type, args: Args) -> t.Error:
     if issubclass(cls, BaseExceptionGroup):
         return _new_group(tracer, cls, args)
     if cls is OSError and len(args) > 1 and args[0].constant:
-        cls = _os_class(args[0].value)  # type: ignore[attr-defined]
+        cls = type(OSError(args[0].value, ""))  # type: ignore[attr-defined]
     error = t.Error(cls)
     error.init_args = list(args)
     if issubclass(cls, OSError):
-        _os_init(tracer, error, args, {})
+        _keep_fields(tracer, error, args, {})
     return error
-
-
-def _os_class(number: Any) -> type:
-    return type(OSError(number, "")) if number in errno.errorcode else OSError
 
 
 def _new_group(tracer: Any, cls: type, args: Args) -> t.Error:
@@ -63,59 +60,35 @@ def _new_group(tracer: Any, cls: type, args: Args) -> t.Error:
     return error
 
 
-def _no_keywords(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    if kwargs:
-        tracer.raise_(TypeError(f"{error.cls.__name__}() takes no keyword arguments"))
+def _keep_fields(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
+    """Keep what C keeps of the arguments beside `args`: a real exception of the builtin kind, made of stand-ins for
+    them, says it."""
+    base = builtin_part(error.cls)
+    names = [name for kind, names in CARRIED if issubclass(base, kind) for name in names]
+    if not names and not kwargs:
+        return
+    stands: dict[int, t.Tracker] = {}
+    held = []
 
+    def stand(x: t.Tracker) -> Any:
+        read = type(x) is t.Const or issubclass(base, (UnicodeError, SyntaxError))
+        held.append(x.real(tracer) if read else Placeholder())
+        stands[id(held[-1])] = x
+        return held[-1]
 
-def _value_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    _no_keywords(tracer, error, args, kwargs)
-    error.attrs["value"] = args[0] if args else t.NONE
+    def found(value: Any) -> t.Tracker:
+        if type(value) is tuple:
+            return t.Tuple(list(map(found, value)))
+        return stands[id(value)] if id(value) in stands else tracer.made(value)
 
-
-def _exit_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    _no_keywords(tracer, error, args, kwargs)
-    error.attrs["code"] = t.NONE if not args else args[0] if len(args) == 1 else t.Tuple(list(args))
-
-
-def _named_init(*names: str) -> Callable[..., None]:
-    def row(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-        if not set(names).issuperset(kwargs):
-            tracer.folded(builtin_part(error.cls), (), dict.fromkeys(kwargs))
-        error.attrs.update(kwargs)
-
-    return row
-
-
-def _import_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    _named_init("name", "path")(tracer, error, args, kwargs)
-    if len(args) == 1:
-        error.attrs["msg"] = args[0]
-
-
-def _os_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    _no_keywords(tracer, error, args, kwargs)
-    if 2 <= len(args) <= 5:
-        error.attrs["errno"], error.attrs["strerror"] = args[:2]
-        if len(args) > 2:
-            error.attrs["filename"] = args[2]
-            error.attrs["args"] = t.Tuple(args[:2])
-        if len(args) == 5:
-            error.attrs["filename2"] = args[4]
-
-
-def _folded_init(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    base = next(c for c in error.cls.__mro__ if c.__module__ == "builtins")
-    error.attrs.update(tracer.made_error(tracer.folded(base, tuple(a.real(tracer) for a in args))).attrs)
-
-
-_INIT: list[tuple[Any, Callable[..., None]]] = [
-    (BaseExceptionGroup, _no_keywords), (StopIteration, _value_init), (SystemExit, _exit_init),
-    (AttributeError, _named_init("name", "obj")), (NameError, _named_init("name")), (ImportError, _import_init),
-    (OSError, _os_init),
-    ((UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, SyntaxError), _folded_init),
-    (BaseException, _no_keywords),
-]
+    plain = Exception if issubclass(base, BaseExceptionGroup) else base
+    named = type(error.cls.__name__, (plain,), {})
+    real = tracer.folded(named, tuple(map(stand, args)), {k: stand(v) for k, v in kwargs.items()})
+    for name in names:
+        if getattr(real, name) is not None:
+            error.attrs[name] = found(getattr(real, name))
+    if len(real.args) < len(args):
+        error.attrs["args"] = found(real.args)
 
 
 @method(t.Error, "__init__")
@@ -125,7 +98,7 @@ def _init(tracer: Any, self: t.Error, *args: t.Tracker, **kwargs: t.Tracker) -> 
     self.attrs.pop("args", None)
     if list(args) != self.init_args:
         self.attrs["args"] = t.Tuple(list(args))
-    next(row for kind, row in _INIT if issubclass(self.cls, kind))(tracer, self, list(args), kwargs)
+    _keep_fields(tracer, self, list(args), kwargs)
     return t.NONE
 
 

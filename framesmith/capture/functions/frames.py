@@ -11,13 +11,8 @@ from typing import Any
 from framesmith.util.errors import FrameSeen, MemorySeen, Unsupported
 
 from .. import trackers as t
-from ..registry import calls
+from ..registry import calls, refuses
 from ..trackers import Args, Kwargs
-
-
-@calls(locals)
-def _locals(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise FrameSeen("locals()")
 
 
 @calls(exec, eval)
@@ -28,20 +23,10 @@ def _exec(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("exec or eval")
 
 
-@calls(breakpoint, sys.settrace, sys.setprofile, sys._current_frames, sys.call_tracing)
-def _debug(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise FrameSeen("a debugger")
-
-
 @calls(sys._getframe)
 def _getframe(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     levels = args[0].value if args and isinstance(args[0], t.Const) and type(args[0].value) is int else 0
     raise FrameSeen("sys._getframe", max(levels, 0))
-
-
-@calls(sys.getrefcount, gc.get_referrers, gc.get_objects)
-def _references(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise MemorySeen("a count of references")
 
 
 @calls(sys.getsizeof)
@@ -52,6 +37,7 @@ def _size(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise MemorySeen("a size in memory")
 
 
-@calls(types.FrameType.clear)
-def _clear(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("a frame is cleared")
+refuses(FrameSeen, "locals()", locals)
+refuses(FrameSeen, "a debugger", breakpoint, sys.settrace, sys.setprofile, sys._current_frames, sys.call_tracing)
+refuses(MemorySeen, "a count of references", sys.getrefcount, gc.get_referrers, gc.get_objects)
+refuses(Unsupported, "a frame is cleared", types.FrameType.clear)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from framesmith.util.errors import DataDependent
+from framesmith.util.errors import DataDependent, Unsupported
 
 from .. import choices
 from .. import trackers as t
@@ -16,7 +16,7 @@ from ..registry import calls
 from ..sources import MISSING
 from ..trackers import Args, Kwargs
 from .builtin import callable_
-from .containers import backwards, ordered
+from .containers import Sought, backwards, ordered
 
 
 @calls(iter)
@@ -36,26 +36,42 @@ def _next(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
             tracer.raise_(TypeError(f"'{it.pytype().__name__}' object is not an iterator"))
         v = it.next(tracer)
         return v if v is not None else args[1] if len(args) > 1 else tracer.raise_(StopIteration())
-    try:
-        return it.builtin_method(tracer, "__next__", [],
-                                 {}) if isinstance(it, t.Generator) else tracer.call_special(it, "__next__", [])
-    except t.CapturedError as e:
-        if len(args) > 1 and issubclass(e.tracker.pytype(), StopIteration):
-            return args[1]
-        raise
+    if len(args) == 1:
+        return tracer.call_special(it, "__next__", [])
+    v = tracer.unless(StopIteration, tracer.call_special, it, "__next__", [])
+    return args[1] if v is None else v
+
+
+def _tuple(row: Iterable[t.Tracker]) -> t.Tracker:
+    return t.Tuple(list(row))
+
+
+def _values(tracer: Any, x: t.Tracker) -> Iterator[t.Tracker]:
+    """A real iterator over what iteration gives."""
+    return t.steps(tracer, x.iterate(tracer))
+
+
+def _called(tracer: Any, fn: t.Tracker) -> Callable[..., t.Tracker]:
+    return lambda *args: fn.call(tracer, list(args), {})
+
+
+def _holds(tracer: Any, fn: t.Tracker) -> Callable[[t.Tracker], bool]:
+    """The truth of what `fn` gives, or for None of the value itself."""
+    return lambda v: (v if fn is t.NONE else fn.call(tracer, [v], {})).truth(tracer)
 
 
 @calls(zip)
 def _zip(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     strict = "strict" in kwargs and kwargs["strict"].truth(tracer)
     its = [a.iterate(tracer) for a in args]
-    return t.Lazy(t.zipped(tracer, its, strict), zip, its, ("strict=True",) if strict else ())
+    rows = zip(*[t.steps(tracer, it) for it in its], strict=strict)
+    return t.Lazy(map(_tuple, rows), zip, its, ("strict=True",) if strict else ())
 
 
 @calls(map)
 def _map(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     its = [a.iterate(tracer) for a in args[1:]]
-    return t.Lazy(t.mapped(tracer, args[0], its), map, [args[0], *its])
+    return t.Lazy(map(_called(tracer, args[0]), *[t.steps(tracer, it) for it in its]), map, [args[0], *its])
 
 
 @calls(enumerate)
@@ -64,16 +80,20 @@ def _enumerate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if start.constant and start.pytype() is not int:
         start = tracer.fold(operator.index, (start.real(tracer),))
     parts = [args[0].iterate(tracer), start]
-    return t.Lazy(t.enumerated(tracer, parts), enumerate, parts)
+    return t.Lazy(_enumerated(tracer, parts), enumerate, parts)
+
+
+def _enumerated(tracer: Any, parts: list[t.Tracker]) -> Iterator[t.Tracker]:
+    """Of an iterator and the next number, which is kept up to date."""
+    for n, v in enumerate(t.steps(tracer, parts[0]), tracer.index(parts[1])):
+        parts[1] = t.Const(n + 1)
+        yield t.Tuple([t.Const(n), v])
 
 
 @calls(filter)
 def _filter(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    fn = args[0]
-    plain = isinstance(fn, t.Const)
     it = args[1].iterate(tracer)
-    return t.Lazy(t.filtered(tracer, lambda v: (v if plain else fn.call(tracer, [v], {})).truth(tracer), it), filter,
-                  [fn, it])
+    return t.Lazy(filter(_holds(tracer, args[0]), t.steps(tracer, it)), filter, [args[0], it])
 
 
 def _by_index(tracer: Any, x: t.Tracker) -> t.Tracker:
@@ -122,20 +142,12 @@ def _sorted(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(any)
 def _any(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    it = args[0].iterate(tracer)
-    while (v := it.next(tracer)) is not None:
-        if v.truth(tracer):
-            return t.TRUE
-    return t.FALSE
+    return t.boolean(any(map(_holds(tracer, t.NONE), _values(tracer, args[0]))))
 
 
 @calls(all)
 def _all(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    it = args[0].iterate(tracer)
-    while (v := it.next(tracer)) is not None:
-        if not v.truth(tracer):
-            return t.FALSE
-    return t.TRUE
+    return t.boolean(all(map(_holds(tracer, t.NONE), _values(tracer, args[0]))))
 
 
 @calls(sum)
@@ -154,13 +166,7 @@ def _sum(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _reduce(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not tracer.is_iterable(args[1]):
         tracer.raise_(TypeError("reduce() arg 2 must support iteration"))
-    it = args[1].iterate(tracer)
-    first = args[2] if len(args) > 2 else it.next(tracer)
-    acc: t.Tracker = first if first is not None else tracer.raise_(TypeError("reduce() of empty iterable with no "
-                                                                             "initial value"))
-    while (v := it.next(tracer)) is not None:
-        acc = args[0].call(tracer, [acc, v], {})
-    return acc
+    return tracer.by_c(functools.reduce, _called(tracer, args[0]), _values(tracer, args[1]), *args[2:])
 
 
 def _extreme(symbol: str, real: Any) -> Any:
@@ -195,16 +201,10 @@ calls(min)(_extreme("<", min))
 
 
 # --- itertools --------------------------------------------------------------------------------------------------------
-def _chained(tracer: Any, its: Iterator[t.Tracker]) -> Iterator[t.Tracker]:
-    for x in its:
-        it = x.iterate(tracer)
-        while (v := it.next(tracer)) is not None:
-            yield v
-
-
 @calls(itertools.chain)
 def _chain(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Lazy(_chained(tracer, iter(args)), itertools.chain, list(args), (), itertools.chain)
+    values = itertools.chain.from_iterable(map(functools.partial(_values, tracer), args))
+    return t.Lazy(values, itertools.chain, list(args), (), itertools.chain)
 
 
 @calls(itertools.repeat)
@@ -225,7 +225,7 @@ def _count(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _islice(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     it = args[0].iterate(tracer)
     bounds = [a.real(tracer) for a in args[1:]]
-    steps = tracer.folded(itertools.islice, (iter(lambda: it.next(tracer), None), *bounds))
+    steps = tracer.folded(itertools.islice, (t.steps(tracer, it), *bounds))
     return t.Lazy(steps, itertools.islice, [it, *args[1:]], (), itertools.islice)
 
 
@@ -246,3 +246,72 @@ def _combining(fn: Any) -> Any:
 
 for _fn in (itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
     calls(_fn)(_combining(_fn))
+
+
+def _iterates(fn: Any, over: Callable[..., Iterator[t.Tracker]], *places: int, cls: Any = None) -> None:
+    """Calls of `fn` make an iterator of class `cls` (itself), whose values `over` gives: it is handed real iterators
+    for the arguments at `places`, or for all, if there are none. These are asked for their iterators at once."""
+
+    @calls(fn)
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        given = [a.iterate(tracer) if i in places or not places else a for i, a in enumerate(args)]
+        real = [t.steps(tracer, a) if i in places or not places else a for i, a in enumerate(given)]
+        try:
+            values = over(tracer, *real, **kwargs)
+        except TypeError as e:
+            if e.__traceback__ is not None and e.__traceback__.tb_next is not None:
+                raise
+            tracer.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
+            raise Unsupported(f"a call of {fn.__name__} with these arguments") from None
+        return t.Lazy(values, cls or fn, given, (), fn, kwargs)
+
+
+def _accumulated(tracer: Any, it: Iterator[t.Tracker], func: t.Tracker = t.NONE, *,
+                 initial: t.Tracker = t.NONE) -> Iterator[t.Tracker]:
+    join = functools.partial(tracer.binary, "add") if func is t.NONE else _called(tracer, func)
+    return itertools.accumulate(it, join, initial=None if initial is t.NONE else initial)
+
+
+class _Key(Sought):
+    """A key of `groupby`, which compares two of them."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self.tracer.equal(self.item, other.item)  # type: ignore[attr-defined]
+
+
+def _grouped(tracer: Any, it: Iterator[t.Tracker], key: t.Tracker = t.NONE) -> Iterator[t.Tracker]:
+    def pair(row: tuple[_Key, Iterator[t.Tracker]]) -> t.Tracker:
+        return t.Tuple([row[0].item, t.Lazy(row[1], type(row[1]))])
+
+    return map(pair, itertools.groupby(it, lambda v: _Key(tracer, v if key is t.NONE else key.call(tracer, [v], {}))))
+
+
+_iterates(itertools.accumulate, _accumulated, 0)
+_iterates(itertools.compress, lambda tracer, data, selectors: itertools.compress(
+    data, map(_holds(tracer, t.NONE), selectors)), 0, 1)
+_iterates(itertools.cycle, lambda tracer, it: itertools.cycle(it), 0)
+_iterates(itertools.dropwhile, lambda tracer, fn, it: itertools.dropwhile(
+    lambda v: fn.call(tracer, [v], {}).truth(tracer), it), 1)
+_iterates(itertools.takewhile, lambda tracer, fn, it: itertools.takewhile(
+    lambda v: fn.call(tracer, [v], {}).truth(tracer), it), 1)
+_iterates(itertools.filterfalse, lambda tracer, fn, it: itertools.filterfalse(_holds(tracer, fn), it), 1)
+_iterates(itertools.starmap, lambda tracer, fn, it: itertools.starmap(
+    _called(tracer, fn), map(operator.methodcaller("items_list", tracer), it)), 1)
+_iterates(itertools.pairwise, lambda tracer, it: map(_tuple, itertools.pairwise(it)), 0)
+if hasattr(itertools, "batched"):
+    _batched: Any = itertools.batched  # type: ignore[attr-defined]
+    _iterates(_batched, lambda tracer, it, n: map(_tuple, tracer.by_c(_batched, it, tracer.index(n))), 0)
+_iterates(itertools.zip_longest, lambda tracer, *its, fillvalue=t.NONE: map(
+    _tuple, itertools.zip_longest(*its, fillvalue=fillvalue)))
+_iterates(itertools.chain.from_iterable, lambda tracer, its: itertools.chain.from_iterable(
+    map(functools.partial(_values, tracer), its)), 0, cls=itertools.chain)
+_iterates(itertools.groupby, _grouped, 0)
+
+
+@calls(itertools.tee)
+def _tee(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    made = tracer.by_c(itertools.tee, _values(tracer, args[0]), *[tracer.index(n) for n in args[1:]])
+    return t.Tuple([t.Lazy(one, type(one)) for one in made])

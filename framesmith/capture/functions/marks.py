@@ -18,13 +18,9 @@ from ..trackers import Args, Kwargs
 
 
 @calls(marks.graph_break)
-def _break(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("graph_break() was called")
-
-
 @by_name("torch._dynamo.decorators.graph_break", "torch._dynamo.decorators.skip_frame",
          "torch._dynamo.decorators.step_unsupported")
-def _break_by_name(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+def _break(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     raise Unsupported("graph_break() was called")
 
 

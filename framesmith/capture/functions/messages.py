@@ -10,6 +10,7 @@ import logging
 import sys
 import types
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -94,13 +95,11 @@ def _print(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 # --- warnings ---
 
+@dataclass(frozen=True, slots=True)
 class _NoError:
     """No filter turns warnings of the category into errors, which would have to be raised where they stand."""
 
-    __slots__ = ("category",)
-
-    def __init__(self, category: type[Warning]) -> None:
-        self.category = category
+    category: type[Warning]
 
     def __call__(self, module: Any) -> bool:
         return not any(row[0] == "error" and issubclass(self.category, row[2]) for row in module.filters)
@@ -122,20 +121,18 @@ def _warn(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if level > len(tracer.frames):
         return _defer(tracer, warn_above, [message, tracer.made(kind), t.Const(level - len(tracer.frames))], {})
     frame = tracer.frames[-level]
-    space = tracer.wrap(frame.globals, tracer.globals_source(frame.globals))
+    space = tracer.wrap(frame.globals, Pinned(frame.globals))
     return _defer(tracer, warn_at,
                   [message, tracer.made(kind), t.Const(frame.code.co_filename), t.Const(frame.line), space], {})
 
 
 # --- logging ---
 
+@dataclass(frozen=True, slots=True)
 class _Disabled:
     """The logger drops messages of this level."""
 
-    __slots__ = ("level",)
-
-    def __init__(self, level: int) -> None:
-        self.level = level
+    level: int
 
     def __call__(self, logger: Any) -> bool:
         return not logger.isEnabledFor(self.level)

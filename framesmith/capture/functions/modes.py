@@ -65,8 +65,3 @@ def _pop(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not tracer.modes.functions:
         raise Unsupported("the exit of a function mode entered before")
     return tracer.modes.functions.pop()[0]
-
-
-@calls(torch._C._get_privateuse1_backend_name)
-def _backend_name(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.fold_call(torch._C._get_privateuse1_backend_name, args, kwargs)

@@ -14,9 +14,9 @@ import os
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from framesmith._C import instance_dict
@@ -26,7 +26,7 @@ from .. import trackers as t
 from ..binary_slots import NOT_IMPLEMENTED
 from ..class_making import builtin_part
 from ..identity import same_object
-from ..registry import PLAIN, calls, folds, method, opaque
+from ..registry import PLAIN, by_position, calls, folds, method, opaque
 from ..sources import MISSING, Pinned
 from ..trackers import Args, Kwargs
 from .builtin import callable_
@@ -101,8 +101,7 @@ for _name in ("__repr__", "__str__"):
 def _eq(tracer: Any, self: t.Object, other: t.Tracker) -> t.Tracker:
     if self.payload is None:
         return t.TRUE if same_object(tracer, self, other) else t.Const(NotImplemented)
-    other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
-    result = tracer.attempt(self.payload, "__eq__", [other])
+    result = tracer.attempt(self.payload, "__eq__", [other.plain()])
     return t.Const(NotImplemented) if result is NOT_IMPLEMENTED else result
 
 
@@ -119,30 +118,6 @@ def _hash(tracer: Any, self: t.Object) -> t.Tracker:
     if self.payload is not None:
         return t.Const(tracer.hash_of(self.payload))
     raise Unsupported("hash of an object's address")
-
-
-@calls(object.__new__)
-def _new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.blank(args[0].real(tracer), args[1:], kwargs)
-
-
-@calls(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__, str.__new__, int.__new__,
-       float.__new__,
-       frozenset.__new__)
-def _builtin_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.blank(args[0].real(tracer), args[1:])
-
-
-@calls(object.__init__)
-def _object_init(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    tracer.takes_nothing(args[0].pytype(), "__init__", len(args) > 1 or bool(kwargs))
-    return t.NONE
-
-
-@calls(object.__setattr__)
-def _object_setattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    _generic(args[0]).generic_set(tracer, args[1].real(tracer), args[2])
-    return t.NONE
 
 
 def _generic(x: t.Tracker) -> t.Object:
@@ -178,11 +153,6 @@ def _entry_of_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 # --- nn.Module --------------------------------------------------------------------------------------------------------
-@calls(nn.Module.__getattr__)
-def _module_getattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return args[0].registered(tracer, args[1].real(tracer))  # type: ignore[attr-defined]
-
-
 @calls(nn.ModuleList.__getitem__)
 def _module_list_item(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     obj, key = args
@@ -210,16 +180,6 @@ def _module_list_item(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 # --- dataclasses ------------------------------------------------------------------------------------------------------
 def _class_of(x: t.Tracker) -> type:
     return x.value if isinstance(x, t.Class) else x.pytype()
-
-
-@calls(dataclasses.fields)
-def _fields(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.fold(dataclasses.fields, (_class_of(args[0]),))
-
-
-@calls(dataclasses.is_dataclass)
-def _is_dataclass(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(dataclasses.is_dataclass(_class_of(args[0])))
 
 
 # --- functools --------------------------------------------------------------------------------------------------------
@@ -252,11 +212,6 @@ def _partial(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Partial(fn, rest, kwargs)
 
 
-@calls(types.MethodType)
-def _method_type(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.Method(args[0], args[1])
-
-
 # --- copy, typing, warnings, the environment --------------------------------------------------------------------------
 @calls(copy.copy)
 def _copy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -267,19 +222,28 @@ def _copy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return x
     if isinstance(x, (t.List, t.Dict, t.Set, t.Deque)):
         return x.builtin_method(tracer, "copy", [], {})
-    hook = tracer.lookup(x.pytype(), "__copy__")
-    if isinstance(x, t.Object) and isinstance(hook, types.FunctionType):
-        return tracer.class_function(hook).call(tracer, [x], {})
-    if isinstance(x, t.Object) and hook is MISSING and _reduces_plainly(tracer, x.cls):
-        new = type(x)(x.cls)
-        new.attrs.update(_state(tracer, x))
-        if x.payload is not None:
-            frozen = isinstance(x.payload, (t.Const, t.Tuple))
-            new.payload = x.payload if frozen else x.payload.builtin_method(tracer, "copy", [], {})
-        return new
     if isinstance(x, t.Object):
-        return by_hook(tracer, x, "__copy__", []) or by_reduce(tracer, x, lambda v: v)
+        return _duplicate(tracer, x, ("__copy__", []), {}, lambda v: v, lambda v: _copy(tracer, [v], {}))
     raise Unsupported(f"copy of {x.describe()}")
+
+
+def _duplicate(tracer: Any, x: t.Object, hook: tuple[str, Args], memo: dict[int, t.Tracker],
+               copied: Callable[[t.Tracker], t.Tracker], contents: Callable[[t.Tracker], t.Tracker]) -> t.Tracker:
+    """Copy an instance by its own method, by what it reduces to, or by its state: `copied` gives the attributes'
+    copies, `contents` that of its builtin part. `memo` has the copy before that of its parts."""
+    made = _by_hook(tracer, x, *hook)
+    if made is None and not _reduces_plainly(tracer, x.cls):
+        made = _by_reduce(tracer, x, copied)
+    if made is not None:
+        memo[id(x)] = made
+        return made
+    new = type(x)(x.cls)
+    memo[id(x)] = new
+    for name, v in _state(tracer, x).items():
+        new.attrs[name] = copied(v)
+    if x.payload is not None:
+        new.payload = contents(x.payload)
+    return new
 
 
 def _reduces_plainly(tracer: Any, cls: type) -> bool:
@@ -297,13 +261,13 @@ _COPIED = frozenset({object, dict, list, set, frozenset, tuple, str, int, float,
 """Classes of C, instances of whose subclasses are copied by what capture knows of them."""
 
 
-def by_hook(tracer: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
+def _by_hook(tracer: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
     """Call the user's `__copy__` or `__deepcopy__`; None if the class has none."""
     hook = tracer.lookup(x.cls, name)
     return tracer.class_function(hook).call(tracer, [x, *args], {}) if isinstance(hook, types.FunctionType) else None
 
 
-def by_reduce(tracer: Any, x: t.Object, copied: Any) -> t.Tracker:
+def _by_reduce(tracer: Any, x: t.Object, copied: Any) -> t.Tracker:
     """Copy an object as the user's `__reduce__` says: by a call, whose arguments are `copied`, and a state for the
     instance dict."""
     hook = tracer.lookup(x.cls, "__reduce__")
@@ -349,10 +313,11 @@ def deep_copy(tracer: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracke
     if isinstance(x, t.Tensor):
         copied = memo[id(x)] = other_memory(tracer, x)
         return copied
-    if isinstance(x, t.List):
-        new_list = memo[id(x)] = t.List([])
-        new_list.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
-        return new_list
+    if isinstance(x, (t.List, t.Deque)):
+        sequence = t.List([]) if isinstance(x, t.List) else t.Deque([], x.maxlen)
+        memo[id(x)] = sequence
+        sequence.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
+        return sequence
     if isinstance(x, t.Tuple):
         parts = [deep_copy(tracer, v, memo) for v in x.open(tracer)]
         if id(x) in memo:
@@ -369,26 +334,10 @@ def deep_copy(tracer: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracke
         return new_dict
     if isinstance(x, t.Set):
         return t.Set(x.base(x.open(tracer)), cls=x.cls)
-    if isinstance(x, t.Deque):
-        copied_deque = t.Deque([], x.maxlen)
-        memo[id(x)] = copied_deque
-        copied_deque.items.extend(deep_copy(tracer, v, memo) for v in x.open(tracer))
-        return copied_deque
-    if isinstance(x, t.Tensor):
-        tensor = memo[id(x)] = _deep_tensor(tracer, x)
-        return tensor
     if isinstance(x, t.Object) and not isinstance(x, t.Module):
-        return _deep_object(tracer, x, memo)
+        deeply = functools.partial(deep_copy, tracer, memo=memo)
+        return _duplicate(tracer, x, ("__deepcopy__", [Memo(memo)]), memo, deeply, deeply)
     raise Unsupported(f"deepcopy of {x.describe()}")
-
-
-def _deep_tensor(tracer: Any, x: t.Tensor) -> t.Tracker:
-    """Of a plain tensor that has its storage for itself."""
-    fake = x.fake
-    whole = x.value is None or x.value.untyped_storage().nbytes() == fake.numel() * fake.element_size()
-    if x.pyclass is not torch.Tensor or tracer.wants_grad(fake) or not whole or not fake.is_contiguous() or x.attrs:
-        raise Unsupported(f"deepcopy of {x.describe()}", hint="use clone()")
-    return tracer.torch_call(torch.clone, [x], {})
 
 
 def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
@@ -397,11 +346,8 @@ def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
         raise Unsupported(f"copy of {x.describe()}, which says itself what its state is")
     state = dict(tracer.instance_dict(x).open(tracer)) if x.cls.__dictoffset__ else {}
     for name in copyreg._slotnames(x.cls):  # type: ignore[attr-defined]
-        try:
-            state[tracer.lookup(x.cls, name)] = x.get(tracer, name)
-        except t.CapturedError as e:
-            if not issubclass(e.tracker.pytype(), AttributeError):
-                raise
+        if (found := tracer.unless(AttributeError, x.get, tracer, name)) is not None:
+            state[tracer.lookup(x.cls, name)] = found
     return state
 
 
@@ -410,55 +356,23 @@ def _slots_only(cls: type) -> bool:
     return dataclasses.is_dataclass(cls) and not cls.__dictoffset__
 
 
-def _deep_object(tracer: Any, x: t.Object, memo: dict[int, t.Tracker]) -> t.Tracker:
-    made = by_hook(tracer, x, "__deepcopy__", [Memo(memo)])
-    if made is None and not _reduces_plainly(tracer, x.cls):
-        made = by_reduce(tracer, x, lambda v: deep_copy(tracer, v, memo))
-    if made is not None:
-        memo[id(x)] = made
-        return made
-    new = t.Object(x.cls)
-    memo[id(x)] = new
-    for name, v in _state(tracer, x).items():
-        new.attrs[name] = deep_copy(tracer, v, memo)
-    if x.payload is not None:
-        new.payload = deep_copy(tracer, x.payload, memo)
-    return new
-
-
-@calls(typing.cast)
-def _cast(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return args[1]
-
-
-@calls(os.getenv)
-def _getenv(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return environment(tracer, *[a.real(tracer) for a in args])
-
-
-def environment(tracer: Any, name: str, default: Any = None) -> t.Tracker:
+def _environment(tracer: Any, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
     """An environment variable, guarded."""
+    name = key.real(tracer)
     value = os.environ.get(name)
     tracer.guard(Pinned(os.environ), "callable", _SameVariable(name, value))
-    return t.Const(default if value is None else value)
+    return default if value is None else t.Const(value)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _SameVariable:
     """The environment still has this value."""
 
-    __slots__ = ("name", "value")
-
-    def __init__(self, name: str, value: str | None) -> None:
-        self.name = name
-        self.value = value
+    name: str
+    value: str | None
 
     def __call__(self, environ: Any) -> bool:
-        return environ.get(self.name) == self.value
-
-
-@calls(os.environ.get)
-def _environ_get(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return environment(tracer, *[a.real(tracer) for a in args])
+        return bool(environ.get(self.name) == self.value)
 
 
 _LOOK_INSIDE = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
@@ -499,3 +413,29 @@ def _import_module(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 folds(importlib.util.find_spec, importlib.metadata.version)
+
+
+def _object_setattr(tracer: Any, x: t.Tracker, name: t.Tracker, value: t.Tracker) -> t.Tracker:
+    _generic(x).generic_set(tracer, name.real(tracer), value)
+    return t.NONE
+
+
+def _object_init(tracer: Any, x: t.Tracker, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
+    tracer.takes_nothing(x.pytype(), "__init__", bool(args or kwargs))
+    return t.NONE
+
+
+by_position({
+    **{kind.__new__: lambda tracer, cls, *args, **kwargs: tracer.blank(cls.real(tracer), list(args))
+       for kind in (dict, list, set, BaseException, Exception, str, int, float, frozenset)},
+    object.__new__: lambda tracer, cls, *args, **kwargs: tracer.blank(cls.real(tracer), list(args), kwargs),
+    object.__init__: _object_init,
+    object.__setattr__: _object_setattr,
+    nn.Module.__getattr__: lambda tracer, x, name: x.registered(tracer, name.real(tracer)),
+    dataclasses.fields: lambda tracer, x: tracer.fold(dataclasses.fields, (_class_of(x),)),
+    dataclasses.is_dataclass: lambda tracer, x: t.boolean(dataclasses.is_dataclass(_class_of(x))),
+    types.MethodType: lambda tracer, fn, obj: t.Method(fn, obj),
+    typing.cast: lambda tracer, kind, x: x,
+    os.getenv: _environment,
+    os.environ.get: _environment,
+})

@@ -29,12 +29,6 @@ def _use_grad(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Trac
     return tracer.made(in_grad_mode_of).call(tracer, [tracer.made(step), *args], kwargs)
 
 
-@by_name("torch.optim.optimizer.Optimizer.zero_grad")
-def _zero_grad(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Torch hides it from torch.compile."""
-    return tracer.inline(tracer.made(own.Optimizer.zero_grad.__wrapped__), args, kwargs)  # type: ignore[attr-defined]
-
-
 @calls(own._get_value)
 def _get_value(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """A number that Python computes with, as in eager: not what a program that is being compiled gets. As a count of

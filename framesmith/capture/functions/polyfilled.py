@@ -9,18 +9,13 @@ import builtins
 import collections
 import functools
 import importlib.util
-import inspect
-import itertools
 import operator
 import types
 from types import FunctionType
 from typing import Any
 
-from framesmith.util.errors import Unsupported
-
 from .. import trackers as t
 from ..polyfills import functions as py
-from ..polyfills import iterators as its
 from ..registry import CONSTANT_METHODS, OPAQUE, calls
 from ..trackers import Args, Kwargs
 
@@ -60,61 +55,12 @@ _fallbacks("heapq", _heapq)
 _fallbacks("bisect", _bisect)
 
 
-def iterates(python: Any, fn: Any, *places: int, cls: Any = None) -> None:
-    """Calls of `fn` make an iterator of class `cls` (itself), whose values `python` gives. At once it asks the
-    arguments at `places` for their iterators; at all, if there are none."""
-
-    @calls(fn)
-    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        if not _FITS[fn](len(args), kwargs):
-            tracer.folded(fn, (None,) * len(args), dict.fromkeys(kwargs))
-            raise Unsupported(f"a call of {fn.__name__} with these arguments")
-        given = [a.iterate(tracer) if i in places or not places else a for i, a in enumerate(args)]
-        steps = tracer.made(python).call(tracer, given, kwargs)
-        return t.Lazy(iter(lambda: steps.next(tracer), None), cls or fn, given, (), fn, kwargs)
-
-    _FITS[fn] = _arity(python)
-
-
-def _arity(python: Any) -> Any:
-    """Return whether a number of arguments, and keywords, are right for a Python function or class."""
-    signature = inspect.signature(python)
-
-    def fits(n: int, names: Any) -> bool:
-        try:
-            signature.bind(*[None] * n, **dict.fromkeys(names))
-        except TypeError:
-            return False
-        return True
-
-    return fits
-
-
-_FITS: dict[Any, Any] = {}
-
-for _fn, _places in (("accumulate", (0,)), ("compress", (0, 1)), ("cycle", (0,)), ("dropwhile", (1,)),
-                     ("takewhile", (1,)),
-                     ("filterfalse", (1,)), ("starmap", (1,)), ("pairwise", (0,)), ("batched", (0,)),
-                     ("zip_longest", ())):
-    if hasattr(itertools, _fn):
-        iterates(getattr(its, _fn), getattr(itertools, _fn), *_places)
-iterates(its.from_iterable, itertools.chain.from_iterable, 0, cls=itertools.chain)
-iterates(its.Groups, itertools.groupby, 0)
-
-
-@calls(itertools.tee)
-def _tee(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    made = tracer.made(its.tee).call(tracer, args, kwargs).open(tracer)
-    return t.Tuple([t.Lazy(iter(functools.partial(one.next, tracer), None), _TEE) for one in made])
-
-
-_TEE: Any = type(itertools.tee(())[0])
 states(py.count_elements, collections._count_elements)  # type: ignore[attr-defined]
 states(py.cmp_to_key, functools.cmp_to_key)
-for _fn, _python in (("delitem", py.delitem), ("concat", py.concat), ("iconcat", py.iconcat), ("countOf", py.count_of),
-                     ("indexOf", py.index_of), ("call", py.call), ("length_hint", py.length_hint)):
+_operator = without("operator", "_operator")
+for _fn in ("delitem", "concat", "iconcat", "countOf", "indexOf", "call", "length_hint"):
     if hasattr(operator, _fn):
-        states(_python, getattr(operator, _fn))
+        states(_operator[_fn], getattr(operator, _fn))
 OPAQUE[(types.SimpleNamespace, "__repr__")] = lambda tracer, self: tracer.made(py.namespace_repr).call(tracer, [self],
                                                                                                        {})
 

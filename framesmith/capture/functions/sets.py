@@ -13,10 +13,8 @@ from ..trackers import Args, Kwargs
 
 def keys_of(tracer: Any, source: t.Tracker) -> Any:
     """Return what a method of a real set takes in place of `source`: a set, a dict, or a list of keys."""
-    if isinstance(source, t.Object) and isinstance(source.payload, t.Set):
-        source = source.payload
-    if isinstance(source, t.Set):
-        return source.open(tracer)
+    if isinstance(source.plain(), t.Set):
+        return source.plain().open(tracer)  # type: ignore[attr-defined]
     if isinstance(source, t.Dict):
         return dict.fromkeys(map(tracer.as_element, source.open(tracer)))
     return [v.element(tracer) for v in tracer.each(source)]
@@ -74,8 +72,7 @@ def _operating(name: str) -> None:
 
     @method(t.Set, name)
     def row(tracer: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
-        if isinstance(other, t.Object) and other.payload is not None:
-            other = other.payload
+        other = other.plain()
         if not isinstance(other, t.Set):
             return None
         return loosened(_result(tracer, getattr(self.open(tracer), name)(other.open(tracer))), (self, other))
@@ -109,7 +106,7 @@ for _name in ("update", "intersection_update", "difference_update", "symmetric_d
 def _in_place(name: str) -> None:
     @method(t.Set, f"__{name}__")
     def row(tracer: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:
-        other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
+        other = other.plain()
         if self.base is frozenset or not isinstance(other, (t.Set, t.DictView)):
             return None
         self.change(tracer, _UPDATES[name], keys_of(tracer, other))
@@ -164,25 +161,17 @@ def _within(tracer: Any, inner: t.Tracker, outer: t.Tracker) -> bool:
     return all(tracer.contains(outer, v) for v in elements)
 
 
-_VIEW_ORDERS: dict[str, Any] = {
-    "eq": lambda tracer, a, b, n, m: n == m and _within(tracer, a, b), "ne": lambda tracer, a, b, n,
-    m: not (n == m and _within(tracer, a, b)),
-    "lt": lambda tracer, a, b, n, m: n < m and _within(tracer, a, b), "le": lambda tracer, a, b, n,
-    m: n <= m and _within(tracer, a, b),
-    "gt": lambda tracer, a, b, n, m: n > m and _within(tracer, b, a), "ge": lambda tracer, a, b, n,
-    m: n >= m and _within(tracer, b, a),
-}
-
-
-def _view_order(name: str, answer: Any) -> None:
+def _view_order(name: str) -> None:
     @method(t.DictView, f"__{name}__")
     def row(tracer: Any, self: t.DictView, other: t.Tracker) -> t.Tracker | None:
-        other = other.payload if isinstance(other, t.Object) and other.payload is not None else other
+        other = other.plain()
         if self.kind == "values" or not isinstance(other, (t.Set, t.DictView)) or getattr(other, "kind",
                                                                                           "") == "values":
             return None
-        return t.boolean(answer(tracer, self, other, self.size(tracer), other.size(tracer)))
+        inner, outer = (other, self) if name in ("gt", "ge") else (self, other)
+        sizes = getattr(operator, "eq" if name == "ne" else name)(self.size(tracer), other.size(tracer))
+        return t.boolean((sizes and _within(tracer, inner, outer)) is not (name == "ne"))
 
 
-for _name, _answer in _VIEW_ORDERS.items():
-    _view_order(_name, _answer)
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _view_order(_name)

@@ -11,24 +11,15 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..overrides import overriding
 from ..polyfills.attention import keeps_padded_places
-from ..registry import by_name, calls, named
+from ..registry import by_name, calls, folds, named, refuses
 from ..settings import read_setting, write_setting
 from ..trackers import Args, Kwargs
 
-
-def _read(*functions: Any) -> None:
-    """State that the globals_state guard covers: read for real."""
-    for fn in functions:
-        calls(fn)(lambda tracer, args, kwargs, fn=fn: tracer.fold_call(fn, args, kwargs))
-
-
-_read(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
+folds(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_dtype, torch.is_autocast_enabled,
       torch.get_autocast_dtype, torch.is_autocast_cpu_enabled, torch.is_autocast_cache_enabled,
       torch.are_deterministic_algorithms_enabled,
+      torch._C._is_autocast_available, torch.get_default_device, torch._C._get_privateuse1_backend_name,
       torch._C._is_any_autocast_enabled, torch.get_autocast_cpu_dtype, torch.get_autocast_gpu_dtype)
-
-
-_read(torch._C._is_autocast_available)
 
 
 def _constant(value: Any, *functions: Any) -> None:
@@ -57,8 +48,7 @@ def _is_fx_tracing(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 _constant(False, *filter(None, map(named, ("torch.jit.is_scripting", "torch.jit.is_tracing",
                                            "torch.onnx.is_in_onnx_export"))),
-          torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing,
-          torch._C._get_tracing_state)
+          torch.compiler.is_exporting, torch.cuda.is_current_stream_capturing)
 _constant(None, torch._C._log_api_usage_once, torch._C._get_tracing_state)
 
 
@@ -74,7 +64,7 @@ def _has_override_among(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.boolean(tracer.asks(*[x for x in args if isinstance(x, t.Tensor)]) or bool(overriding(tracer, args)))
 
 
-_read(torch.distributed.is_available, torch.overrides.is_tensor_method_or_property)
+folds(torch.distributed.is_available, torch.overrides.is_tensor_method_or_property)
 
 
 def _of_the_process(*paths: str) -> None:
@@ -116,7 +106,5 @@ def _annotate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return args[1]
 
 
-@calls(torch.use_deterministic_algorithms, torch.set_num_threads,
-       torch.set_rng_state, torch.get_rng_state, torch.initial_seed, torch.seed)
-def _refuse(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("a change or a reading of torch's global state")
+refuses(Unsupported, "a change or a reading of torch's global state", torch.use_deterministic_algorithms,
+        torch.set_num_threads, torch.set_rng_state, torch.get_rng_state, torch.initial_seed, torch.seed)

@@ -10,17 +10,13 @@ from torch.overrides import get_default_nowrap_functions
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import CALLS, calls, method
+from ..registry import CALLS, by_position, calls, method
 from ..trackers import Args, Kwargs
-
-
-@calls(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
-def _of_tensors(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return _converting(tracer, *args, **kwargs)
 
 
 def _converting(tracer: Any, cls: t.Tracker, func: t.Tracker, types: t.Tracker, args: t.Tracker | None = None,
                 kwargs: t.Tracker | None = None) -> t.Tracker:
+    """Answer as torch.Tensor's own `__torch_function__` does."""
     kind = cls.real(tracer)
     if not all(issubclass(kind, other.real(tracer)) for other in types.items_list(tracer)):
         return t.Const(NotImplemented)
@@ -37,16 +33,6 @@ def _of_nobody(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     with tracer.without_functions():
         given = args[2].items_list(tracer) if len(args) > 2 else []
         return args[0].call(tracer, given, tracer.mapping(args[3]) if len(args) > 3 else {})
-
-
-@calls(torch._C._is_torch_function_enabled)
-def _is_enabled(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(tracer.functions)
-
-
-@calls(torch._C.DisableTorchFunctionSubclass)
-def _without_functions(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.FunctionsGuard(torch._C.DisableTorchFunctionSubclass)
 
 
 @calls(torch._C.DisableTorchFunction)
@@ -77,3 +63,10 @@ def _new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     of_tensor = len(args) == 2 and isinstance(args[1], t.Tensor)
     data = args[1] if of_tensor else CALLS[torch.Tensor](tracer, args[1:], kwargs)
     return tracer.as_subclass(data, args[0].real(tracer))
+
+
+by_position({
+    torch.Tensor.__torch_function__.__func__: _converting,  # type: ignore[attr-defined]
+    torch._C._is_torch_function_enabled: lambda tracer: t.boolean(tracer.functions),
+    torch._C.DisableTorchFunctionSubclass: lambda tracer: t.FunctionsGuard(torch._C.DisableTorchFunctionSubclass),
+})

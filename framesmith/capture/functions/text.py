@@ -68,16 +68,6 @@ def _finditer(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return found(tracer, tracer.fold_call(re.compile, [args[0], *args[2:]], kwargs), args[1:2], {})
 
 
-@calls(format)
-def _format_value(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.format_value(args[0], 0, args[1].real(tracer) if len(args) > 1 else "")
-
-
-@calls(ascii)
-def _ascii(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.format_value(args[0], 3, "")
-
-
 CONSTANT_METHODS.update({
     (re.Pattern, "finditer"): found,
     (str, "format"): formatted,

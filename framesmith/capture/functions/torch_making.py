@@ -11,7 +11,7 @@ from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..registry import calls
+from ..registry import calls, refuses
 from ..symbolic_arithmetic import is_symbolic
 from ..trackers import Args, Kwargs
 from .arrays import made_of_array
@@ -91,11 +91,6 @@ def _promoted(tracer: Any, leaves: list[t.Tracker]) -> torch.dtype:
     return functools.reduce(torch.promote_types, dtypes)
 
 
-@calls(torch.Generator)
-def _generator(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise Unsupported("a torch.Generator made in the frame", hint="make it outside and hand it over")
-
-
 def same_memory(tracer: Any, x: t.Tensor) -> t.Tracker:
     """copy.copy: another tensor over the same memory, with the same attributes."""
     return _with_attributes(tracer, x, tracer.torch_call(torch.Tensor.detach, [_plain(tracer, x)], {}))
@@ -119,3 +114,6 @@ def _with_attributes(tracer: Any, x: t.Tensor, made: t.Tracker) -> t.Tracker:
     if x.attrs or x.value is not None and x.value.__dict__:
         raise Unsupported("a copy of a tensor with attributes of its own")
     return made
+
+
+refuses(Unsupported, "a torch.Generator made in the frame", torch.Generator, hint="make it outside and hand it over")

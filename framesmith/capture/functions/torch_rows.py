@@ -12,14 +12,9 @@ from framesmith.util.errors import DataDependent, Unsupported
 
 from .. import data
 from .. import trackers as t
-from ..registry import by_name, calls, named
+from ..registry import by_name, by_position, calls, named, refuses
 from ..trackers import Args, Kwargs
 from ..trackers.opaque import Opaque
-
-
-@calls(torch.is_tensor)
-def _is_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return t.boolean(isinstance(args[0], t.Tensor))
 
 
 @calls(_lazy_property_and_property)
@@ -42,24 +37,6 @@ def _assert(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         data.asserted(tracer, args[0], True)
     elif not args[0].truth(tracer):
         tracer.raise_(AssertionError(args[1].real(tracer)))
-    return t.NONE
-
-
-@calls(torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence)  # type: ignore[attr-defined]
-def _packed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    raise DataDependent("the lengths of a packed sequence",
-                        hint="pack and unpack sequences outside of the compiled code")
-
-
-@calls(torch._check_tensor_all)
-def _check_all(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    data.asserted(tracer, tracer.torch_call(torch.all, args[:1], {}), True)
-    return t.NONE
-
-
-@calls(torch._check_tensor_all_with)
-def _check_all_with(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    data.asserted(tracer, tracer.torch_call(torch.all, args[1:2], {}), True)
     return t.NONE
 
 
@@ -92,11 +69,6 @@ def _check_is_size(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.NONE
 
 
-@calls(torch.numel)
-def _numel(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    return tracer.torch_call(torch.numel, args, kwargs)
-
-
 @by_name("torch.jit.isinstance")
 def _script_isinstance(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     klass = args[1].real(tracer)
@@ -118,12 +90,18 @@ def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Dict({kinds.pop(): t.Tuple([t.List([t.List(one) for one in lists]), t.List(indices)])})
 
 
-def _untorch(name: str, *functions: Any) -> None:
-    for fn in functions:
-
-        @calls(fn)
-        def _row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-            raise Unsupported(name)
+def _all(tracer: Any, condition: t.Tracker) -> t.Tracker:
+    data.asserted(tracer, tracer.torch_call(torch.all, [condition], {}), True)
+    return t.NONE
 
 
-_untorch("torch.compile inside of compiled code", named("torch.compile"))
+by_position({
+    torch.is_tensor: lambda tracer, x: t.boolean(isinstance(x, t.Tensor)),
+    torch.numel: lambda tracer, *args, **kwargs: tracer.torch_call(torch.numel, list(args), kwargs),
+    torch._check_tensor_all: lambda tracer, condition, *message: _all(tracer, condition),
+    torch._check_tensor_all_with: lambda tracer, error, condition, *message: _all(tracer, condition),
+})
+refuses(DataDependent, "the lengths of a packed sequence",
+        torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence,  # type: ignore[attr-defined]
+        hint="pack and unpack sequences outside of the compiled code")
+refuses(Unsupported, "torch.compile inside of compiled code", named("torch.compile"))

@@ -154,13 +154,6 @@ def _list_to_tuple(f: Frame, n: int) -> None:
     f.stack[-1] = t.Tuple(f.stack[-1].items_list(f.tracer))
 
 
-def iterator(f: Frame, x: t.Tracker) -> t.Tracker:
-    """The iterator that an unpacking takes values from."""
-    if f.tracer.lookup(x.pytype(), "__iter__") is MISSING and f.tracer.lookup(x.pytype(), "__getitem__") is MISSING:
-        f.tracer.raise_(TypeError(f"cannot unpack non-iterable {x.pytype().__name__} object"))
-    return x.iterate(f.tracer)
-
-
 @op("UNPACK_SEQUENCE")
 def _unpack(f: Frame, n: int) -> None:
     v = f.stack.pop()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+from framesmith.util.errors import DataDependent
 
 from .. import data
 from .. import trackers as t
+from ..branching import branch
 from ..bytecode.liveness import liveness
 from ..frame import Frame
 from ..registry import op
@@ -16,70 +20,62 @@ def _jump(f: Frame, target: int) -> None:
     f.ip = target
 
 
-@op("POP_JUMP_IF_FALSE")
-def _pop_false(f: Frame, target: int) -> None:
-    if not _branch(f, target, False):
-        f.ip = target
-    f.stack.pop()
+def _pop_jump(jumps: bool) -> Callable[[Frame, int], Any]:
+    def row(f: Frame, target: int) -> Any:
+        return _branch(f, target, jumps)
+
+    return row
 
 
-@op("POP_JUMP_IF_TRUE")
-def _pop_true(f: Frame, target: int) -> None:
-    if _branch(f, target, True):
-        f.ip = target
-    f.stack.pop()
-
-
-def _branch(f: Frame, target: int, jumps: bool) -> bool:
-    """The truth of a condition; where one of both ways raises and data decides, it is assumed that the other is
-    taken."""
+def _branch(f: Frame, target: int, jumps: bool) -> Any:
+    """Jump to `target` if the truth of the condition is `jumps`. Where data decides, and one of both ways raises, it
+    is assumed that the other is taken; else both are followed."""
     v = f.stack[-1]
     if type(v) is t.Const or not data.decides(f.tracer, v):
-        return v.truth(f.tracer)
-    here, there = data.raises(f.dec, f.ip), data.raises(f.dec, target)
-    if here is there:
-        return v.truth(f.tracer)
-    data.asserted(f.tracer, v, jumps is here)
-    return jumps is here
-
-
-@op("POP_JUMP_IF_NONE")
-def _pop_none(f: Frame, target: int) -> None:
-    v = f.stack.pop()
-    if type(v) is t.Const and v.value is None:
-        f.ip = target
-
-
-@op("POP_JUMP_IF_NOT_NONE")
-def _pop_not_none(f: Frame, target: int) -> None:
-    v = f.stack.pop()
-    if not (type(v) is t.Const and v.value is None):
-        f.ip = target
-
-
-@op("JUMP_IF_FALSE_OR_POP")
-def _false_or_pop(f: Frame, target: int) -> None:
-    if f.stack[-1].truth(f.tracer):
-        f.stack.pop()
+        truth = v.truth(f.tracer)
+    elif (here := data.raises(f.dec, f.ip)) is not data.raises(f.dec, target):
+        data.asserted(f.tracer, v, jumps is here)
+        truth = jumps is here
     else:
+        try:
+            truth = v.truth(f.tracer)
+        except DataDependent as refusal:
+            return branch(f, v, target, jumps, refusal)
+    if truth is jumps:
         f.ip = target
+    f.stack.pop()
+    return None
 
 
-@op("JUMP_IF_TRUE_OR_POP")
-def _true_or_pop(f: Frame, target: int) -> None:
-    if f.stack[-1].truth(f.tracer):
-        f.ip = target
-    else:
-        f.stack.pop()
+def _pop_jump_none(jumps: bool) -> Callable[[Frame, int], None]:
+    def row(f: Frame, target: int) -> None:
+        v = f.stack.pop()
+        if (type(v) is t.Const and v.value is None) is jumps:
+            f.ip = target
+
+    return row
 
 
-@op("GET_ITER")
+def _jump_or_pop(jumps: bool) -> Callable[[Frame, int], None]:
+    def row(f: Frame, target: int) -> None:
+        if f.stack[-1].truth(f.tracer) is jumps:
+            f.ip = target
+        else:
+            f.stack.pop()
+
+    return row
+
+
+op("POP_JUMP_IF_FALSE")(_pop_jump(False))
+op("POP_JUMP_IF_TRUE")(_pop_jump(True))
+op("POP_JUMP_IF_NONE")(_pop_jump_none(True))
+op("POP_JUMP_IF_NOT_NONE")(_pop_jump_none(False))
+op("JUMP_IF_FALSE_OR_POP")(_jump_or_pop(False))
+op("JUMP_IF_TRUE_OR_POP")(_jump_or_pop(True))
+
+
+@op("GET_ITER", "GET_YIELD_FROM_ITER")
 def _iter(f: Frame, arg: Any) -> None:
-    f.stack[-1] = f.stack[-1].iterate(f.tracer)
-
-
-@op("GET_YIELD_FROM_ITER")
-def _yield_from_iter(f: Frame, arg: Any) -> None:
     f.stack[-1] = f.stack[-1].iterate(f.tracer)
 
 
@@ -93,49 +89,44 @@ def _next(f: Frame) -> t.Tracker | None:
     return it.next(f.tracer)
 
 
-@op("FOR_ITER")
-def _for(f: Frame, target: int) -> None:
-    v = _next(f)
-    if v is None:
-        f.stack.pop()
-        f.ip = target
-    else:
-        f.stack.append(v)
+def _for(past: int) -> Callable[[Frame, int], None]:
+    """`past`: instructions to skip at the loop's end."""
+
+    def row(f: Frame, target: int) -> None:
+        v = _next(f)
+        if v is None:
+            f.stack.pop()
+            f.ip = target + past
+        else:
+            f.stack.append(v)
+
+    return row
 
 
-@op("FOR_ITER_END")
-def _for_end(f: Frame, target: int) -> None:
-    """3.12: the target is an END_FOR, which is skipped."""
-    v = _next(f)
-    if v is None:
-        f.stack.pop()
-        f.ip = target + 1
-    else:
-        f.stack.append(v)
+op("FOR_ITER")(_for(0))
+op("FOR_ITER_END")(_for(1))  # 3.12: the target is an END_FOR
 
 
-@op("SEND_POP")
-def _send_pop(f: Frame, target: int) -> None:
-    s = f.stack
-    value = s.pop()
-    out, result = f.tracer.send_into(s[-1], value)
-    if out is None:
-        s[-1] = result
-        f.ip = target
-    else:
-        s.append(out)
+def _send(keeps: bool) -> Callable[[Frame, int], None]:
+    """`keeps`: the iterator stays below the result."""
+
+    def row(f: Frame, target: int) -> None:
+        s = f.stack
+        value = s.pop()
+        out, result = f.tracer.send_into(s[-1], value)
+        if out is None:
+            if not keeps:
+                s.pop()
+            s.append(result)
+            f.ip = target
+        else:
+            s.append(out)
+
+    return row
 
 
-@op("SEND_KEEP")
-def _send_keep(f: Frame, target: int) -> None:
-    s = f.stack
-    value = s.pop()
-    out, result = f.tracer.send_into(s[-1], value)
-    if out is None:
-        s.append(result)
-        f.ip = target
-    else:
-        s.append(out)
+op("SEND_POP")(_send(False))
+op("SEND_KEEP")(_send(True))
 
 
 @op("END_SEND")

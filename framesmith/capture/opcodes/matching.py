@@ -111,9 +111,4 @@ def _attribute(tracer: Any, subject: t.Tracker, cls: type, name: t.Tracker, seen
     if text in seen:
         tracer.raise_(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {text!r}"))
     seen.add(text)
-    try:
-        return subject.get(tracer, text)
-    except t.CapturedError as e:
-        if issubclass(e.tracker.pytype(), AttributeError):
-            return None
-        raise
+    return tracer.unless(AttributeError, subject.get, tracer, text)

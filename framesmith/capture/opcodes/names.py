@@ -24,11 +24,8 @@ def _global(f: Frame, name: str) -> None:
 
 @op("LOAD_GLOBAL_NULL")
 def _global_null(f: Frame, name: str) -> None:
-    v = f.gvalues.get(name)
-    if v is None or v is t.DELETED:
-        v = f.tracer.read_global(f.globals, name)
     f.stack.append(t.NULL)
-    f.stack.append(v)
+    _global(f, name)
 
 
 @op("STORE_GLOBAL")
@@ -54,15 +51,8 @@ def _attr(f: Frame, name: str) -> None:
 
 @op("LOAD_METHOD")
 def _method(f: Frame, name: str) -> None:
-    s = f.stack
-    obj = s.pop()
-    try:
-        m = obj.get(f.tracer, name)
-    except t.CapturedError as e:
-        f.tracer.about(e.tracker, obj, name)
-        raise
-    s.append(t.NULL)
-    s.append(m)
+    _attr(f, name)
+    f.stack.insert(-1, t.NULL)
 
 
 @op("LOAD_SUPER_ATTR")
@@ -145,12 +135,7 @@ def _in_space(f: Frame, name: str) -> t.Tracker | None:
     space = space_of(f)
     if type(space) is t.Dict:
         return space.lookup(f.tracer, name)
-    try:
-        return space.item(f.tracer, t.Const(name))
-    except t.CapturedError as e:
-        if issubclass(e.tracker.pytype(), KeyError):
-            return None
-        raise
+    return f.tracer.unless(KeyError, space.item, f.tracer, t.Const(name))
 
 
 @op("LOAD_NAME")

@@ -2,58 +2,43 @@
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Callable
 from typing import Any
 
 from .. import data
 from .. import trackers as t
 from ..frame import Frame
 from ..identity import same_object
+from ..operations import Operations
 from ..registry import op
 
-COMPARE = {"<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt,
-           ">=": operator.ge}
+
+def _of_two(apply: Callable[..., t.Tracker]) -> Callable[[Frame, str], None]:
+    def row(f: Frame, name: str) -> None:
+        s = f.stack
+        b = s.pop()
+        s[-1] = apply(f.tracer, name, s[-1], b)
+
+    return row
 
 
-@op("BINARY_OP")
-def _binary(f: Frame, name: str) -> None:
-    s = f.stack
-    b = s.pop()
-    s[-1] = f.tracer.binary(name, s[-1], b)
+def _of_one(name: str) -> Callable[[Frame, Any], None]:
+    def row(f: Frame, arg: Any) -> None:
+        f.stack[-1] = f.tracer.unary(name, f.stack[-1])
+
+    return row
 
 
-@op("INPLACE_OP")
-def _inplace(f: Frame, name: str) -> None:
-    s = f.stack
-    b = s.pop()
-    s[-1] = f.tracer.inplace(name, s[-1], b)
-
-
-@op("UNARY_NEGATIVE")
-def _neg(f: Frame, arg: Any) -> None:
-    f.stack[-1] = f.tracer.unary("neg", f.stack[-1])
-
-
-@op("UNARY_POSITIVE")
-def _pos(f: Frame, arg: Any) -> None:
-    f.stack[-1] = f.tracer.unary("pos", f.stack[-1])
-
-
-@op("UNARY_INVERT")
-def _invert(f: Frame, arg: Any) -> None:
-    f.stack[-1] = f.tracer.unary("invert", f.stack[-1])
+op("BINARY_OP")(_of_two(Operations.binary))
+op("INPLACE_OP")(_of_two(Operations.inplace))
+op("COMPARE_OP")(_of_two(Operations.compare))
+for _op, _name in (("UNARY_NEGATIVE", "neg"), ("UNARY_POSITIVE", "pos"), ("UNARY_INVERT", "invert")):
+    op(_op)(_of_one(_name))
 
 
 @op("UNARY_NOT")
 def _not(f: Frame, arg: Any) -> None:
     f.stack[-1] = data.negated(f.tracer, f.stack[-1])
-
-
-@op("COMPARE_OP")
-def _compare(f: Frame, name: str) -> None:
-    s = f.stack
-    b = s.pop()
-    s[-1] = f.tracer.compare(name, s[-1], b)
 
 
 @op("IS_OP")

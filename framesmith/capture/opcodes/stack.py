@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import trackers as t
@@ -94,24 +95,23 @@ def _delete_deref(f: Frame, arg: int) -> None:
     f.tracer.store_cell(cell, None)
 
 
-@op("RETURN_VALUE")
-def _return(f: Frame, arg: int) -> Any:
-    f.result = f.stack.pop()
-    f.yielded = False
-    return RETURN
+def _leaves(yields: bool) -> Callable[[Frame, Any], Any]:
+    def row(f: Frame, arg: Any) -> Any:
+        f.result = f.stack.pop()
+        f.yielded = yields
+        return RETURN
+
+    return row
+
+
+op("RETURN_VALUE")(_leaves(False))
+op("YIELD_VALUE")(_leaves(True))
 
 
 @op("RETURN_CONST")
 def _return_const(f: Frame, arg: t.Tracker) -> Any:
     f.result = arg
     f.yielded = False
-    return RETURN
-
-
-@op("YIELD_VALUE")
-def _yield(f: Frame, arg: int) -> Any:
-    f.result = f.stack.pop()
-    f.yielded = True
     return RETURN
 
 

@@ -48,51 +48,6 @@ def cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Callable[[Any], Compared]:
     return key
 
 
-def delitem(a: Any, b: Any) -> None:
-    del a[b]
-
-
-def concat(a: Any, b: Any) -> Any:
-    if not hasattr(a, "__getitem__"):
-        raise TypeError(f"'{type(a).__name__}' object can't be concatenated")
-    return a + b
-
-
-def iconcat(a: Any, b: Any) -> Any:
-    if not hasattr(a, "__getitem__"):
-        raise TypeError(f"'{type(a).__name__}' object can't be concatenated")
-    a += b
-    return a
-
-
-def count_of(a: Iterable[Any], b: Any) -> int:
-    count = 0
-    for value in a:
-        if value is b or value == b:
-            count += 1
-    return count
-
-
-def index_of(a: Iterable[Any], b: Any) -> int:
-    for i, value in enumerate(a):
-        if value is b or value == b:
-            return i
-    raise ValueError("sequence.index(x): x not in sequence")
-
-
-def length_hint(obj: Any, default: int = 0) -> int:
-    if hasattr(type(obj), "__len__"):
-        return len(obj)
-    if not hasattr(type(obj), "__length_hint__"):
-        return default
-    hint = obj.__length_hint__()
-    return default if hint is NotImplemented else hint
-
-
-def call(obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-    return obj(*args, **kwargs)
-
-
 def namespace_repr(self: Any) -> str:
     """types.SimpleNamespace.__repr__"""
     name = "namespace" if type(self).__name__ == "SimpleNamespace" else type(self).__name__

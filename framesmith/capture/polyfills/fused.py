@@ -9,36 +9,28 @@ from torch.optim.optimizer import _get_value
 
 
 def adam(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any,
-         **options: Any) -> None:
-    """torch._fused_adam_"""
-    for i, param in enumerate(params):
-        grad = _gradient(grads[i], **options)
-        if options["weight_decay"] != 0:
-            grad = grad.add(param, alpha=options["weight_decay"])
-        most = max_exp_avg_sqs[i] if options["amsgrad"] else None
-        _adam(param, grad, exp_avgs[i], exp_avg_sqs[i], most, state_steps[i], options)
-
-
-def adamw(params: Any, grads: Any, exp_avgs: Any, exp_avg_sqs: Any, max_exp_avg_sqs: Any, state_steps: Any,
-          **options: Any) -> None:
-    """torch._fused_adamw_"""
-    for i, param in enumerate(params):
-        grad = _gradient(grads[i], **options)
-        if options["weight_decay"] != 0:
-            param.mul_(1 - _get_value(options["lr"]) * options["weight_decay"])
-        most = max_exp_avg_sqs[i] if options["amsgrad"] else None
-        _adam(param, grad, exp_avgs[i], exp_avg_sqs[i], most, state_steps[i], options)
-
-
-def _adam(param: Any, grad: Any, exp_avg: Any, exp_avg_sq: Any, most: Any, step_t: Any, options: Any) -> None:
+         *, decoupled: bool = False, **options: Any) -> None:
+    """torch._fused_adam_; with `decoupled` weight decay, torch._fused_adamw_."""
     beta1, beta2 = options["beta1"], options["beta2"]
-    exp_avg.lerp_(grad, 1 - beta1)
-    exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-    if most is not None:
-        torch.maximum(most, exp_avg_sq, out=most)
-    step = _get_value(step_t)
-    denom = ((exp_avg_sq if most is None else most).sqrt() / (1 - beta2**step) ** 0.5).add_(options["eps"])
-    param.addcdiv_(exp_avg, denom, value=-(_get_value(options["lr"]) / (1 - beta1**step)))
+    for i, param in enumerate(params):
+        grad = _gradient(grads[i], **options)
+        if options["weight_decay"] != 0 and decoupled:
+            param.mul_(1 - _get_value(options["lr"]) * options["weight_decay"])
+        elif options["weight_decay"] != 0:
+            grad = grad.add(param, alpha=options["weight_decay"])
+        exp_avgs[i].lerp_(grad, 1 - beta1)
+        exp_avg_sqs[i].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        if options["amsgrad"]:
+            torch.maximum(max_exp_avg_sqs[i], exp_avg_sqs[i], out=max_exp_avg_sqs[i])
+        step = _get_value(state_steps[i])
+        most = max_exp_avg_sqs[i] if options["amsgrad"] else exp_avg_sqs[i]
+        denom = (most.sqrt() / (1 - beta2**step) ** 0.5).add_(options["eps"])
+        param.addcdiv_(exp_avgs[i], denom, value=-(_get_value(options["lr"]) / (1 - beta1**step)))
+
+
+def adamw(*lists: Any, **options: Any) -> None:
+    """torch._fused_adamw_"""
+    adam(*lists, decoupled=True, **options)
 
 
 def sgd(params: Any, grads: Any, momentum_buffer_list: Any, **options: Any) -> None:

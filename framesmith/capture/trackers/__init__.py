@@ -1,7 +1,7 @@
 """Trackers: the interpreter's representations of values, one file a family."""
 
 from .arrays import Array
-from .base import NULL, Args, Bound, CapturedError, Handled, Kwargs, Lasti, Null, Tracker, by_class
+from .base import NULL, Args, Bound, CapturedError, Handled, Holder, Kwargs, Lasti, Null, Tracker, by_class
 from .checked import CheckedIter, Fixed, Walk, Way
 from .chosen import Chosen
 from .constants import CHANGES, FALSE, NONE, TRUE, Const, boolean
@@ -12,7 +12,7 @@ from .errors import Error, FrameEnd, Traceback
 from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
 from .functorch_values import Handed, Inner, Pullback
 from .instance import InstanceDict
-from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, Until, enumerated, filtered, mapped, zipped
+from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, Until, steps
 from .keys import Hashed, Number, lasts
 from .made import MadeClass, Wrapped
 from .modes import FunctionsGuard, InferenceGuard

@@ -10,6 +10,7 @@ from framesmith.util.errors import DataDependent, Unsupported
 from ..sources import Source
 from .base import Bound, Holder, Tracker
 from .constants import Const
+from .iterators import Iter
 from .sequences import Tuple
 from .tensors import Tensor
 
@@ -61,17 +62,8 @@ class Array(Holder):
             raise Unsupported("len of a NumPy scalar")
         return self.shape[0]
 
-    def item(self, tracer: Any, key: Tracker) -> Tracker:
-        return tracer.methods(Array, "__getitem__")(tracer, self, key)
-
-    def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
-        tracer.methods(Array, "__setitem__")(tracer, self, key, value)
-
     def iterate(self, tracer: Any) -> Tracker:
-        return tracer.iterator([self.item(tracer, Const(i)) for i in range(self.size(tracer))])
-
-    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return tracer.apply_row(Array, self, name, args, kwargs)
+        return Iter([self.item(tracer, Const(i)) for i in range(self.size(tracer))])
 
     def key(self, tracer: Any) -> Any:
         raise Unsupported(f"a {self.describe()} as a key")

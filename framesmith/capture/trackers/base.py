@@ -27,14 +27,16 @@ class CapturedError(Exception):
 class Tracker:
     """Base of all trackers.  What a family cannot do refuses with `Unsupported`."""
 
-    __slots__ = ("source",)
-    source: Source | None
+    __slots__ = ()
+    source: Source | None = None
+    cls: type
+    """The type, where a family has one, or each tracker keeps it."""
     constant = False
     """True: `value` is an immutable Python value, free to be used in folding."""
 
     def pytype(self) -> type:
         """The type that `type(x)` would give."""
-        raise NotImplementedError(type(self).__name__)
+        return self.cls
 
     def real(self, tracer: Any) -> Any:
         """A Python value to hand to torch or to a folded function: constants as they are, tensors as fakes."""
@@ -100,8 +102,19 @@ class Tracker:
         return out
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        """The method `name` of the builtin type behind the value."""
-        raise Unsupported(f"method {name!r} of {self.describe()}")
+        """The method `name` of the builtin type behind the value, by its row."""
+        return tracer.apply_row(self, name, args, kwargs)
+
+    def plain(self) -> Tracker:
+        """The builtin part of an instance of a subclass of a builtin class; itself, for anything else."""
+        return self
+
+    def builtin_attribute(self, tracer: Any, name: str) -> Tracker:
+        """`x.name` of an instance of a builtin class: what stands in the class, or AttributeError."""
+        kind = self.pytype()
+        if name == "__class__":
+            return tracer.made(kind)
+        return by_class(tracer, self, kind, name) if has_member(kind, name) else tracer.no_attribute(self, name)
 
     def identity(self) -> Any:
         """An object whose identity is the value's."""
@@ -116,24 +129,19 @@ class Tracker:
         return self.key(tracer)
 
 
+def always(self: Tracker, tracer: Any) -> bool:
+    """`bool(x)` of what has neither `__bool__` nor `__len__`."""
+    return True
+
+
 class Holder(Tracker):
     """A tracker with the real object in `value`, or None if the frame has made it."""
 
-    __slots__ = ()
+    __slots__ = ("source",)
     value: Any
 
     def identity(self) -> Any:
         return self.value if self.value is not None else self
-
-
-class TypedHolder(Holder):
-    """One whose type is `cls`."""
-
-    __slots__ = ()
-    cls: type
-
-    def pytype(self) -> type:
-        return self.cls
 
 
 Args = list[Tracker]
@@ -179,12 +187,7 @@ class Null(Tracker):
     """The NULL that the call protocol pushes."""
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        self.source = None
-
-    def pytype(self) -> type:
-        return type(None)
+    cls = type(None)
 
 
 NULL = Null()
@@ -197,7 +200,6 @@ class Handled(Null):
     __slots__ = ("before", "error")
 
     def __init__(self, error: Tracker, before: Tracker | None) -> None:
-        super().__init__()
         self.error = error
         self.before = before
 
@@ -208,7 +210,6 @@ class Lasti(Null):
     __slots__ = ("index",)
 
     def __init__(self, index: int) -> None:
-        super().__init__()
         self.index = index
 
 
@@ -220,15 +221,13 @@ class Bound(Tracker):
     """
 
     __slots__ = ("name", "obj", "raw")
+    cls: type = type([].append)
+    truth = always
 
     def __init__(self, obj: Tracker, name: str, raw: Any = None) -> None:
-        self.source = None
         self.obj = obj
         self.name = name
         self.raw = raw
-
-    def pytype(self) -> type:
-        return type([].append)
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if self.raw is not None:
@@ -241,6 +240,3 @@ class Bound(Tracker):
         if name == "__name__":
             return tracer.made(self.name)
         return super().get(tracer, name)
-
-    def truth(self, tracer: Any) -> bool:
-        return True

@@ -24,9 +24,6 @@ class Fixed(Iter):
         super().__init__(values)
         self.cls = cls
 
-    def pytype(self) -> type:
-        return self.cls
-
 
 class Walk(Iter):
     """Over a constant: what `make` (iter or reversed) gives of it, taken from `real_iter` one by one, for a range may

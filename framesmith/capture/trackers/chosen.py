@@ -16,7 +16,6 @@ class Chosen(Tracker):
     __slots__ = ("condition", "no", "yes")
 
     def __init__(self, condition: Tracker, yes: Tracker, no: Tracker) -> None:
-        self.source = None
         self.condition = condition
         self.yes = yes
         self.no = no

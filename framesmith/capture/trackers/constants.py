@@ -22,7 +22,7 @@ _TOLD = frozenset({int, bool, float, complex, str, bytes, type(None), type(...),
 class Const(Tracker):
     """An immutable value.  If it came from outside, it was guarded when it was read."""
 
-    __slots__ = ("value",)
+    __slots__ = ("source", "value")
     constant = True
 
     def __init__(self, value: Any, source: Any = None) -> None:

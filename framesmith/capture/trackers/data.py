@@ -12,6 +12,7 @@ from framesmith.util.errors import DataDependent
 
 from .base import Tracker
 from .constants import Const
+from .symbolic_size import Sym
 
 _HINT = "keep it a tensor, or use it where its value decides nothing"
 _DRAWN = "draw it before the call, or use it where its value decides nothing"
@@ -25,13 +26,10 @@ class Draw(Tracker):
     """The next number of a `random` generator: residual code draws each number once, in order, before it uses any."""
 
     __slots__ = ("generator",)
+    cls = float
 
     def __init__(self, generator: Tracker) -> None:
-        self.source = None
         self.generator = generator
-
-    def pytype(self) -> type:
-        return float
 
     def assumed(self, tracer: Any) -> None:
         """No value may be assumed."""
@@ -50,7 +48,6 @@ class Data(Tracker):
     def __init__(self, kind: type, parts: tuple[Tracker, ...], write: Callable[..., str],
                  fn: Callable[..., Any] | None = None,
                  total: bool = False) -> None:
-        self.source = None
         self.kind = kind
         self.parts = parts
         self.write = write
@@ -74,13 +71,13 @@ class Data(Tracker):
 
     def assumed(self, tracer: Any) -> tuple[Any] | None:
         """The value, if it is known or may be assumed."""
-        values = []
-        for part in self.parts:
+        values: dict[int, Any] = {}
+        for i, part in sorted(enumerate(self.parts), key=lambda item: type(item[1]) is Sym):  # sizes last: with guards
             found = (part.value,) if isinstance(part, Const) else part.assumed(tracer)  # type: ignore[attr-defined]
             if found is None:
                 return None
-            values.append(found[0] if type(found) is tuple else found)
-        names = {f"x{i}": value for i, value in enumerate(values)}
+            values[i] = found[0] if type(found) is tuple else found
+        names = {f"x{i}": values[i] for i in range(len(values))}
         with torch._C._DisableTorchDispatch():
             return (eval(self.write(*names), {}, names),)
 

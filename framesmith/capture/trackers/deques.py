@@ -1,13 +1,15 @@
-"""collections.deque."""
+"""collections.deque: a real one of trackers, on which CPython's own methods run."""
 
 from __future__ import annotations
 
 import collections
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 from ..contents import elements_of
-from ..sources import Attr, Item, Source
-from .base import Tracker, by_class, has_member
+from ..sources import Item, Source
+from .base import Tracker
 from .checked import CheckedIter, Way
 from .sequences import Sequence
 
@@ -16,78 +18,53 @@ class Deque(Sequence):
     """A deque; `maxlen` bounds it.  One from outside is read whole."""
 
     __slots__ = ("maxlen", "version")
-    kind = collections.deque
+    cls = kind = collections.deque
 
-    def __init__(self, items: list[Tracker] | None, maxlen: int | None, *, value: Any = None,
+    def __init__(self, items: Iterable[Tracker] | None, maxlen: int | None, *, value: Any = None,
                  source: Source | None = None) -> None:
-        super().__init__(items, value=value, source=source)
+        super().__init__(None if items is None else collections.deque(items, maxlen), value=value, source=source)
         self.maxlen = maxlen
         self.version = 0
         """How often elements came, went or moved."""
 
-    @classmethod
-    def outside(cls, tracer: Any, value: Any, source: Source | None) -> Deque:
-        """The tracker of a deque that exists."""
-        tracer.guard(source, "type", type(value))
-        tracer.wrap(value.maxlen, None if source is None else Attr(source, "maxlen"))
-        return cls(None, value.maxlen, value=value, source=source)
-
-    def open(self, tracer: Any) -> list[Tracker]:
+    def open(self, tracer: Any) -> Any:
         if self._items is None:
             tracer.reads_whole(self.value)
             tracer.guard(self.source, "len", len(self.value))
             src = None if self.source is None else elements_of(self.source)
-            self._items = [tracer.wrap(v, None if src is None else Item(src, i)) for i, v in enumerate(self.value)]
+            self._items = collections.deque([tracer.wrap(v, None if src is None else Item(src, i))
+                                             for i, v in enumerate(self.value)], self.maxlen)
         return self._items
 
     def peek(self, tracer: Any, index: int) -> Tracker | None:
         items = self.open(tracer)
         return items[index] if index < len(items) else None
 
-    def touch(self, tracer: Any, moved: bool = True) -> list[Tracker]:
-        """The elements, about to be changed; `moved`: so that iterators refuse to go on."""
+    def touch(self, tracer: Any) -> Any:
+        """The elements, about to be changed."""
         items = self.open(tracer)
-        self.version += moved
         tracer.mutates(self)
         return items
 
-    def bound(self, left: bool) -> None:
-        """Drop from the one end what `maxlen` does not allow."""
-        items = self.items
-        while self.maxlen is not None and len(items) > self.maxlen:
-            items.pop(0 if left else -1)
-
-    def pytype(self) -> type:
-        return collections.deque
+    def changed(self, method: str) -> None:
+        """A method has changed it: most make iterators refuse to go on."""
+        self.version += method != "reverse"
 
     def real(self, tracer: Any) -> Any:
         return collections.deque([x.real(tracer) for x in self.open(tracer)], self.maxlen)
 
-    def make(self, items: list[Tracker]) -> Tracker:
-        made = Deque(items, self.maxlen)
-        made.bound(True)
-        return made
+    def make(self, items: Iterable[Tracker]) -> Tracker:
+        return Deque(items, self.maxlen)
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
-        return self.open(tracer)[self.place(tracer, key)]
-
-    def place(self, tracer: Any, key: Tracker) -> int:
-        """A subscript."""
-        index = tracer.index(key)
-        if isinstance(index, slice):
-            tracer.raise_(TypeError("sequence index must be integer, not 'slice'"))
-        size = len(self.open(tracer))
-        if not -size <= index < size:
-            tracer.raise_(IndexError("deque index out of range"))
-        return index
+        return tracer.folded(operator.getitem, (self.open(tracer), tracer.index(key)))
 
     def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
-        at = self.place(tracer, key)
-        self.touch(tracer, False)[at] = value
+        tracer.folded(operator.setitem, (self.touch(tracer), tracer.index(key), value))
 
     def del_item(self, tracer: Any, key: Tracker) -> None:
-        at = self.place(tracer, key)
-        del self.touch(tracer)[at]
+        tracer.folded(operator.delitem, (self.touch(tracer), tracer.index(key)))
+        self.version += 1
 
     def iterate(self, tracer: Any) -> Tracker:
         return self.walk(tracer, False)
@@ -100,13 +77,7 @@ class Deque(Sequence):
                            lambda i: self.items[i])
 
     def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "maxlen":
-            return tracer.made(self.maxlen)
-        if name == "__class__":
-            return tracer.made(collections.deque)
-        if not has_member(collections.deque, name):
-            return tracer.raise_(AttributeError(f"'collections.deque' object has no attribute '{name}'"))
-        return by_class(tracer, self, collections.deque, name)
+        return tracer.made(self.maxlen) if name == "maxlen" else self.builtin_attribute(tracer, name)
 
     def set(self, tracer: Any, name: str, value: Tracker) -> None:
         if name == "maxlen":

@@ -13,13 +13,13 @@ from framesmith.util.errors import Unsupported
 
 from ..contents import in_order, values_of
 from ..sources import DictAttr, DictKey, Item, Source
-from .base import Tracker, TypedHolder, by_class, has_member
+from .base import Holder, Tracker, has_member
 from .checked import CheckedIter, Way
 from .keys import Hashed, lasts
-from .sequences import Sequence
+from .sequences import Sequence, Tuple
 
 
-class Dict(TypedHolder):
+class Dict(Holder):
     """A dict.  One from outside is read key by key; `complete` once all keys were guarded and read."""
 
     __slots__ = ("absent", "attrs", "cleared", "cls", "complete", "entries", "factory", "popped", "value")
@@ -166,15 +166,11 @@ class Dict(TypedHolder):
         return DictView(self, "keys").iterate(tracer)
 
     def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "__class__":
-            return tracer.made(self.cls)
         if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
             return self.factory if self.factory is not None else tracer.made(None)
         if self.attrs is not None and name in self.attrs:
             return self.attrs[name]
-        if not has_member(self.cls, name):
-            return self.own(tracer, name)
-        return by_class(tracer, self, self.cls, name)
+        return self.builtin_attribute(tracer, name) if has_member(self.cls, name) else self.own(tracer, name)
 
     def own(self, tracer: Any, name: str) -> Tracker:
         """An entry of the instance dict that an OrderedDict from outside has."""
@@ -190,9 +186,6 @@ class Dict(TypedHolder):
             super().set(tracer, name, value)
         self.attrs = {**(self.attrs or {}), name: value}
         tracer.mutates(self)
-
-    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return tracer.apply_row(Dict, self, name, args, kwargs)
 
 
 class SameOrder:
@@ -247,7 +240,6 @@ class DictView(Tracker):
     __slots__ = ("dict", "kind", "owner")
 
     def __init__(self, of: Dict, kind: str) -> None:
-        self.source = None
         self.owner: Tracker | None = None
         """The object made in the frame whose part the dict is."""
         self.dict = of
@@ -263,7 +255,7 @@ class DictView(Tracker):
             return [tracer.unkey(k) for k in entries]
         if self.kind == "values":
             return list(entries.values())
-        return [tracer.tuple([tracer.unkey(k), v]) for k, v in entries.items()]
+        return [Tuple([tracer.unkey(k), v]) for k, v in entries.items()]
 
     def iterate(self, tracer: Any) -> Tracker:
         return self.walk(tracer, False)
@@ -276,7 +268,7 @@ class DictView(Tracker):
             value = of.open(tracer).get(key)
             if value is None or self.kind == "values":
                 return value
-            return tracer.unkey(key) if self.kind == "keys" else tracer.tuple([tracer.unkey(key), value])
+            return tracer.unkey(key) if self.kind == "keys" else Tuple([tracer.unkey(key), value])
 
         keys = list(of.open(tracer))
         made = CheckedIter(of, Way(of.base, self.kind, reverse, of.viewed), keys[::-1] if reverse else keys,
@@ -314,9 +306,4 @@ class DictView(Tracker):
     def get(self, tracer: Any, name: str) -> Tracker:
         if name == "mapping":
             raise Unsupported("the mapping of a view")
-        if not has_member(self.pytype(), name):
-            return tracer.raise_(AttributeError(f"'{self.pytype().__name__}' object has no attribute '{name}'"))
-        return by_class(tracer, self, self.pytype(), name)
-
-    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return tracer.apply_row(DictView, self, name, args, kwargs)
+        return self.builtin_attribute(tracer, name)

@@ -9,8 +9,8 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
-from ..sources import MISSING, Source
-from .base import Tracker
+from ..sources import Pinned, Source
+from .base import Tracker, always
 from .constants import NONE, Const, boolean
 from .objects import DELETED, Object
 from .sequences import Tuple
@@ -23,23 +23,18 @@ class FrameEnd(Tracker):
     offset of the instruction that it has come to by now."""
 
     __slots__ = ("globals", "place")
+    cls = FrameType
+    truth = always
 
     def __init__(self, globals_: dict[str, Any], place: Callable[[], tuple[CodeType, int]]) -> None:
-        self.source = None
         self.globals = globals_
         self.place = place
-
-    def pytype(self) -> type:
-        return FrameType
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name == "f_code":
             return Const(self.place()[0])
         if name == "f_globals":
-            return tracer.wrap(self.globals, tracer.globals_source(self.globals))
+            return tracer.wrap(self.globals, Pinned(self.globals))
         return super().get(tracer, name)
 
 
@@ -48,16 +43,14 @@ class Traceback(Tracker):
     `inner` is the rest, NONE at the end."""
 
     __slots__ = ("frame", "inner", "line", "offset")
+    cls = TracebackType
+    truth = always
 
     def __init__(self, frame: FrameEnd, offset: int, line: int, inner: Tracker) -> None:
-        self.source = None
         self.frame = frame
         self.offset = offset
         self.line = line
         self.inner = inner
-
-    def pytype(self) -> type:
-        return TracebackType
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name == "tb_next":
@@ -67,9 +60,6 @@ class Traceback(Tracker):
         if name in ("tb_lineno", "tb_lasti"):
             return Const(self.line if name == "tb_lineno" else self.offset)
         return super().get(tracer, name)
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
 
 class Error(Object):
@@ -86,6 +76,11 @@ class Error(Object):
         """Return what C keeps under `name` of an exception made in the frame; None by default."""
         return self.attrs.get(name, NONE)
 
+    def is_kept(self, tracer: Any, name: str) -> bool:
+        """Return whether C keeps the attribute, not an instance dict."""
+        raw = tracer.lookup(self.cls, name)
+        return isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and not raw.__objclass__.__flags__ & 1 << 9
+
     def args(self, tracer: Any) -> list[Tracker]:
         """The elements of `args`."""
         found = self.get(tracer, "args") if self.value is not None else self.args_tuple()
@@ -99,8 +94,7 @@ class Error(Object):
         return found
 
     def generic_get(self, tracer: Any, name: str, info: Any = None) -> Tracker:
-        raw = tracer.lookup(self.cls, name)
-        if self.value is None and isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and _is_builtin(raw):
+        if self.value is None and self.is_kept(tracer, name):
             if name == "args":
                 return self.args_tuple()
             if name == "__class__":
@@ -117,8 +111,7 @@ class Error(Object):
         return super().generic_get(tracer, name, info)
 
     def generic_set(self, tracer: Any, name: str, value: Tracker) -> None:
-        raw = tracer.lookup(self.cls, name)
-        if raw is MISSING or not isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) or not _is_builtin(raw):
+        if not self.is_kept(tracer, name):
             super().generic_set(tracer, name, value)
             return
         if self.value is not None:
@@ -138,8 +131,7 @@ class Error(Object):
             self.attrs["__suppress_context__"] = Const(True)
 
     def generic_delete(self, tracer: Any, name: str) -> None:
-        raw = tracer.lookup(self.cls, name)
-        if raw is not MISSING and isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and _is_builtin(raw):
+        if self.is_kept(tracer, name):
             raise Unsupported(f"deletion of {name!r} of an exception")
         super().generic_delete(tracer, name)
 
@@ -159,7 +151,3 @@ class Error(Object):
         if row is not None:
             return row(tracer, self, *args, **kwargs)
         return super().builtin_method(tracer, name, args, kwargs)
-
-
-def _is_builtin(raw: Any) -> bool:
-    return not raw.__objclass__.__flags__ & (1 << 9)

@@ -7,24 +7,23 @@ from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from ..sources import Attr, DictAttr, Item, Pinned, Source
-from .base import Holder, Tracker, has_member
+from .base import Holder, Tracker, always, has_member
 from .constants import NONE, Const
 from .dicts import Dict
+from .sequences import Tuple
 
 
 class Cell(Tracker):
     """A closure cell.  `real_cell`, if it exists outside, is read once and written back when changed."""
 
-    __slots__ = ("content", "real_cell", "written")
+    __slots__ = ("content", "real_cell", "source", "written")
+    cls = CellType
 
     def __init__(self, content: Tracker | None = None, real_cell: Any = None, source: Source | None = None) -> None:
         self.content = content
         self.real_cell = real_cell
         self.source = source
         self.written = False
-
-    def pytype(self) -> type:
-        return CellType
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name == "cell_contents":
@@ -38,6 +37,8 @@ class Function(Holder):
     __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "fields", "globals", "kwdefaults", "name",
                  "qualname", "space",
                  "value")
+    cls = FunctionType
+    truth = always
 
     def __init__(self, code: CodeType, globals_: dict[str, Any], *, value: FunctionType | None = None,
                  source: Source | None = None,
@@ -58,9 +59,6 @@ class Function(Holder):
         """What was assigned to `__doc__` and its kin."""
         self.annotations: Tracker | None = None
 
-    def pytype(self) -> type:
-        return FunctionType
-
     def describe(self) -> str:
         return f"function {self.qualname}"
 
@@ -71,9 +69,6 @@ class Function(Holder):
 
     def key(self, tracer: Any) -> Any:
         return self.identity()
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def open(self, tracer: Any) -> None:
         """Make trackers of defaults and closure of an existing function."""
@@ -178,7 +173,7 @@ _MADE_ATTRS = {
     "__annotations__": _annotations,
     "__doc__": _doc,
     "__module__": lambda self, tracer: tracer.made(self.globals.get("__name__")),
-    "__type_params__": lambda self, tracer: tracer.tuple([]),
+    "__type_params__": lambda self, tracer: Tuple([]),
 }
 
 
@@ -189,12 +184,12 @@ def _kwdefaults(self: Function, tracer: Any) -> Tracker:
 
 def _defaults(self: Function, tracer: Any) -> Tracker:
     self.open(tracer)
-    return NONE if self.defaults is None else tracer.tuple(self.defaults)
+    return NONE if self.defaults is None else Tuple(self.defaults)
 
 
 def _closure(self: Function, tracer: Any) -> Tracker:
     self.open(tracer)
-    return tracer.tuple(list(self.closure)) if self.closure else NONE
+    return Tuple(list(self.closure)) if self.closure else NONE
 
 
 _FUNCTION_ATTRS = {
@@ -204,7 +199,7 @@ _FUNCTION_ATTRS = {
     "__defaults__": _defaults,
     "__kwdefaults__": _kwdefaults,
     "__closure__": _closure,
-    "__globals__": lambda self, tracer: tracer.wrap(self.globals, tracer.globals_source(self.globals)),
+    "__globals__": lambda self, tracer: tracer.wrap(self.globals, Pinned(self.globals)),
 }
 
 
@@ -212,6 +207,8 @@ class Method(Holder):
     """A function bound to its first argument."""
 
     __slots__ = ("func", "obj", "value")
+    cls = MethodType
+    truth = always
 
     def __init__(self, func: Tracker, obj: Tracker, source: Source | None = None, value: Any = None) -> None:
         self.func = func
@@ -219,14 +216,8 @@ class Method(Holder):
         self.source = source
         self.value = value
 
-    def pytype(self) -> type:
-        return MethodType
-
     def describe(self) -> str:
         return f"method of {self.func.describe()}"
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return self.func.call(tracer, [self.obj, *args], kwargs)
@@ -250,6 +241,8 @@ class Partial(Holder):
     """functools.partial."""
 
     __slots__ = ("args", "func", "kwargs", "space", "value")
+    cls = functools.partial
+    truth = always
 
     def __init__(self, func: Tracker, args: list[Tracker], kwargs: dict[str, Tracker], *, value: Any = None,
                  source: Source | None = None) -> None:
@@ -261,12 +254,6 @@ class Partial(Holder):
         self.space: Dict | None = None
         """The instance dict of one made in the frame, once it was asked for."""
 
-    def pytype(self) -> type:
-        return functools.partial
-
-    def truth(self, tracer: Any) -> bool:
-        return True
-
     def key(self, tracer: Any) -> Any:
         return self.identity()
 
@@ -277,9 +264,9 @@ class Partial(Holder):
         if name == "func":
             return self.func
         if name == "args":
-            return tracer.tuple(self.args)
+            return Tuple(self.args)
         if name == "keywords":
-            return tracer.dict(dict(self.kwargs))
+            return Dict(dict(self.kwargs))
         if self.space is not None and name in self.space.entries:
             return self.space.entries[name]
         if name == "__module__" or name == "__doc__" and self.value is None:
@@ -309,16 +296,11 @@ class ByRow(Tracker):
     """A callable that a handler made."""
 
     __slots__ = ("handler",)
+    cls = FunctionType
+    truth = always
 
     def __init__(self, handler: Any) -> None:
-        self.source = None
         self.handler = handler
-
-    def pytype(self) -> type:
-        return FunctionType
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return self.handler(tracer, args, kwargs)
@@ -328,22 +310,17 @@ class Address(Tracker):
     """`id(x)` of what the frame made: equal to another exactly if it is the same object's; its number is not known."""
 
     __slots__ = ("of",)
+    cls = int
+    truth = always
 
     def __init__(self, of: Tracker) -> None:
-        self.source = None
         self.of = of
-
-    def pytype(self) -> type:
-        return int
 
     def identity(self) -> Any:
         return self.of.identity()
 
     def key(self, tracer: Any) -> Any:
         return AddressKey(self)
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
 
 class AddressKey:

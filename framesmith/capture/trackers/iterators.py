@@ -1,7 +1,8 @@
-"""Iterators: over known values, ranges, zips, maps, counted ones, and generators run lazily."""
+"""Iterators: over known values, what CPython's own iterators make of others, and generators run lazily."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from types import GeneratorType
@@ -11,7 +12,7 @@ from framesmith.util.errors import Unsupported
 
 from ..iterator_lookahead import ahead, component, components, upcoming, walked
 from ..sources import Applied, Item, Source
-from .base import NULL, Bound, CapturedError, Tracker, has_member
+from .base import NULL, Tracker, always
 from .constants import NONE, Const, boolean
 from .sequences import Sequence
 
@@ -20,6 +21,8 @@ class Walk(Tracker):
     """The base of iterators whose class has no more than CPython's builtin ones."""
 
     __slots__ = ()
+    truth = always
+    get = Tracker.builtin_attribute
 
     def iterate(self, tracer: Any) -> Tracker:
         return self
@@ -28,30 +31,24 @@ class Walk(Tracker):
         """For a function that is run for real: the values to come, as a list."""
         return [v.real(tracer) for v in self.items_list(tracer)]
 
-    def truth(self, tracer: Any) -> bool:
-        return True
-
-    def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "__class__":
-            return tracer.made(self.pytype())
-        return Bound(self, name) if has_member(self.pytype(), name) else tracer.no_attribute(self, name)
-
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.iterator_method(self, name, args)
+
+
+def steps(tracer: Any, it: Tracker) -> Iterator[Tracker]:
+    """A real iterator over the values of one."""
+    return iter(functools.partial(it.next, tracer), None)
 
 
 class Iter(Walk):
     """Over a list of trackers, from `index`; sees later growth of the list, as a list iterator does."""
 
     __slots__ = ("index", "values")
+    cls: type = type(iter([]))
 
     def __init__(self, values: list[Tracker], index: int = 0) -> None:
-        self.source = None
         self.values = values
         self.index = index
-
-    def pytype(self) -> type:
-        return type(iter([]))
 
     def next(self, tracer: Any) -> Tracker | None:
         i = self.index
@@ -69,6 +66,7 @@ class SeqIter(Iter):
     """Over a list or tuple, element by element; sees later changes of a list, as its iterator does."""
 
     __slots__ = ("owner", "sequence")
+    step = 1
 
     def __init__(self, sequence: Sequence, index: int = 0) -> None:
         super().__init__([], index)
@@ -83,7 +81,7 @@ class SeqIter(Iter):
         if self.index < 0:
             return None
         found = self.sequence.peek(tracer, self.index)
-        self.index = -1 if found is None else self.index + 1
+        self.index = -1 if found is None else self.index + self.step
         return found
 
     def rest(self, tracer: Any) -> list[Tracker]:
@@ -94,16 +92,10 @@ class Backward(SeqIter):
     """Over a list or tuple from its end; sees later changes of a list, as `reversed` does."""
 
     __slots__ = ()
+    step = -1
 
     def pytype(self) -> type:
         return type(reversed(self.sequence.kind()))
-
-    def next(self, tracer: Any) -> Tracker | None:
-        if self.index < 0:
-            return None
-        found = self.sequence.peek(tracer, self.index)
-        self.index = -1 if found is None else self.index - 1
-        return found
 
     def rest(self, tracer: Any) -> list[Tracker]:
         items = self.sequence.open(tracer)
@@ -118,7 +110,7 @@ class Outside(Iter):
     one reads from it.
     """
 
-    __slots__ = ("over", "real_iter", "seen", "taken")
+    __slots__ = ("over", "real_iter", "seen", "source", "taken")
 
     def __init__(self, value: Any, source: Source | None) -> None:
         super().__init__([])
@@ -194,19 +186,18 @@ class Outside(Iter):
 
 
 class Lazy(Walk):
-    """An iterator whose next value a Python generator of trackers gives (zip, map, enumerate, itertools, …).
+    """An iterator whose next value a real iterator over trackers gives (zip, map, enumerate, itertools, …).
 
     `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.
     `made_by`: what makes it of them and of `keywords` as long as no value was taken.  `stop`: where capture could have
     stopped for plain Python to make it.
     """
 
-    __slots__ = ("cls", "keywords", "made_by", "options", "parts", "steps", "stop")
+    __slots__ = ("cls", "count", "keywords", "made_by", "options", "parts", "steps", "stop")
 
     def __init__(self, steps: Iterator[Tracker], cls: type, parts: list[Tracker] | None = None,
                  options: tuple[str, ...] = (),
                  made_by: Any = None, keywords: dict[str, Tracker] | None = None) -> None:
-        self.source = None
         self.steps = steps
         self.cls = cls
         self.parts = parts
@@ -214,14 +205,14 @@ class Lazy(Walk):
         self.made_by = made_by
         self.keywords = keywords or {}
         self.stop: Any = None
-
-    def pytype(self) -> type:
-        return self.cls
+        self.count = 0
+        """How often a value was asked for."""
 
     def next(self, tracer: Any) -> Tracker | None:
+        self.count += 1
         if self.made_by is not None:
             self.made_by = self.parts = None
-        return next(self.steps, None)
+        return tracer.by_c(next, self.steps, None)
 
     def real(self, tracer: Any) -> Any:
         if self.cls in _ENDLESS:
@@ -237,102 +228,31 @@ class Until(Walk):
     """iter(fn, sentinel); `fn` is None at the end."""
 
     __slots__ = ("fn", "sentinel")
+    cls = type(iter(int, 1))
 
     def __init__(self, fn: Tracker, sentinel: Tracker) -> None:
-        self.source = None
         self.fn: Tracker | None = fn
         self.sentinel = sentinel
-
-    def pytype(self) -> type:
-        return type(iter(int, 1))
 
     def next(self, tracer: Any) -> Tracker | None:
         if self.fn is None:
             return None
-        try:
-            value = self.fn.call(tracer, [], {})
-        except CapturedError as e:
-            if not issubclass(e.tracker.pytype(), StopIteration):
-                raise
-            self.fn = None
-            return None
-        if self.fn is None:  # the call has come to the end of this very iterator
-            return None
-        if tracer.equal(self.sentinel, value):
+        value = tracer.unless(StopIteration, self.fn.call, tracer, [], {})
+        # the call may have come to the end of this very iterator
+        if value is None or self.fn is None or tracer.equal(self.sentinel, value):
             self.fn = None
             return None
         return value
-
-    def get(self, tracer: Any, name: str) -> Tracker:
-        return Bound(self, name)
-
-
-def zipped(tracer: Any, its: list[Tracker], strict: bool) -> Iterator[Tracker]:
-    """zip"""
-    while True:
-        row = []
-        for n, it in enumerate(its):
-            v = it.next(tracer)
-            if v is None:
-                if strict:
-                    _check_ends(tracer, its, n)
-                return
-            row.append(v)
-        if not row:
-            return
-        yield tracer.tuple(row)
-
-
-def _check_ends(tracer: Any, its: list[Tracker], n: int) -> None:
-    """zip(strict=True): iterator `n` has ended; so must the others."""
-
-    def which(k: int) -> str:
-        return " 1" if k == 1 else f"s 1-{k}"
-
-    if n > 0:
-        tracer.raise_(ValueError(f"zip() argument {n + 1} is shorter than argument{which(n)}"))
-    for k, it in enumerate(its[1:], 1):
-        if it.next(tracer) is not None:
-            tracer.raise_(ValueError(f"zip() argument {k + 1} is longer than argument{which(k)}"))
-
-
-def mapped(tracer: Any, fn: Tracker, its: list[Tracker]) -> Iterator[Tracker]:
-    """map"""
-    while True:
-        row = []
-        for it in its:
-            v = it.next(tracer)
-            if v is None:
-                return
-            row.append(v)
-        yield fn.call(tracer, row, {})
-
-
-def enumerated(tracer: Any, parts: list[Tracker]) -> Iterator[Tracker]:
-    """enumerate: of an iterator and the next number, which is kept up to date"""
-    it, start = parts
-    for n in itertools.count(tracer.index(start)):
-        v = it.next(tracer)
-        if v is None:
-            return
-        parts[1] = Const(n + 1)
-        yield tracer.tuple([Const(n), v])
-
-
-def filtered(tracer: Any, keep: Callable[[Tracker], bool], it: Tracker) -> Iterator[Tracker]:
-    """filter"""
-    while (v := it.next(tracer)) is not None:
-        if keep(v):
-            yield v
 
 
 class Generator(Tracker):
     """A generator object: its frame runs to the next yield when asked."""
 
     __slots__ = ("done", "frame", "handled", "result", "running", "started")
+    cls = GeneratorType
+    truth = always
 
     def __init__(self, frame: Any) -> None:
-        self.source = None
         self.frame = frame
         self.started = False
         self.running = False
@@ -340,9 +260,6 @@ class Generator(Tracker):
         self.result: Tracker | None = None
         self.handled: list[Tracker] = []
         """The exceptions that it was handling when it yielded."""
-
-    def pytype(self) -> type:
-        return GeneratorType
 
     def iterate(self, tracer: Any) -> Tracker:
         return self
@@ -375,18 +292,9 @@ class Generator(Tracker):
         frame.stack.pop()
         frame.ip = frame.dec.instrs[frame.ip - 2].target
 
-    def truth(self, tracer: Any) -> bool:
-        return True
-
     def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "__class__":
-            return tracer.made(GeneratorType)
         row = _GENERATOR_ATTRS.get(name)
-        if row is not None:
-            return row(self)
-        if not has_member(GeneratorType, name):
-            return tracer.no_attribute(self, name)
-        return Bound(self, name)
+        return row(self) if row is not None else self.builtin_attribute(tracer, name)
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.generator_method(self, name, args)

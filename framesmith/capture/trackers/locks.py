@@ -3,33 +3,34 @@ replayed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from framesmith.util.errors import Unsupported
 
 from ..sources import Source
-from .base import Bound, Tracker, TypedHolder, has_member
+from .base import Holder, Tracker, always
 from .constants import FALSE, NONE, TRUE, Const, boolean
 
 
+@dataclass(frozen=True, slots=True)
 class _Locked:
     """A lock is as it was."""
 
-    __slots__ = ("held", "read")
-
-    def __init__(self, read: Any, held: bool) -> None:
-        self.read = read
-        self.held = held
+    read: Any
+    held: bool
 
     def __call__(self, lock: Any) -> bool:
         return self.read(lock) is self.held
 
 
-class Lock(TypedHolder):
+class Lock(Holder):
     """A lock from outside.  `held`: acquisitions less releases in captured code; while it is above zero nothing outside
     may change, for the change would be replayed when the lock is free again."""
 
     __slots__ = ("before", "cls", "held", "recursive", "value")
+    truth = always
+    get = Holder.builtin_attribute
 
     def __init__(self, cls: type, value: Any, source: Source | None) -> None:
         self.cls = cls
@@ -42,9 +43,6 @@ class Lock(TypedHolder):
     def key(self, tracer: Any) -> Any:
         return self.value
 
-    def truth(self, tracer: Any) -> bool:
-        return True
-
     def locked(self, tracer: Any) -> bool:
         """Return whether the lock is held now; for a recursive one, by this thread."""
         if self.before is None:
@@ -52,9 +50,6 @@ class Lock(TypedHolder):
             self.before = read(self.value)
             tracer.guard(self.source, "callable", _Locked(read, self.before))
         return self.before + self.held > 0
-
-    def get(self, tracer: Any, name: str) -> Tracker:
-        return Bound(self, name) if has_member(self.cls, name) else tracer.no_attribute(self, name)
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         row = _METHODS.get(name)

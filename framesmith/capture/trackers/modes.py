@@ -10,55 +10,56 @@ from .base import Bound, Tracker
 from .constants import NONE
 
 
-class InferenceGuard(Tracker):
-    """`torch._C._InferenceMode(mode)`; `entered`: what capture holds while the program is in it."""
+class _Guard(Tracker):
+    """The base of both: an object that is entered and left."""
 
-    __slots__ = ("entered", "mode")
-
-    def __init__(self, mode: bool) -> None:
-        self.source = None
-        self.mode = mode
-        self.entered: Any = None
-
-    def pytype(self) -> type:
-        return torch._C._InferenceMode
+    __slots__ = ()
 
     def get(self, tracer: Any, name: str) -> Tracker:
         return Bound(self, name) if name in ("__enter__", "__exit__") else super().get(tracer, name)
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        if name == "__enter__":
-            self.entered = tracer.modes.enter(self.mode)
-        elif name == "__exit__":
-            tracer.modes.leave(self.entered)
-            self.entered = None
-        else:
+        if name not in ("__enter__", "__exit__"):
             return super().builtin_method(tracer, name, args, kwargs)
+        self.enter(tracer) if name == "__enter__" else self.leave(tracer)
         return NONE
 
+    def enter(self, tracer: Any) -> None:
+        raise NotImplementedError
 
-class FunctionsGuard(Tracker):
+    leave = enter
+
+
+class InferenceGuard(_Guard):
+    """`torch._C._InferenceMode(mode)`; `entered`: what capture holds while the program is in it."""
+
+    __slots__ = ("entered", "mode")
+    cls = torch._C._InferenceMode
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+        self.entered: Any = None
+
+    def enter(self, tracer: Any) -> None:
+        self.entered = tracer.modes.enter(self.mode)
+
+    def leave(self, tracer: Any) -> None:
+        tracer.modes.leave(self.entered)
+        self.entered = None
+
+
+class FunctionsGuard(_Guard):
     """`torch._C.DisableTorchFunctionSubclass()` or its like; `before`: the state in which it was entered, each time."""
 
     __slots__ = ("before", "cls")
 
     def __init__(self, cls: Any) -> None:
-        self.source = None
         self.cls = cls
         self.before: list[bool] = []
 
-    def pytype(self) -> type:
-        return self.cls  # type: ignore[no-any-return]
+    def enter(self, tracer: Any) -> None:
+        self.before.append(tracer.functions)
+        tracer.functions = False
 
-    def get(self, tracer: Any, name: str) -> Tracker:
-        return Bound(self, name) if name in ("__enter__", "__exit__") else super().get(tracer, name)
-
-    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        if name == "__enter__":
-            self.before.append(tracer.functions)
-            tracer.functions = False
-        elif name == "__exit__" and self.before:
-            tracer.functions = self.before.pop()
-        else:
-            return super().builtin_method(tracer, name, args, kwargs)
-        return NONE
+    def leave(self, tracer: Any) -> None:
+        tracer.functions = self.before.pop()

@@ -9,7 +9,6 @@ from torch import nn
 from ..sources import DictAttr, Item, Source
 from .base import Tracker
 from .dicts import Dict
-from .functions import Method
 from .objects import Object
 
 _WHERE = ("_parameters", "_buffers", "_modules")
@@ -73,15 +72,12 @@ class Module(Object):
 
     def set(self, tracer: Any, name: str, value: Tracker) -> None:
         info = tracer.class_info(self.cls)
-        if info.setattr is _setattr and self.plain(tracer, name, value):
+        if info.setattr is _setattr and self.stores(tracer, name, value):
             self.generic_set(tracer, name, value)
-            return
-        if info.setattr is not None:
-            Method(tracer.class_function(info.setattr), self).call(tracer, [tracer.made(name), value], {})
-            return
-        self.generic_set(tracer, name, value)
+        else:
+            super().set(tracer, name, value)
 
-    def plain(self, tracer: Any, name: str, value: Tracker) -> bool:
+    def stores(self, tracer: Any, name: str, value: Tracker) -> bool:
         """True if nn.Module.__setattr__ would store `value` in the instance dict."""
         if issubclass(value.pytype(), (nn.Parameter, nn.Module)):
             return False

@@ -7,6 +7,7 @@ instance that came from outside are guarded as they happen; writes stay in `attr
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -23,20 +24,19 @@ import torch
 from framesmith import _C
 from framesmith.util.errors import Unsupported
 
+from .. import registry
 from ..sources import MISSING, DictAttr, Slot, Source
-from .base import Bound, CapturedError, Tracker, TypedHolder
+from .base import Bound, CapturedError, Holder, Tracker
 from .dicts import Dict
 from .functions import Method
 from .keys import Hashed
+from .sequences import Tuple
 
 
 class Deleted(Tracker):
     """In `attrs`: the name is gone from the instance dict."""
 
     __slots__ = ()
-
-    def __init__(self) -> None:
-        self.source = None
 
 
 DELETED = Deleted()
@@ -48,7 +48,7 @@ def namespace_of(value: Any) -> dict[str, Any]:
     return _C.instance_dict(value) or {}
 
 
-class Object(TypedHolder):
+class Object(Holder):
     """An instance of `cls`.  `value` is the real one, None for an instance made in the frame.
 
     `payload` is the builtin part of an instance of a subclass of dict, list, tuple or set.
@@ -78,6 +78,9 @@ class Object(TypedHolder):
             return self.payload.value  # type: ignore[attr-defined]
         raise Unsupported(f"{self.describe()} as an argument of a function that cannot be followed")
 
+    def plain(self) -> Tracker:
+        return self if self.payload is None else self.payload
+
     def own_attr(self, tracer: Any, name: str) -> Tracker | None:
         """The entry of the instance dict, or None; guards what it reads."""
         found = self.attrs.get(name)
@@ -96,12 +99,8 @@ class Object(TypedHolder):
     def get(self, tracer: Any, name: str) -> Tracker:
         info = tracer.class_info(self.cls)
         if info.getattribute is not None:
-            try:
-                return Method(tracer.class_function(info.getattribute), self).call(tracer, [tracer.made(name)], {})
-            except CapturedError as e:
-                if info.getattr is None or not issubclass(e.tracker.pytype(), AttributeError):
-                    raise
-                return self.missing(tracer, name, info)
+            asked = Method(tracer.class_function(info.getattribute), self)
+            return _told(tracer, self, name, info, lambda: asked.call(tracer, [tracer.made(name)], {}))
         return self.generic_get(tracer, name, info)
 
     def generic_get(self, tracer: Any, name: str, info: Any = None) -> Tracker:
@@ -243,12 +242,7 @@ class Object(TypedHolder):
     def next(self, tracer: Any) -> Tracker | None:
         if tracer.lookup(self.cls, "__next__") is MISSING:
             return tracer.not_iterator(self)
-        try:
-            return tracer.call_special(self, "__next__", [])
-        except CapturedError as e:
-            if issubclass(e.tracker.pytype(), StopIteration):
-                return None
-            raise
+        return tracer.unless(StopIteration, tracer.call_special, self, "__next__", [])
 
     def key(self, tracer: Any) -> Any:
         raw = tracer.lookup(self.cls, "__hash__")
@@ -342,13 +336,11 @@ def _staticmethod(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> 
     return found if found is not None else tracer.class_function(raw.__func__)
 
 
+@dataclass(frozen=True, slots=True)
 class EmptySlot:
     """A slot of the object holds nothing."""
 
-    __slots__ = ("slot",)
-
-    def __init__(self, slot: Any) -> None:
-        self.slot = slot
+    slot: Any
 
     def __call__(self, obj: Any) -> bool:
         try:
@@ -392,7 +384,7 @@ def _getset(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracke
         return tracer.wrap(raw.__get__(self.value), _slot_source(self, raw))
     if name == "args" and issubclass(self.cls, BaseException):
         found = self.attrs.get("args")
-        return found if found is not None else tracer.tuple(self.init_args or [])
+        return found if found is not None else Tuple(self.init_args or [])
     found = self.attrs.get(name)
     if found is not None:
         return found
@@ -419,7 +411,7 @@ def _other(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker
         found = self.own_attr(tracer, name)
         if found is not None:
             return found
-    row = tracer.descriptor_row(kind)
+    row = registry.DESCRIPTORS.get(kind)
     if row is not None:
         return row(tracer, self, raw, name)
     return _told(tracer, self, name, info,

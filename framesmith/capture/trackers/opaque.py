@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..sources import Source
-from .base import TypedHolder
+from .base import Holder
 
 
-class Opaque(TypedHolder):
+class Opaque(Holder):
     """An object from outside whose C code answers for its attributes, or for another object: a weak proxy, a thread's
     locals."""
 

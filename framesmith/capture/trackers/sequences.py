@@ -10,7 +10,7 @@ import torch
 from framesmith.util.errors import Unsupported
 
 from ..sources import Item, Source
-from .base import Bound, Holder, Tracker, by_class, has_member
+from .base import Bound, Holder, Tracker, always
 from .data import Data
 from .symbolic_size import Sym
 
@@ -22,8 +22,8 @@ class Sequence(Holder):
     __slots__ = ("_items", "added", "seen", "value")
     kind: Any = list
 
-    def __init__(self, items: list[Tracker] | None, *, value: Any = None, source: Source | None = None) -> None:
-        self._items = items
+    def __init__(self, items: Any, *, value: Any = None, source: Source | None = None) -> None:
+        self._items: Any = items
         self.added: list[Tracker] = []
         self.seen: dict[int, Tracker] = {}
         self.value = value
@@ -75,6 +75,9 @@ class Sequence(Holder):
             return self.kind.__len__(self.value) + len(self.added)
         return len(self._items)
 
+    def iterate(self, tracer: Any) -> Tracker:
+        return tracer.list_iterator(self)
+
     def items_list(self, tracer: Any) -> list[Tracker]:
         return list(self.open(tracer))
 
@@ -101,17 +104,13 @@ class Sequence(Holder):
         """A new sequence of the builtin kind."""
         raise NotImplementedError
 
-    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return tracer.apply_row(type(self), self, name, args, kwargs)
-
 
 class List(Sequence):
     """A list."""
 
     __slots__ = ()
-
-    def pytype(self) -> type:
-        return list
+    cls = list
+    get = Sequence.builtin_attribute
 
     def real(self, tracer: Any) -> Any:
         return [tracer.size_or_real(x) for x in self.open(tracer)]
@@ -119,21 +118,14 @@ class List(Sequence):
     def make(self, items: list[Tracker]) -> Tracker:
         return List(items)
 
-    def iterate(self, tracer: Any) -> Tracker:
-        return tracer.list_iterator(self)
-
-    def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "__class__":
-            return tracer.made(list)
-        if not has_member(list, name):
-            return tracer.no_attribute(self, name)
-        return by_class(tracer, self, list, name)
-
     def touch(self, tracer: Any) -> list[Tracker]:
         """The elements, about to be changed."""
         items = self.open(tracer)
         tracer.mutates(self)
         return items
+
+    def changed(self, method: str) -> None:
+        """A method has changed the list: its iterators go on."""
 
     def extend(self, tracer: Any, values: list[Tracker]) -> None:
         """Put elements behind the last one: what the list holds need not be known."""
@@ -176,9 +168,6 @@ class Tuple(Sequence):
         super().__init__(items, value=value, source=source)
         self.cls = cls
 
-    def pytype(self) -> type:
-        return self.cls
-
     def identity(self) -> Any:
         return () if self.cls is tuple and self._items == [] else super().identity()
 
@@ -200,9 +189,6 @@ class Tuple(Sequence):
             super().set(tracer, name, value)
         tracer.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
 
-    def iterate(self, tracer: Any) -> Tracker:
-        return tracer.list_iterator(self)
-
     def get(self, tracer: Any, name: str) -> Tracker:
         cls = self.cls
         if cls is not tuple:
@@ -210,11 +196,7 @@ class Tuple(Sequence):
             if name in fields:
                 return self.open(tracer)[fields[name]]
             return tracer.tuple_attr(self, name)
-        if name == "__class__":
-            return tracer.made(tuple)
-        if not has_member(tuple, name):
-            return tracer.no_attribute(self, name)
-        return by_class(tracer, self, tuple, name)
+        return self.builtin_attribute(tracer, name)
 
     def key(self, tracer: Any) -> Any:
         keys = [x.key(tracer) for x in self.open(tracer)]
@@ -244,21 +226,17 @@ class Slice(Holder):
     """A slice object."""
 
     __slots__ = ("parts", "value")
+    cls = slice
+    truth = always
 
     def __init__(self, parts: list[Tracker], value: Any = None, source: Source | None = None) -> None:
         self.source = source
         self.value = value
         self.parts = parts
 
-    def pytype(self) -> type:
-        return slice
-
     def real(self, tracer: Any) -> slice:
         return slice(*[tracer.size_or_real(p) if p.constant or type(p) in (Sym, Data) else tracer.index(p)
                        for p in self.parts])
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name in ("start", "stop", "step"):

@@ -15,17 +15,18 @@ from framesmith._C import stored_hashes
 from framesmith.util.errors import Unsupported
 
 from ..sources import Source
-from .base import Tracker, TypedHolder, by_class, has_member
+from .base import Holder, Tracker
 from .checked import CheckedIter, Way
 from .keys import Hashed
 from .objects import Object
 
 
-class Set(TypedHolder):
+class Set(Holder):
     """A set or frozenset.  One from outside is read by membership, or whole; its changes are kept as calls, replayed as
     they were."""
 
     __slots__ = ("_keys", "changes", "cls", "first", "loose", "value")
+    get = Holder.builtin_attribute
 
     def __init__(self, keys: Any, *, cls: type = set, value: Any = None, source: Source | None = None) -> None:
         self._keys: Any = keys
@@ -132,16 +133,6 @@ class Set(TypedHolder):
             return tracer.unkey(key) if key in self.open(tracer) else None
 
         return CheckedIter(self, Way(self.base), self.ordered(tracer), lambda: self.open(tracer), read)
-
-    def get(self, tracer: Any, name: str) -> Tracker:
-        if name == "__class__":
-            return tracer.made(self.cls)
-        if not has_member(self.cls, name):
-            return tracer.raise_(AttributeError(f"'{self.cls.__name__}' object has no attribute '{name}'"))
-        return by_class(tracer, self, self.cls, name)
-
-    def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        return tracer.apply_row(Set, self, name, args, kwargs)
 
 
 def _key(tracer: Any, value: Any, number: int) -> Any:

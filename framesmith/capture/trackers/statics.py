@@ -10,13 +10,15 @@ from framesmith.util.errors import Unsupported
 
 from ..registry import CALLS
 from ..sources import MISSING, name_of
-from .base import Tracker
+from .base import Tracker, always
+from .iterators import Iter
 
 
 class Static(Tracker):
     """An object that stands for itself; whoever read it guarded its identity."""
 
-    __slots__ = ("value",)
+    __slots__ = ("source", "value")
+    truth = always
 
     def __init__(self, value: Any, source: Any = None) -> None:
         self.value = value
@@ -27,9 +29,6 @@ class Static(Tracker):
 
     def real(self, tracer: Any) -> Any:
         return self.value
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def identity(self) -> Any:
         return self.value
@@ -136,7 +135,7 @@ class Class(Static):
     def iterate(self, tracer: Any) -> Tracker:
         if not _is_enum(type(self.value)):
             return super().iterate(tracer)
-        return tracer.iterator([tracer.made(v) for v in tracer.folded(list, (self.value,))])
+        return Iter([tracer.made(v) for v in tracer.folded(list, (self.value,))])
 
     def size(self, tracer: Any) -> int:
         if _is_enum(type(self.value)):

@@ -17,7 +17,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 from ..sources import MISSING
-from .base import Bound, Tracker
+from .base import Tracker, always
 from .functions import Method
 from .objects import DESCRIPTORS, Object
 from .statics import Class
@@ -28,18 +28,15 @@ class Super(Tracker):
     """super(cls, obj): `start` is the class whose mro is looked through; it is `obj` itself if that is a class."""
 
     __slots__ = ("cls", "obj", "start")
+    truth = always
 
     def __init__(self, cls: type, obj: Tracker, start: type) -> None:
-        self.source = None
         self.cls = cls
         self.obj = obj
         self.start = start
 
     def pytype(self) -> type:
         return super
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def get(self, tracer: Any, name: str) -> Tracker:
         mro = self.start.__mro__
@@ -55,18 +52,14 @@ class Super(Tracker):
         """The attribute found, bound as a descriptor would."""
         start = self.start
         on_class = isinstance(self.obj, Class) and start is self.obj.value
-        if isinstance(raw, FunctionType):
-            return tracer.class_function(raw) if on_class else Method(tracer.class_function(raw), self.obj)
         if isinstance(raw, classmethod):
             return Method(tracer.class_function(raw.__func__), tracer.made(start))
-        if isinstance(raw, staticmethod):
-            return tracer.class_function(raw.__func__)
-        if isinstance(raw, property):
-            if on_class:
+        if isinstance(raw, _BOUND):
+            if not on_class or isinstance(raw, staticmethod):
+                return tracer.bound_special(self.obj, name, raw)
+            if isinstance(raw, property):
                 return tracer.class_value(start, name, raw)
-            return tracer.call_property(raw, "fget", [self.obj])
-        if isinstance(raw, (MethodDescriptorType, WrapperDescriptorType)):
-            return tracer.made(raw) if on_class else Bound(self.obj, name, raw)
+            return tracer.class_function(raw) if isinstance(raw, FunctionType) else tracer.made(raw)
         if is_accessor(raw) and not on_class:
             return tracer.accessor(raw.__get__, [self.obj])
         if isinstance(raw, (GetSetDescriptorType,
@@ -86,6 +79,7 @@ class Super(Tracker):
         raise Unsupported(f"super().{name}: {type(raw).__name__}")
 
 
+_BOUND = (FunctionType, staticmethod, property, MethodDescriptorType, WrapperDescriptorType)
 _OF_GENERIC = {typing.Generic: getattr(typing, "_generic_init_subclass", None)}
 """What C calls, from Python 3.12 on."""
 

@@ -58,6 +58,12 @@ class SymbolicNumber(Const):
         """Return whether it is still to be computed."""
         return not self.settled and not self.open
 
+    def is_early(self) -> bool:
+        """Return whether the integers that it is computed of may still be assumed."""
+        if self.source is not None:
+            return bool(self.tracer.is_early(self.source))
+        return all(part.is_early() for part in self.parts if isinstance(part, SymbolicNumber) and not part.settled)
+
     def pytype(self) -> type:
         return type(self.example)
 
@@ -66,7 +72,7 @@ class SymbolicNumber(Const):
 
     def truth(self, tracer: Any) -> bool:
         if not self.settled and tracer.outcome(self) is None:
-            if not self.open:
+            if not self.open and not self.is_early():
                 raise Unsupported("a branch on a number that varies from call to call",
                                   hint="pass it as a tensor, or keep it constant")
             self.settle()

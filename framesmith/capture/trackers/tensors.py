@@ -13,8 +13,9 @@ from framesmith.fake.tensor import Alias
 from framesmith.util.errors import DataDependent, Unsupported
 
 from ..sources import MISSING, Applied, Attr, DictAttr, Source
-from .base import Tracker
+from .base import Tracker, always
 from .constants import NONE
+from .iterators import Iter
 from .objects import DELETED
 
 _METHOD_TYPES = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
@@ -51,7 +52,7 @@ _NUMBERS = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__i
 class Tensor(Tracker):
     """A tensor: a fake in the recorder; `value` is the real one if it is an input."""
 
-    __slots__ = ("attrs", "fake", "pyclass", "value")
+    __slots__ = ("attrs", "fake", "pyclass", "source", "value")
 
     def __init__(self, fake: Any, *, value: Any = None, source: Source | None = None,
                  pyclass: type = torch.Tensor) -> None:
@@ -212,7 +213,7 @@ class Tensor(Tracker):
             return tracer.torch_function(torch.Tensor.__iter__, [self], {})
         if self.fake.dim() == 0:
             tracer.raise_(TypeError("iteration over a 0-d tensor"))
-        return tracer.iterator(tracer.torch_call(torch.unbind, [self], {}).items)
+        return Iter(tracer.torch_call(torch.unbind, [self], {}).items)
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if name == "__init__" and not args and not kwargs:
@@ -315,14 +316,12 @@ class TensorMethod(Tracker):
     """A bound method of a tensor."""
 
     __slots__ = ("name", "obj")
+    cls = types.BuiltinMethodType
+    truth = always
 
     def __init__(self, obj: Tensor, name: str) -> None:
-        self.source = None
         self.obj = obj
         self.name = name
-
-    def pytype(self) -> type:
-        return types.BuiltinMethodType
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         name = self.name
@@ -348,6 +347,3 @@ class TensorMethod(Tracker):
         if not hasattr(method, name):
             return tracer.no_attribute(self, name)
         return super().get(tracer, name)
-
-    def truth(self, tracer: Any) -> bool:
-        return True

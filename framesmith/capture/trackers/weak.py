@@ -7,23 +7,18 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
-from .base import Tracker
+from .base import Tracker, always
 
 
 class WeakRef(Tracker):
     """weakref.ref(target) without a callback: there is one such reference an object."""
 
     __slots__ = ("target",)
+    cls = weakref.ReferenceType
+    truth = always
 
     def __init__(self, target: Tracker) -> None:
-        self.source = None
         self.target = target
-
-    def pytype(self) -> type:
-        return weakref.ReferenceType
-
-    def truth(self, tracer: Any) -> bool:
-        return True
 
     def real(self, tracer: Any) -> Any:
         return weakref.ref(self.target.identity())

@@ -7,7 +7,8 @@ A vector starts at a multiple of the width along its axis (loops step by whole v
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from framesmith.codegen.term_order import Names, Syntax, calls
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
@@ -23,9 +24,27 @@ _SYNTAX = Syntax(integer, {FloorDiv: "/", Mod: "%"},
 
 
 def expr_text(e: Expr, names: Names) -> str:
-    """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides symbols'
-    names."""
+    """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides those of
+    symbols, and has those of other expressions that have variables."""
     return _SYNTAX.text(e, names)
+
+
+def shared(exprs: Iterable[Expr]) -> list[Expr]:
+    """The expressions that occur more than once in others or among `exprs`, each behind those that it holds."""
+    uses: Counter[Expr] = Counter()
+    ordered: list[Expr] = []
+
+    def visit(e: Expr) -> None:
+        uses[e] += 1
+        if uses[e] > 1 or type(e) in (Int, Symbol):
+            return
+        for part in [term for term, _ in e.terms] if type(e) is Sum else e.args:
+            visit(part)
+        ordered.append(e)
+
+    for e in exprs:
+        visit(e)
+    return [e for e in ordered if uses[e] > 1]
 
 
 # ------------------------------------------------------------------------------------------------- movement along lanes

@@ -22,10 +22,10 @@
   FN i64 name(vl x) { i64 r = x.a[0]; for (int l = 1; l < W; l++) r = f(r, lane(x, l)); return r; }
 template <class T> FN T add(T x, T y) { return x + y; }
 template <class T> FN T mul(T x, T y) { return x * y; }
-// Kahan's step: `carry` is what rounding has added so far
+// Kahan's step: `carry` is what rounding has added so far; nothing once the sum is not finite
 template <class V> FN void add_exactly(V& sum, V& carry, V x) {
-  const V y = x - carry, t = sum + y;
-  carry = (t - sum) - y;
+  const V y = x - carry, t = sum + y, rest = (t - sum) - y, finite = rest - rest;
+  carry = where(eq(finite, finite), rest, V{});
   sum = t;
 }
 template <class T> FN T any(T x, T y) { return x | y; }

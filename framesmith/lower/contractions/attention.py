@@ -45,9 +45,9 @@ REPEATED = Through((p.reshape.default | p.view.default | p._unsafe_view | p.clon
 
 
 def _plain(value: Any, rank: int | None = 4) -> bool:
-    """A float32 tensor on the CPU that is never empty."""
+    """A float32 tensor on the CPU."""
     fits = rank is None or len(value.shape) == rank
-    return fits and value.dtype is torch.float32 and value.device.type == "cpu" and surely_filled(value)
+    return fits and value.dtype is torch.float32 and value.device.type == "cpu"
 
 
 def _fits(m: Match) -> bool:
@@ -56,6 +56,8 @@ def _fits(m: Match) -> bool:
     if m[dropout] or not all(map(_plain, (vq, vk, vv))) or not isinstance(m[scale], (float, int, type(None))):
         return False
     query, key, value = map(sizes_of, (vq, vk, vv))
+    if not surely_filled(vq, vv, behind=2):
+        return False
     if (query[0], query[3]) != (key[0], key[3]) or key[:3] != value[:3]:
         return False
     if not divides(as_expr(key[1]), as_expr(query[1])) or (query[1] != key[1] and not m[shared]):

@@ -76,7 +76,8 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
     rank = len(vw.shape)
     if rank not in (3, 4) or len(vx.shape) != rank:
         return None
-    if not static(vw) or not surely_filled(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu":
+    filled = surely_filled(vw) and surely_filled(vx, behind=1)
+    if not static(vw) or not filled or vx.dtype is not vw.dtype or vx.device.type != "cpu":
         return None
     if not _known(m[stride, padding, dilation]):
         return None

@@ -69,9 +69,9 @@ def sizes_of(value: Any) -> tuple[Size, ...]:
     return tuple(map(size_of, value.shape))
 
 
-def surely_filled(*values: Any) -> bool:
-    """Return whether no size of the values is ever 0."""
-    return all((as_expr(size).lo or 0) > 0 for value in values for size in sizes_of(value))
+def surely_filled(*values: Any, behind: int = 0) -> bool:
+    """Return whether no size of the values is ever 0, but for the first `behind` of each."""
+    return all((as_expr(size).lo or 0) > 0 for value in values for size in sizes_of(value)[behind:])
 
 
 MORE = 8  # times as many rows are the other number that a kernel of a varying number is measured for
@@ -102,7 +102,7 @@ def _linear(m: Match, choose: Choose) -> fx.Node | None:
         return None
     n, k = vw.shape if transposed else vw.shape[::-1]
     shape = (*sizes_of(vx)[:-1], n)
-    if not surely_filled(vx, vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu":
+    if not surely_filled(vw) or vx.dtype is not vw.dtype or vx.device.type != "cpu":
         return None
     add, rows = Nodes(m.graph, m.root), usual(*vx.shape[:-1])
     kernel = _kernel(choose, vx.dtype, (rows,) if static(vx) else (rows, MORE * rows), k, n)

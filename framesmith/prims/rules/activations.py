@@ -126,7 +126,7 @@ def glu(b: Builder, x: Value, dim: int = -1) -> Value:
     dim %= x.ndim
     half = x.shape[dim] // 2
     left = b.slice(x, dim, 0, half, 1)
-    right = b.slice(x, dim, half, x.shape[dim], 1)
+    right = b.slice(x, dim, half, 2 * half, 1)
     return b.convert(b.wide(left) * b.sigmoid(b.wide(right)), x.dtype)
 
 

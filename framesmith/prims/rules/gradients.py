@@ -11,6 +11,7 @@ from framesmith.prims.builder import Builder, Value
 from framesmith.prims.registry import decomposes, decomposes_named
 from framesmith.prims.rules.indexing import diagonal_scatter
 from framesmith.prims.rules.norms import spread
+from framesmith.prims.rules.reductions import divided
 from framesmith.prims.rules.views import row_major, slice_bounds
 
 aten = torch.ops.aten
@@ -177,8 +178,8 @@ def layer_norm_backward(b: Builder, grad: Value, x: Value, shape: Any, mean: Val
     if mask[0]:
         scaled = up if weight is None else up * b.wide(weight)
         count = math.prod(x.shape[lead:])
-        drift = b.sum(scaled, inner, True) / float(count)
-        pull = b.sum(scaled * normal, inner, True) / float(count)
+        drift = divided(b, b.sum(scaled, inner, True), count)
+        pull = divided(b, b.sum(scaled * normal, inner, True), count)
         first = b.convert((scaled - drift - normal * pull) * b.convert(rstd, wide.dtype), x.dtype)
     if mask[1] and weight is not None:
         second = b.convert(b.reshape(b.sum(up * normal, outer, False), weight.shape), weight.dtype)
@@ -224,8 +225,6 @@ def batch_norm_backward(
 ) -> Any:
     dims = (0, *range(2, x.ndim))
     count = math.prod(x.shape[dim] for dim in dims)
-    if type(count) is not int:
-        return NotImplemented
     wide, up = b.wide(x), b.wide(grad)
     centre = b.wide(save_mean if train else mean)
     rstd = b.wide(save_rstd) if train else b.rsqrt(b.wide(var) + float(eps))
@@ -236,8 +235,8 @@ def batch_norm_backward(
     if mask[0]:
         out = up
         if train:
-            out = out - centred * b.along(dot * rstd * rstd / float(count), 1, x.ndim) - b.along(total / float(count),
-                                                                                                 1, x.ndim)
+            pull = b.along(divided(b, dot * rstd * rstd, count), 1, x.ndim)
+            out = out - centred * pull - b.along(divided(b, total, count), 1, x.ndim)
         first = b.convert(out * b.along(factor, 1, x.ndim), x.dtype)
     if mask[1] and weight is not None:
         second = b.convert(dot * rstd, weight.dtype)

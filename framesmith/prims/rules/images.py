@@ -154,7 +154,7 @@ def adaptive_avg_pool(b: Builder, x: Value, output_size: Any) -> Any:
     sizes = tuple(output_size)
     rank = len(sizes)
     if tuple(x.shape[x.ndim - rank :]) == sizes:
-        return x
+        return x + 0.0  # sums begin with zero: that of -0.0 is 0.0
     if any(size != 1 for size in sizes):
         return NotImplemented
     return mean(b, x, tuple(range(x.ndim - rank, x.ndim)), True)

@@ -9,6 +9,7 @@ import torch
 from framesmith.prims.builder import Builder, Value
 from framesmith.prims.core import Size, contiguous_strides, size_of
 from framesmith.prims.registry import decomposes, decomposes_named
+from framesmith.symbolic.expr import as_expr, max_
 
 aten = torch.ops.aten
 
@@ -52,13 +53,19 @@ def bounded(index: Any, size: Size) -> Size:
     """A slice bound counted from the front and clamped to the dim."""
     if type(index) is int and type(size) is int:
         return min(max(index + size if index < 0 else index, 0), size)
-    return size_of(size + index) if type(index) is int and index < 0 else index
+    return size_of(max_(as_expr(size) + index, 0)) if _is_negative(index) else index
+
+
+def _is_negative(index: Any) -> bool:
+    return index is not None and (high := as_expr(index).hi) is not None and high < 0
 
 
 def slice_bounds(size: Size, start: Any, end: Any, length: Size, step: int) -> tuple[Size, Size]:
     """Normalised start and stop; `length` is the recorded number of elements, which settles what a symbolic size leaves
     open."""
     low = 0 if start is None else bounded(start, size)
+    if _is_negative(start) and step == 1 and end in (None, torch.iinfo(torch.int64).max):
+        low = size_of(size - length)
     if type(size) is int and type(low) is int and (end is None or type(end) is int):
         return low, max(low, size if end is None else bounded(end, size))
     return low, size_of(length + low if step == 1 else (length - 1) * step + 1 + low)

@@ -1,0 +1,270 @@
+"""The derivative of a branch: a branch that also gives what its backward reads, and the backward, which takes the arm
+that the forward took.
+
+Each arm is cut into forward and backward like any graph. What the two keep shares results of the branch where the
+layouts are equal; an arm gives memory of any content for what the other keeps alone. Random numbers are drawn by a
+branch of their own before, so that the forward is a function of its operands, whatever order of derivative is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.autograd.joint import DERIVED, laid_out, trace_joint, without_overlap
+from framesmith.autograd.partition import partition
+from framesmith.fake import FakeTensor, Recorder
+from framesmith.fake.layout import preserved_strides
+from framesmith.fake.outputs import memory_of
+from framesmith.fake.tensor import dense, is_differentiable, metadata_of
+from framesmith.graph.control import Branch, append, append_blank, close, layout_of, results_of
+from framesmith.graph.purity import draws
+from framesmith.graph.symbols import symbols_of
+from framesmith.graph.traversal import ancestors, copy_node
+from framesmith.symbolic.node import expr_of
+from framesmith.util.errors import Unsupported
+
+aten = torch.ops.aten
+Way = tuple[str, int]
+"""Where a backward finds a value: ("input", operand) or ("result", result of the forward); of one arm also ("extra",
+number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """`draw`, if arms draw, takes the operands and gives random values, which `forward` takes behind the operands.
+    `forward` gives the results of the branch and then what is kept. `backward` takes the condition, the values of
+    `kept` and a tangent for each of the results `differentiable`, and gives the gradients of the operands `wanted`."""
+
+    draw: Branch | None
+    forward: Branch
+    backward: Branch
+    kept: tuple[Way, ...]
+    differentiable: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """One arm cut in two. `kept`: as `Parts` has it; `tangents` and `grads`: numbers of results and operands."""
+
+    forward: fx.Graph
+    backward: fx.Graph
+    kept: tuple[Way, ...]
+    results: int
+    tangents: tuple[int, ...]
+    grads: tuple[int, ...]
+
+    @property
+    def layouts(self) -> dict[int, FakeTensor]:
+        """The metadata of the gradients that it gives, by operand."""
+        return {k: without_overlap(n.meta["val"]) for k, n in zip(self.grads, results_of(self.backward), strict=True)
+                if isinstance(n, fx.Node)}
+
+
+def derivative(branch: Branch, requires: tuple[bool, ...]) -> Derivative:
+    """The derivative of `branch` where these of its operands require grad: always the same one."""
+    found = branch.derivatives.get(requires)
+    if found is None:
+        found = branch.derivatives[requires] = _derivative(branch, requires)
+    return found  # type: ignore[no-any-return]
+
+
+def _derivative(branch: Branch, requires: tuple[bool, ...]) -> Derivative:
+    arms = [_cut(arm, requires) for arm in branch.arms]
+    slots = _slots(arms)
+    draw, (no, yes) = _draws_apart([_forward(arm, [n[k] for n, _ in slots], [val for _, val in slots])
+                                    for k, arm in enumerate(arms)])
+    forward = Branch(yes, no)
+    ways = [{way: _shared(way, arm.results, [n[k] for n, _ in slots]) for way in arm.kept}
+            for k, arm in enumerate(arms)]
+    values = {way: _value(way, forward) for way in (*ways[0].values(), *ways[1].values())}
+    tangents = {k: val for k, val in enumerate(forward.vals[:arms[0].results])
+                if k in (*arms[0].tangents, *arms[1].tangents) or branch.complete and is_differentiable(val.dtype)}
+    grads = {k: val for arm in reversed(arms) for k, val in arm.layouts.items()}
+    wanted = {k: grads[k] for k in sorted(grads)}
+    no, yes = [_backward(arm, own, values, tangents, wanted, branch.complete) for arm, own in zip(arms, ways)]
+    return Derivative(draw, forward, Branch(yes, no, branch.complete), tuple(values), tuple(tangents), tuple(wanted))
+
+
+def _cut(arm: fx.Graph, requires: tuple[bool, ...]) -> _Arm:
+    graph, made = _copied(arm)
+    for place, flag in zip([n for n in graph.nodes if n.op == "placeholder"], requires, strict=True):
+        place.meta["requires_grad"] = flag
+    close(graph, [_own(graph, made[r]) if isinstance(r, fx.Node) else r for r in results_of(arm)])
+    joint = trace_joint(graph)
+    if joint.written:
+        raise Unsupported("an arm of a branch that writes its operands")
+    parts = partition(joint, lays_out=False)
+    kept = results_of(parts.forward)[joint.results:]
+    if symbols_of(kept) & {n.meta["binds"] for n in graph.nodes if "binds" in n.meta}:
+        raise Unsupported("gradients through sizes of data within an arm of a branch")
+    return _Arm(parts.forward, parts.backward, parts.kept, joint.results, joint.differentiable, joint.wanted)
+
+
+def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    """A copy that is not closed yet, and its nodes by the original's."""
+    copy = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op != "output":
+            made[node] = copy_node(copy, node, made.__getitem__)
+    return copy, made
+
+
+def _own(graph: fx.Graph, result: fx.Node) -> fx.Node:
+    """A result in memory that is no operand's: history belongs to it."""
+    val = result.meta["val"]
+    if memory_of(result)[0].op != "placeholder" or not isinstance(val, FakeTensor):
+        return result
+    if preserved_strides(val) != val.stride():
+        raise Unsupported("an arm of a branch that passes on a tensor whose elements share memory, or have gaps")
+    return append(graph, aten.clone.default, (result,), val)
+
+
+def _slots(arms: Sequence[_Arm]) -> list[tuple[tuple[int, int], FakeTensor]]:
+    """For each value that the branch keeps, which extra it is of either arm (-1: none), and its metadata."""
+    vals = [[n.meta["val"] for n in results_of(arm.forward)[arm.results:]] for arm in arms]
+    free: dict[Any, list[int]] = {}
+    for n, val in enumerate(vals[1]):
+        free.setdefault(layout_of(val, expr_of), []).append(n)
+    slots = []
+    for n, val in enumerate(vals[0]):
+        same = free.get(layout_of(val, expr_of))
+        slots.append(((n, same.pop(0) if same else -1), val))
+    return slots + [((-1, n), vals[1][n]) for rest in free.values() for n in rest]
+
+
+def _shared(way: Way, results: int, slots: list[int]) -> Way:
+    """The way to a value that an arm keeps, as the branch gives it."""
+    return ("result", results + slots.index(way[1])) if way[0] == "extra" else way
+
+
+def _forward(arm: _Arm, slots: Sequence[int], vals: Sequence[FakeTensor]) -> fx.Graph:
+    """The forward of an arm, which gives something for what the other one keeps, too."""
+    graph, made = _copied(arm.forward)
+    given = [made[r] if isinstance(r, fx.Node) else r for r in results_of(arm.forward)]
+    return close(graph, [*given[:arm.results], *[
+        given[arm.results + n] if n >= 0 else append_blank(graph, val)
+        for n, val in zip(slots, vals)]])
+
+
+def _draws_apart(arms: Sequence[fx.Graph]) -> tuple[Branch | None, Sequence[fx.Graph]]:
+    """The random values of arms as a branch, and the arms as functions of these, too."""
+    drawn = [(k, v) for k, arm in enumerate(arms) for n in arm.nodes if draws(n)
+             for v in ([n] if isinstance(n.meta["val"], torch.Tensor) else n.users)]
+    if not drawn:
+        return None, arms
+    drawing, rest = [], []
+    for k, arm in enumerate(arms):
+        given = [n for n in arm.nodes if n.op == "placeholder"]
+        graph, made = _part(arm, given, [v for which, v in drawn if which == k])
+        drawing.append(close(graph, [made[v] if which == k else append_blank(
+            graph, v.meta["val"]) for which, v in drawn]))
+        results = results_of(arm)
+        graph, made = _part(arm, [*given, *[v for _, v in drawn]], [r for r in results if isinstance(r, fx.Node)])
+        rest.append(close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results]))
+    return Branch(drawing[1], drawing[0]), rest
+
+
+def _part(arm: fx.Graph, given: Sequence[fx.Node],
+          results: Sequence[fx.Node]) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    """What computes `results` of `given`, not closed yet, and its nodes by those of the arm."""
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    for node in given:
+        made[node] = graph.placeholder(node.name)
+        made[node].meta["val"] = node.meta["val"]
+    needed = ancestors(results, stop=made)
+    for node in arm.nodes:
+        if node in needed and node not in made:
+            made[node] = copy_node(graph, node, made.__getitem__)
+    return graph, made
+
+
+def _value(way: Way, forward: Branch) -> FakeTensor:
+    """The metadata of a value that the forward of a branch reads or gives."""
+    kind, n = way
+    places = [x.meta["val"] for x in forward.no.nodes if x.op == "placeholder"]
+    return (forward.vals if kind == "result" else places)[n]  # type: ignore[no-any-return]
+
+
+def _backward(arm: _Arm, ways: dict[Way, Way], values: dict[Way, FakeTensor], tangents: dict[int, FakeTensor],
+              wanted: dict[int, FakeTensor], complete: bool) -> fx.Graph:
+    """The backward of an arm as a function of `values` and `tangents`; None, or zeros if it is to be `complete`, for a
+    gradient that it does not give."""
+    graph = fx.Graph()
+    places: dict[Any, fx.Node] = {}
+    for key, val in [*values.items(), *tangents.items()]:
+        places[key] = graph.placeholder("kept" if isinstance(key, tuple) else "tangent")
+        places[key].meta["val"] = val
+    own = [n for n in arm.backward.nodes if n.op == "placeholder"]
+    made = dict(zip(own, [*[places[ways[way]] for way in arm.kept], *[places[k] for k in arm.tangents]], strict=True))
+    for node in arm.backward.nodes:
+        if node.op == "call_function":
+            made[node] = copy_node(graph, node, made.__getitem__)
+    given = dict(zip(arm.grads, results_of(arm.backward), strict=True))
+    found = {k: _laid_out(graph, made[n], wanted[k]) for k, n in given.items() if isinstance(n, fx.Node)}
+    return close(graph, [found[k] if k in found else _zeros(graph, val) if complete else None
+                         for k, val in wanted.items()])
+
+
+def _zeros(graph: fx.Graph, val: FakeTensor) -> fx.Node:
+    zeros = append(graph, aten.full.default, (list(val.shape), 0), dense(val, tuple(val.shape)), dtype=val.dtype,
+                   device=val.device)
+    return _laid_out(graph, zeros, val)
+
+
+def _laid_out(graph: fx.Graph, grad: fx.Node, val: FakeTensor) -> fx.Node:
+    """A gradient in the layout in which the other arm gives it."""
+    if grad.meta["val"].stride() == val.stride():
+        return grad
+    return append(graph, aten.copy.default, (append_blank(graph, val), grad), val)
+
+
+class _Branched(torch.autograd.Function):
+    """A branch with its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, replay: Any, branch: Branch, condition: Any, *operands: Any) -> Any:  # type: ignore[override]
+        with replay.recorder.off():
+            own = derivative(branch, tuple(ctx.needs_input_grad[3:]))
+        operands += () if own.draw is None else _emitted(replay.recorder, own.draw, condition, operands)
+        results = _emitted(replay.recorder, own.forward, condition, operands)
+        ctx.mark_non_differentiable(*[r for k, r in enumerate(results) if k not in own.differentiable])
+        values = [(operands if kind == "input" else results)[n] for kind, n in own.kept]
+        ctx.save_for_backward(condition, *[v for v in values if isinstance(v, torch.Tensor)])
+        ctx.own, ctx.replay, ctx.operands = own, replay, len(ctx.needs_input_grad) - 3
+        ctx.numbers = [None if isinstance(v, torch.Tensor) else v for v in values]
+        ctx.layouts = [metadata_of(results[k]) for k in own.differentiable]
+        ctx.set_materialize_grads(False)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
+        own: Derivative = ctx.own
+        given = [grads[k] for k in own.differentiable]
+        condition, *tensors = ctx.saved_tensors
+        left = iter(tensors)
+        values = [next(left) if v is None else v for v in ctx.numbers]
+        tangents = [laid_out(aten.zeros.default(val.shape, dtype=val.dtype, device=val.device) if g is None else g, val)
+                    for g, val in zip(given, ctx.layouts)]
+        made = _emitted(ctx.replay.recorder, own.backward, condition, [*values, *tangents])
+        found = dict(zip(own.wanted, made))
+        return None, None, None, *[found.get(k) for k in range(ctx.operands)]
+
+
+def _emitted(recorder: Recorder, branch: Branch, condition: Any, operands: Sequence[Any]) -> tuple[FakeTensor, ...]:
+    """Record a branch; its results."""
+    vals = tuple(map(metadata_of, branch.vals))
+    node = recorder.emit(branch, tuple([recorder.nodes(x) for x in (condition, *operands)]), vals)
+    return recorder.results(node, vals)  # type: ignore[no-any-return]
+
+
+DERIVED[Branch] = lambda replay, branch, args: _Branched.apply(replay, branch, *args)
+
+__all__ = ["Derivative", "derivative"]

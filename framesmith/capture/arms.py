@@ -1,0 +1,377 @@
+"""Both ways of a branch on data in one graph: each is recorded behind the other, cut out as an arm (`graph.control`),
+and what they give is joined. An arm may compute tensors, and change what it has made itself; else the branch is
+refused."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from framesmith.fake import FakeTensor
+from framesmith.fake.layout import preserved_strides
+from framesmith.fake.outputs import memory_of
+from framesmith.fake.recorder import has_effect
+from framesmith.fake.tensor import Storage, is_differentiable, new_fake
+from framesmith.graph.control import Branch, Control, close, layout_of
+from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
+from framesmith.graph.traversal import ancestors, copy_node, last_node, nodes_after
+from framesmith.symbolic.node import expr_of, symint
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .break_points import Stop, StopAt
+from .trackers.symbolic_number import is_symbolic
+
+aten = torch.ops.aten
+Values = Sequence[t.Tracker | None]
+
+
+@dataclass(slots=True)
+class Arm:
+    """One way: what it gives, what was recorded, and the storages that it has made and written."""
+
+    values: Values
+    region: list[Node]
+    written: set[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A result that may be, or share memory with, a tensor from before the branch. `passed`: it is that tensor then.
+    `writes`: how many writes there were; `stop`: where capture can stop before the branch; `at`: the user's place."""
+
+    result: Storage
+    other: Storage
+    passed: bool
+    writes: int
+    stop: Stop | None
+    at: tuple[str, int] | None
+
+
+def effects(tracer: Any) -> tuple[Any, ...]:
+    """Count the program's changes so far, by kind: any further change makes the counts differ."""
+    return (len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.checks), len(tracer.settings),
+            len(tracer.global_writes), len(tracer.device_changes), tracer.due)
+
+
+def reachable(roots: Iterable[Any]) -> dict[int, Any]:
+    """The trackers among `roots`, and those that they are made of, by identity."""
+    found: dict[int, Any] = {}
+    todo = list(roots)
+    while todo:
+        x = todo.pop()
+        if isinstance(x, (t.Tracker, list, tuple, dict)) and id(x) not in found:
+            found[id(x)] = x
+            todo += gc.get_referents(x)
+    return found
+
+
+def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]], stop: Stop | None,
+           declared: bool) -> list[t.Tracker | None]:
+    """Record a branch on `condition`: what one of `ways` gives (the first where it is false). `declared`: a call of
+    torch.cond, whose results all require grad if an operand does."""
+    if tracer.transformed or tracer.modes.functions:
+        raise Unsupported("a branch on data in a function transform or mode")
+    no, yes = [recorded(tracer, way) for way in ways]
+    return _Join(tracer, no, yes, stop, declared).values(tracer.recorder.nodes(condition.fake))
+
+
+def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
+    """Record one way. Raises Unsupported if it does more than to compute."""
+    last, writes = tracer.end()
+    roots = [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
+    before, around, tracer.touched = effects(tracer), tracer.touched, []
+    with tracer.recorder.apart():
+        try:
+            values = way()
+        except t.CapturedError as e:
+            raise Unsupported(f"one way raises {e.tracker.pytype().__name__}") from None
+    touched, tracer.touched = tracer.touched, around
+    if around is not None:
+        around += touched
+    region = [n for n in nodes_after(tracer.recorder.graph, last) if n.op != "placeholder"]
+    if not set(region).issuperset([n for _, _, n in tracer.recorder.written[writes:]]):
+        raise Unsupported("one way writes a tensor that was there before")
+    if effects(tracer) != before or any(not isinstance(x, t.Tracker) for x in touched):
+        raise Unsupported("one way has side effects")
+    if touched:
+        known = reachable(roots)
+        if any(id(x) in known for x in touched):
+            raise Unsupported("one way changes an object that was there before")
+    return Arm(values, region, {id(base.storage) for base, _, _ in tracer.recorder.written[writes:]})
+
+
+class _Join:
+    """Joins what two arms give."""
+
+    def __init__(self, tracer: Any, no: Arm, yes: Arm, stop: Stop | None, declared: bool) -> None:
+        self.tracer = tracer
+        self.recorder = tracer.recorder
+        self.arms = no, yes
+        self.stop = stop
+        self.declared = declared
+        self.pairs: dict[tuple[int, int], tuple[t.Tensor, t.Tensor]] = {}
+        self.partners: dict[int, int] = {}
+        """The mutable value of the other arm with which one is joined."""
+        self.made: dict[tuple[int, int], t.Tracker] = {}
+        self.shared: list[tuple[int, Storage, bool]] = []
+
+    def values(self, condition: Node) -> list[t.Tracker | None]:
+        """Record the branch, and give its results."""
+        no, yes = self.arms
+        if len(no.values) != len(yes.values):
+            raise Unsupported("the ways end in different places")
+        both = list(zip(no.values, yes.values))
+        for a, b in both:
+            self._collect(a, b)
+        if not self.pairs and not any(map(has_effect, (*no.region, *yes.region))):
+            for arm in self.arms:
+                drop(arm)
+            return [self._build(a, b) for a, b in both]
+        results = [[self._node(arm, k, pair[which]) for k, pair in enumerate(self.pairs.values())]
+                   for which, arm in enumerate(self.arms)]
+        wants = [self._wants_grad(a, b) for a, b in self.pairs.values()]
+        if not self.declared:
+            self._check_gradients(results)
+        (graph, other), operands = cut_out(self.tracer, self.arms, results)
+        made = emitted(self.tracer, Branch(other, graph, self.declared), (condition, *operands),
+                       [a.fake for a, _ in self.pairs.values()], wants)
+        self.made.update(zip(self.pairs, made))
+        share(self.tracer, [(made[k], other, passed) for k, other, passed in self.shared], self.stop)
+        return [self._build(a, b) for a, b in both]
+
+    # --- values of Python
+    def _collect(self, a: t.Tracker | None, b: t.Tracker | None) -> None:
+        """Pair the tensors of two values; refuse what differs else."""
+        if a is b or a is None and b is None:
+            return
+        if a is None or b is None:
+            raise Unsupported("a variable is set one way only")
+        if isinstance(a, t.Tensor) and isinstance(b, t.Tensor):
+            if a.fake is not b.fake:
+                self._pair(a, b)
+        elif (parts := _parts(self.tracer, a, b)) is not None:
+            if not isinstance(a, t.Tuple) and (self.partners.setdefault(id(a), id(b)) != id(b)
+                                               or self.partners.setdefault(id(b), id(a)) != id(a)):
+                raise Unsupported(f"two variables are one {a.pytype().__name__} one way only")
+            for x, y in zip(*parts):
+                self._collect(x, y)
+        elif not same(a, b):
+            raise Unsupported(f"the ways give different values: {a.describe()} and {b.describe()}")
+
+    def _pair(self, a: t.Tensor, b: t.Tensor) -> None:
+        layouts = [(*layout_of(x.fake, expr_of), x.fake.is_conj(), x.fake.is_neg(), x.fake.is_inference())
+                   for x in (a, b)]
+        if layouts[0] != layouts[1]:
+            raise Unsupported(f"the ways give tensors of different layouts: {_told(a)} and {_told(b)}")
+        if any(x.pyclass not in (torch.Tensor, torch.nn.Parameter) or x.attrs for x in (a, b)):
+            raise Unsupported("a tensor of a class of the program's, or with attributes, of a branch")
+        self.pairs[id(a.fake), id(b.fake)] = a, b
+
+    def _build(self, a: t.Tracker | None, b: t.Tracker | None) -> t.Tracker | None:
+        """The value that two are joined to."""
+        if a is b or a is None or b is None:
+            return a
+        key = (id(a.fake), id(b.fake)) if isinstance(a, t.Tensor) and isinstance(b, t.Tensor) else (id(a), id(b))
+        if key in self.made:
+            return self.made[key]
+        parts = _parts(self.tracer, a, b)
+        if parts is None:
+            return a
+        items = [self._build(x, y) for x, y in zip(*parts)]
+        if isinstance(a, t.Tuple):
+            found: t.Tracker = t.Tuple(items, cls=a.cls)  # type: ignore[arg-type]
+        elif isinstance(a, t.Dict):
+            found = t.Dict(dict(zip(a.entries, items)))  # type: ignore[arg-type]
+        else:
+            found = t.List(items)  # type: ignore[arg-type]
+        self.made[key] = found
+        return found
+
+    # --- tensors
+    def _node(self, arm: Arm, k: int, x: t.Tensor) -> Node:
+        node, other, passed = result_of(self.tracer, arm, x)
+        if other is not None:
+            self.shared.append((k, other, passed))
+        return node
+
+    # --- gradients
+    def _wants_grad(self, a: t.Tensor, b: t.Tensor) -> bool:
+        flags = [self.tracer.wants_grad(x.fake) for x in (a, b)]
+        if self.declared:
+            every = (n for arm in self.arms for m in arm.region for n in m.all_input_nodes)
+            return (torch.is_grad_enabled() and is_differentiable(a.fake.dtype)
+                    and (any(flags) or any(map(self.tracer.requires, every))))
+        if flags[0] is not flags[1]:
+            raise Unsupported("a tensor requires grad one way only")
+        return flags[0]
+
+    def _check_gradients(self, results: Sequence[Sequence[Node]]) -> None:
+        """Refuse where eager would leave the gradient of an input out that the graph has zeros for: of an input that
+        one way alone comes to, through what is computed before the branch."""
+        inside = {n for arm in self.arms for n in arm.region}
+        read = {a for n in inside for a in n.all_input_nodes} - inside
+        around = self._inputs([n for n in read if n.op != "placeholder"])
+        for pair in zip(*results):
+            one, other = [self._inputs([n]) for n in pair]
+            if (one ^ other) & around:
+                raise Unsupported("one way alone gives an input a gradient")
+
+    def _inputs(self, nodes: list[Node]) -> set[Node]:
+        """The inputs that gradients of `nodes` come to."""
+        found, todo = set(), list(filter(self.tracer.requires, nodes))
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += filter(self.tracer.requires, node.all_input_nodes)
+        return found & self.tracer.differentiable.keys()
+
+
+def result_of(tracer: Any, arm: Arm, x: t.Tensor) -> tuple[Node, Storage | None, bool]:
+    """A result of an arm: in memory of its own, or a tensor from before as it is. The storage from before that it may
+    share memory with, and whether it is that tensor."""
+    recorder = tracer.recorder
+    last = last_node(recorder.graph)
+    node, storage = recorder.nodes(x.fake), x.fake._alias.storage
+    arm.region += [n for n in nodes_after(recorder.graph, last) if n not in arm.region]
+    if memory_of(node)[0] in arm.region:
+        return node, None, False
+    other, passed = None if id(storage) in arm.written else storage, node not in arm.region
+    if other is not None and passed:
+        return node, other, not other.version
+    if preserved_strides(x.fake) != x.fake.stride():
+        raise Unsupported("a part of a tensor from before is a result of a branch on data")
+    copy = recorder.emit(aten.clone.default, (node,), like(x.fake))
+    copy.meta.update(grad=tracer.wants_grad(x.fake), turn=tracer.turn)
+    arm.region.append(copy)
+    return copy, other, False
+
+
+def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]],
+            state: Sequence[Node] = ()) -> tuple[list[Graph], list[Any]]:
+    """The arms as graphs of `state` and of what else they read of the graph around them; what that is."""
+    needed = []
+    for arm, given in zip(arms, results):
+        own = set(arm.region)
+        roots = [*given, *filter(has_effect, arm.region)]
+        found = ancestors([n for n in roots if n in own], stop=set(tracer.recorder.graph.nodes) - own)
+        needed.append([n for n in arm.region if n in found])
+    operands: dict[Any, None] = dict.fromkeys(state)
+    for inner, given in zip(needed, results):
+        own = set(inner)
+        operands.update(dict.fromkeys(a for n in inner for a in n.all_input_nodes if a not in own))
+        operands.update(dict.fromkeys(n for n in given if n not in own))
+    bound = {n.meta["binds"] for inner in needed for n in inner if "binds" in n.meta}
+    read = {s for inner in needed for s in symbols_of(inner).union(*map(argument_symbols, inner))} - bound
+    if symbols_of([n for given in results for n in given]) & bound:
+        raise Unsupported("a size of data that one way alone computes")
+    sizes = size_sources(_of_places(list(operands))).keys()
+    numbers = [symint(s, tracer.shapes) for s in sorted(read - sizes, key=lambda s: s.name)]
+    graphs = [_graph([*operands, *numbers], inner, given) for inner, given in zip(needed, results)]
+    for arm in arms:
+        drop(arm)
+    return graphs, [n for n in (*operands, *numbers) if n not in state]
+
+
+def drop(arm: Arm) -> None:
+    """Mark what was recorded as dead in the graph around, unless somebody else reads it."""
+    for node in arm.region:
+        node.meta["spare"] = True
+
+
+def emitted(tracer: Any, target: Control, args: Sequence[Any], results: Sequence[FakeTensor],
+            wants: Sequence[bool]) -> list[t.Tensor]:
+    """Record a branch or loop with results like `results`, which require grad as `wants` says."""
+    recorder = tracer.recorder
+    vals = tuple(map(like, results))
+    node = recorder.emit(target, tuple(args), vals)
+    made = recorder.results(node, vals)
+    for one, grad in [(node, any(wants)), *zip([x._alias.node for x in made], wants)]:
+        one.meta.update(grad=grad, turn=tracer.turn)
+        if not torch.is_grad_enabled():
+            one.meta["no_grad"] = True
+    tracer.branched = True
+    return list(map(tracer.made, made))
+
+
+def share(tracer: Any, pairs: Iterable[tuple[t.Tensor, Storage, bool]], stop: Stop | None) -> None:
+    """Note results that may share memory with tensors from before; whether they are these tensors then."""
+    at = next((place[:2] for place in tracer.user_place()), None)
+    writes = len(tracer.recorder.written)
+    tracer.shared += [Shared(x.fake._alias.storage, other, passed, writes, stop, at) for x, other, passed in pairs]
+
+
+def like(x: FakeTensor) -> FakeTensor:
+    """Metadata of its own."""
+    return new_fake(tuple(x.shape), x.stride(), x.dtype, x.device)
+
+
+def _told(x: t.Tensor) -> str:
+    return f"{x.fake.dtype} {list(x.fake.shape)}, strides {list(x.fake.stride())}"
+
+
+def same(a: t.Tracker | None, b: t.Tracker | None) -> bool:
+    """Return whether two values are one, or the same constant."""
+    if a is b:
+        return True
+    if not (isinstance(a, t.Const) and isinstance(b, t.Const)) or is_symbolic(a) or is_symbolic(b):
+        return False
+    return type(a.value) is type(b.value) and (a.value is b.value or repr(a.value) == repr(b.value)
+                                               and a.value == b.value)
+
+
+def _parts(tracer: Any, a: t.Tracker, b: t.Tracker) -> tuple[list[t.Tracker], list[t.Tracker]] | None:
+    """The elements of two containers that are alike, and that the frame has made."""
+    if type(a) is not type(b) or a.pytype() is not b.pytype():
+        return None
+    if not isinstance(a, t.Tuple) and (a.pytype() not in (list, dict) or any(x.identity() is not x for x in (a, b))):
+        return None
+    if isinstance(a, t.Dict) and isinstance(b, t.Dict):
+        if list(a.entries) != list(b.entries) or any(isinstance(k, t.Tracker) for k in a.entries):
+            return None
+        return list(a.entries.values()), list(b.entries.values())
+    if not isinstance(a, t.Sequence) or not isinstance(b, t.Sequence) or t.is_own_sequence(a.pytype()):
+        return None
+    parts = list(a.open(tracer)), list(b.open(tracer))
+    return parts if len(parts[0]) == len(parts[1]) else None
+
+
+def _of_places(nodes: Sequence[Any]) -> Graph:
+    """A graph that begins with placeholders for nodes, or for numbers."""
+    graph = Graph()
+    for n in nodes:
+        place = graph.placeholder(n.name if isinstance(n, Node) else "number")
+        place.meta["val"] = n.meta["val"] if isinstance(n, Node) else n
+    return graph
+
+
+def _graph(operands: Sequence[Any], inner: Sequence[Node], results: Sequence[Node]) -> Graph:
+    graph = _of_places(operands)
+    made = dict(zip(operands, graph.nodes))
+    for node in inner:
+        made[node] = copy_node(graph, node, made.__getitem__)
+    return close(graph, [made[n] for n in results])
+
+
+def refuse_shared(tracer: Any, outputs: Iterable[FakeTensor]) -> None:
+    """Raise StopAt where somebody would see that a result of a branch is a copy of a tensor from before it, or is
+    that tensor: one of both is written later, or leaves beside the other."""
+    shared: list[Shared] = tracer.shared
+    if not shared:
+        return
+    leaving = {id(x._alias.storage) for x in outputs if isinstance(x, FakeTensor)}
+    for one in shared:
+        late = {id(base.storage) for base, _, _ in tracer.recorder.written[one.writes:]}
+        both = {id(one.result), id(one.other)}
+        seen = id(one.result) in leaving and (one.other.input is not None or id(one.other) in leaving)
+        if late & both or seen and (not one.passed or tracer.differentiable):
+            refusal = StopAt("a branch on data gives a tensor from before it, which is written later or leaves, too",
+                             one.stop)
+            refusal.at = one.at
+            raise refusal

@@ -1,0 +1,141 @@
+"""A branch of a frame on a tensor's data: both ways are followed to where they come together again, or, if one of them
+comes back to the branch, the loop is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from framesmith.util.errors import DataDependent, Unsupported
+
+from . import data
+from . import trackers as t
+from .arms import Values, joined
+from .break_points import Stop, StopAt, choose_stop
+from .bytecode.joins import join_of
+from .bytecode.liveness import liveness
+from .frame import RETURN, STOPPED, Frame
+from .looping import FrameLoop
+from .trackers.iterators import Walk
+
+DEEPEST = 8
+"""Branches within branches."""
+LONGEST = 20_000
+"""Instructions that are followed within the ways of a branch before one more branch is begun there."""
+
+
+class BranchRefused(StopAt, DataDependent):
+    """The ways of a branch on data are not one graph."""
+
+    def __init__(self, refusal: DataDependent, stop: Stop | None, why: str, at: tuple[str, int] | None) -> None:
+        super().__init__(refusal.reason, stop)
+        self.why = why
+        self.hint = f"{refusal.hint}; both ways could be one graph, but {why}"
+        self.at = at
+
+
+def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDependent) -> Any:
+    """Follow a conditional jump (to `target`, if the truth of `v` is `jumps`) both ways; what a handler returns.
+    Raises BranchRefused, for `refusal`, where that is not one graph."""
+    tracer = f.tracer
+    stop = choose_stop(tracer.frames, tracer.steps)
+    active: list[tuple[Frame, int, int]] = tracer.branching
+    at, place = f.ip - 1, [p[:2] for p in tracer.user_place()]
+    try:
+        if tracer.recorder.shape_env is None or (condition := data.condition(tracer, v)) is None:
+            raise refusal
+        if len(active) >= DEEPEST or active and tracer.steps - active[0][2] > LONGEST:
+            raise Unsupported("the ways branch again and again")
+        loop = FrameLoop.around(f, at, target)
+        if loop is not None and any(frame is f and index == at for frame, index, _ in active):
+            raise Unsupported("a loop that data ends in more than one place")
+        active.append((f, at, tracer.steps))
+        if loop is not None:
+            loop.run(condition, (loop.again == target) is jumps, stop)
+            found = None
+        else:
+            found = _Ways(f, join_of(f.code, at)).followed(condition, (f.ip, target) if jumps else (target, f.ip), stop)
+        active.pop()
+        return found
+    except Unsupported as e:
+        if e is refusal:
+            raise
+        why = e.why if isinstance(e, BranchRefused) else e.reason
+        raise BranchRefused(refusal, stop, why, place[0] if place else None) from None
+
+
+class _Ways:
+    """The state of a frame before a branch, to go on from more than once."""
+
+    def __init__(self, f: Frame, join: int) -> None:
+        self.frame = f
+        self.join = join
+        self.ends: list[bool] = []
+        self.values: list[t.Tracker | None] = []
+        self.later: list[dict[Any, Any]] = []
+
+    def followed(self, condition: t.Tensor, starts: tuple[int, int], stop: Stop | None) -> Any:
+        """Go from `starts` (where the condition is false, where it is true); RETURN if the frame ends on both ways."""
+        f = self.frame
+        if f is f.tracer.frames[0]:
+            read = liveness(f.code, starts[0]) | liveness(f.code, starts[1])
+            for i in [i for i in f.tracer.pending if f.dec.localsplus[i] in read]:
+                f.tracer.local(f, i)
+        self.locals, self.stack = list(f.locals), f.stack[:-1]
+        self.positions = _positions(f.tracer)
+        found = joined(f.tracer, condition, [lambda k=k: self._way(k) for k in starts],  # type: ignore[misc]
+                       stop, False)
+        if self.ends[0]:
+            f.result = found[0]
+            return RETURN
+        if any(self.later[0].get(key, value) != value for key, value in self.later[1].items()):
+            raise Unsupported("an iterator is advanced one way only")
+        slots = len(f.locals)
+        f.locals[:], f.stack[:] = found[:slots], found[slots:]  # type: ignore[assignment]
+        f.ip = self.join
+        return None
+
+    def _way(self, start: int) -> Values:
+        f, tracer = self.frame, self.frame.tracer
+        f.locals[:], f.stack[:], f.ip = self.locals, self.stack, start
+        for (owner, name), value in self.positions.items():
+            if getattr(owner, name) != value:
+                if isinstance(owner, (Frame, t.Lazy)):
+                    raise Unsupported("an iterator that both ways advance, and that has no place to go back to")
+                setattr(owner, name, value)
+        out = f.run(self.join)
+        if f.yielded:
+            raise Unsupported("a generator that yields on one way of a branch")
+        self.ends.append(out is not STOPPED)
+        self.later.append(_positions(tracer))
+        if out is not STOPPED:
+            return [out]
+        values = [*f.locals, *f.stack]
+        live, names = liveness(f.code, self.join), f.code.co_varnames
+        for i in [i for i, name in enumerate(names) if name not in live and self.values]:
+            if values[i] is not self.values[i]:
+                values[i] = self.values[i] = None
+        self.values = values
+        return values
+
+
+def _positions(tracer: Any) -> dict[tuple[Any, str], int]:
+    """Where the iterators and generators that the frames hold stand, by owner and name of a number."""
+    found: dict[Any, Any] = {}
+    todo = [x for f in tracer.frames for x in (*f.locals, *f.stack)]
+    seen: set[int] = set()
+    while todo:
+        x = todo.pop()
+        if isinstance(x, (list, tuple)):
+            todo += x
+        elif isinstance(x, t.Generator) and id(x) not in seen:
+            seen.add(id(x))
+            found[x.frame, "ip"] = x.frame.ip
+        elif isinstance(x, Walk) and id(x) not in seen:
+            seen.add(id(x))
+            for name in [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]:
+                value = getattr(x, name, None)
+                if isinstance(value, int):
+                    found[x, name] = value
+                elif isinstance(value, (Walk, t.Generator, list, tuple)):
+                    todo.append(value)
+    return found

@@ -1,0 +1,83 @@
+"""The shape of a code object: where the ways from a branch come together again (its immediate post-dominator), and its
+natural loops."""
+
+from __future__ import annotations
+
+import weakref
+from types import CodeType
+
+from .decode import decoded
+from .liveness import ENDS
+
+_RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
+_cache: dict[int, tuple[weakref.ref[CodeType], list[int]]] = {}
+
+
+def join_of(code: CodeType, index: int) -> int:
+    """The first instruction that all ways from `index` on come to, but for those that raise; the number of
+    instructions if that is the end of the code."""
+    key = id(code)
+    hit = _cache.get(key)
+    if hit is None:
+        hit = _cache[key] = (weakref.ref(code, lambda _, table=_cache: table.pop(key, None)),  # type: ignore[misc]
+                             _solve(code))
+    behind = hit[1]
+    later = behind[index] & ~(1 << index)
+    found = [k for k in _bits(later) if behind[k] & later == later]
+    return found[0] if found else len(behind) - 1
+
+
+def _solve(code: CodeType) -> list[int]:
+    """For each instruction, and for the end, those (as bits) that each way from it comes to."""
+    after = _successors(code)
+    end = len(after)
+    everything = (1 << end + 1) - 1
+    behind = [everything] * end + [1 << end]
+    changed = True
+    while changed:
+        changed = False
+        for k in reversed(range(end)):
+            common = everything
+            for way in after[k]:
+                common &= behind[way]
+            new = common | 1 << k
+            if new != behind[k]:
+                behind[k], changed = new, True
+    return behind
+
+
+def _successors(code: CodeType) -> list[list[int]]:
+    """For each instruction, those that may follow it, but for handlers of exceptions; the end of the code is one."""
+    instrs = decoded(code).instrs
+    after = []
+    for k, ins in enumerate(instrs):
+        ways = [k + 1] if ins.op != "JUMP" and ins.name not in ENDS else [len(instrs)] if ins.name in _RETURNS else []
+        after.append(ways + [ins.target] * (ins.target >= 0))
+    return after
+
+
+def loop_around(code: CodeType, index: int) -> tuple[int, frozenset[int]]:
+    """The head and all instructions of the innermost loop that instruction `index` is in; (-1, none) if it is in no
+    loop."""
+    before: dict[int, list[int]] = {}
+    back: dict[int, list[int]] = {}
+    for k, ways in enumerate(_successors(code)):
+        for way in ways:
+            before.setdefault(way, []).append(k)
+            if way <= k:
+                back.setdefault(way, []).append(k)
+    found: tuple[int, frozenset[int]] = -1, frozenset()
+    for head, ends in back.items():
+        body, todo = {head}, list(ends)
+        while todo:
+            k = todo.pop()
+            if k not in body:
+                body.add(k)
+                todo += before.get(k, [])
+        if index in body and (found[0] < 0 or len(body) < len(found[1])):
+            found = head, frozenset(body)
+    return found
+
+
+def _bits(value: int) -> list[int]:
+    return [k for k in range(value.bit_length()) if value >> k & 1]

@@ -1,0 +1,123 @@
+"""Metadata on symbolic sizes of operators without a row: by their decomposition, by a formula for the sizes alone, or
+by the shape function that a library has registered with its operator. Each is held against what the operator's kernel
+answers at the present sizes, which also says how the results lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._library.simple_registry import singleton
+
+from framesmith.fake.layout import broadcast, is_dense, strides_like
+from framesmith.fake.tensor import FakeTensor, metadata_of, new_fake
+from framesmith.prims.metadata import results_of
+from framesmith.prims.registry import overload, rules
+from framesmith.symbolic.node import symint
+from framesmith.util.tables import entry
+
+Infer = Callable[[Any, tuple, dict], Any]
+
+
+class _Shapes:
+    """A dispatch mode under which operators give the metadata of their results, and nothing is recorded."""
+
+    def __init__(self, infer: Infer) -> None:
+        self._infer = infer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return self._infer(func, args, kwargs or {})
+
+
+def general(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any, env: Any) -> Any:
+    """The results as fakes of symbolic sizes, `present` being those at the sizes of now; NotImplemented where nothing
+    says their sizes."""
+    several = isinstance(present, tuple)
+    if (shape := SHAPES.get(func)) is not None:
+        found = shape(*args, **kwargs)
+    elif func.namespace != "aten":
+        found = _by_shape_function(infer, func, args, kwargs)
+    else:
+        found = results_of(func, args, kwargs) if func in rules else NotImplemented
+    rows = tuple(found) if several and isinstance(found, (tuple, list)) else (found,)
+    now = present if several else (present,)
+    if found is NotImplemented or len(rows) != len(now):
+        return NotImplemented
+    made = [_like(one, said, env) for one, said in zip(now, rows, strict=True)]
+    if any(one is NotImplemented for one in made):
+        return NotImplemented
+    return tuple(made) if several else made[0]
+
+
+SHAPES: dict[Any, Callable[..., Any]] = {}
+"""operator -> the sizes of its one result by its arguments."""
+
+
+def _shape(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return entry(SHAPES, *map(overload, names))
+
+
+_shape("bucketize.Tensor", "_fft_c2c")(lambda x, *_, **__: tuple(x.shape))
+_shape("searchsorted.Tensor")(lambda _, x, *__, **___: tuple(x.shape))
+_shape("grid_sampler_2d", "grid_sampler_3d")(lambda x, grid, *_: (*x.shape[:2], *grid.shape[1:-1]))
+_shape("_cdist_forward")(lambda a, b, *_: (*(broadcast(a.shape[:-2], b.shape[:-2]) or ()), a.shape[-2], b.shape[-2]))
+_shape("linspace")(lambda start, end, steps, **_: (steps,))
+
+
+@_shape("_fft_r2c")
+def _half_spectrum(x: FakeTensor, dims: Any, norm: int, onesided: bool) -> tuple:
+    last = dims[-1] % x.dim()
+    return tuple([n // 2 + 1 if onesided and d == last else n for d, n in enumerate(x.shape)])
+
+
+@_shape("_fft_c2r")
+def _from_half_spectrum(x: FakeTensor, dims: Any, norm: int, size: Any) -> tuple:
+    return tuple([size if d == dims[-1] % x.dim() else n for d, n in enumerate(x.shape)])
+
+
+@_shape("linalg_solve_triangular")
+def _solved(a: FakeTensor, b: FakeTensor, **options: Any) -> tuple:
+    return *(broadcast(a.shape[:-2], b.shape[:-2]) or ()), *b.shape[-2:]
+
+
+@_shape("im2col")
+def _columns(x: FakeTensor, kernel: Any, dilation: Any, padding: Any, stride: Any) -> tuple:
+    places: Any = 1
+    for n, k, d, p, s in zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True):
+        places = places * ((n + 2 * p - d * (k - 1) - 1) // s + 1)
+    return *x.shape[:-3], x.shape[-3] * kernel[0] * kernel[1], places
+
+
+def _by_shape_function(infer: Infer, func: Any, args: tuple, kwargs: dict) -> Any:
+    entry = singleton.find(func.name())
+    kernel = entry.fake_impl.kernel
+    if kernel is None:
+        return NotImplemented
+    depth = torch._C._len_torch_dispatch_stack()
+    try:
+        torch._C._push_on_torch_dispatch_stack(_Shapes(infer))  # type: ignore[arg-type]
+        return kernel(*map(_copy, args), **{name: _copy(arg) for name, arg in kwargs.items()})
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):  # it asks for data, or for a context
+        return NotImplemented
+    finally:
+        while torch._C._len_torch_dispatch_stack() > depth:
+            torch._C._pop_torch_dispatch_stack(None)
+
+
+def _copy(value: Any) -> Any:
+    return metadata_of(value, False) if isinstance(value, FakeTensor) else value
+
+
+def _like(now: Any, said: Any, env: Any) -> Any:
+    """The fake of the sizes that are said, which lies as the one of the present sizes; NotImplemented if these are no
+    case of them."""
+    if not isinstance(now, FakeTensor):
+        return now if said == now else NotImplemented
+    shape = said if isinstance(said, tuple) else tuple(said.shape)
+    at_hand = tuple([env.hint(n.node.expr if isinstance(n, torch.SymInt) else n) for n in shape])
+    like = getattr(said, "dtype", now.dtype) is now.dtype and not now.storage_offset()
+    if not like or at_hand != tuple(now.shape) or not is_dense(at_hand, now.stride()):
+        return NotImplemented
+    shape = tuple([n if isinstance(n, torch.SymInt) else symint(n, env) for n in shape])
+    return new_fake(shape, strides_like(now, shape), now.dtype, now.device)
