@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ def pytest_pyfunc_call(pyfuncitem):
     if done.returncode:
         pytest.fail(done.stdout + done.stderr, pytrace=False)
     return True
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    """Threads of the test's runner are none of the program's."""
+    for ident in set(threading._active) - {threading.get_ident()}:
+        monkeypatch.delitem(threading._active, ident)
 
 
 @pytest.fixture

@@ -371,7 +371,5 @@ def refuse_shared(tracer: Any, outputs: Iterable[FakeTensor]) -> None:
         both = {id(one.result), id(one.other)}
         seen = id(one.result) in leaving and (one.other.input is not None or id(one.other) in leaving)
         if late & both or seen and (not one.passed or tracer.differentiable):
-            refusal = StopAt("a branch on data gives a tensor from before it, which is written later or leaves, too",
-                             one.stop)
-            refusal.at = one.at
-            raise refusal
+            raise StopAt("a branch on data gives a tensor from before it, which is written later or leaves, too",
+                         one.stop, one.at)

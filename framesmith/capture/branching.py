@@ -27,10 +27,9 @@ class BranchRefused(StopAt, DataDependent):
     """The ways of a branch on data are not one graph."""
 
     def __init__(self, refusal: DataDependent, stop: Stop | None, why: str, at: tuple[str, int] | None) -> None:
-        super().__init__(refusal.reason, stop)
+        super().__init__(refusal.reason, stop, at)
         self.why = why
         self.hint = f"{refusal.hint}; both ways could be one graph, but {why}"
-        self.at = at
 
 
 def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDependent) -> Any:
@@ -61,6 +60,8 @@ def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDepend
             raise
         why = e.why if isinstance(e, BranchRefused) else e.reason
         raise BranchRefused(refusal, stop, why, place[0] if place else None) from None
+    finally:
+        del refusal  # what is raised holds this frame
 
 
 class _Ways:

@@ -22,8 +22,8 @@ class StopAt(Unsupported):
     """The refusal to capture what was done at `stop`, which is now known to be plain Python's to do; None: capture
     cannot stop there."""
 
-    def __init__(self, reason: str, stop: Stop | None) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str, stop: Stop | None, at: tuple[str, int] | None = None) -> None:
+        super().__init__(reason, at=at)
         self.stop = stop
 
 

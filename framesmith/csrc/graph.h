@@ -50,7 +50,7 @@ class Graph {
   void bump_versions(PyObject* inputs) const;
   char* take_memory(Frame& frame, Arena& arena) const;
   bool recorded(Lease& lease, PyObject* inputs);  // graph_record.cpp
-  bool record(Lease& lease, PyObject* inputs, Occasion now, int twin);
+  bool record(Lease& lease, PyObject* inputs, Occasion now, const Choice& choice);
   void settle(const std::shared_ptr<Recording>& made, Arena arena);
   PyObject* results(Frame& frame) const;
 

@@ -41,7 +41,7 @@ bool Graph::recorded(Lease& lease, PyObject* inputs) {
   Occasion now{frame.stream, generation_, {frame.table.begin(), sizes}, numbers_of(frame)};
   Choice choice = recordings->choose(frame, now);
   if (choice.replay) choice.replay->replay(frame);
-  else if (!choice.record || !record(lease, inputs, std::move(now), choice.twin)) return false;
+  else if (!choice.record || !record(lease, inputs, std::move(now), choice)) return false;
   return true;
 }
 
@@ -68,12 +68,12 @@ static std::vector<Segment> segments(py::handle pairs) {
 }
 
 // On failure the call is to run plainly; whoever cannot be recorded once is not tried again.
-bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
+bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, const Choice& choice) {
   const std::vector<bool> copied = recordings->copied(*lease.frame);
   if (would_part(*lease.frame, copied)) return false;
   // Graphs that are given their inputs up, backward ones, have pools of their own: the gradients that they return live
   // on while the next forward graphs are replayed.
-  const int number = twin + (lease.frame->owns_inputs ? kTwins : 0);
+  const int number = choice.twin + (lease.frame->owns_inputs ? kTwins : 0);
   auto made = std::make_shared<Recording>(std::exchange(lease.frame, take_frame()), std::move(now), number);
   Frame& own = made->frame();
   lease.frame->owns_inputs = std::exchange(own.owns_inputs, false);
@@ -110,6 +110,7 @@ bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, int twin) {
     all.recorder.attr("fail")(own.failed, why);
     return false;
   }
+  made->parts = choice.parts;
   made->finish(*lease.frame);
   all.busy = false;
   all.add(std::move(made));

@@ -5,7 +5,8 @@
 // home that lies where an older recording of the pool writes is in danger from that one; and each replay writes its own
 // homes. Before a replay, tensors that are alive in a home that it writes go on in memory of their own. So recordings
 // may be replayed in any order. While there are other threads, which may have read a tensor's address and not yet used
-// it, nothing is moved: such a call is recorded as a twin, or runs plainly.
+// it, nothing is moved: such a call is recorded as a twin, or runs plainly; where results of both twins stay alive, one is
+// recorded anew, and parts with its results: they have memory of their own from the start.
 #pragma once
 #include "graph_frame.h"
 
@@ -15,6 +16,8 @@
 #include <vector>
 
 namespace framesmith {
+
+constexpr int kTwins = 2;  // recordings of the same inputs
 
 // What a recording is made for besides the addresses of its inputs: the stream in whose order its memory is reused, the
 // constants, sizes, and the bits of the numbers that its kernels were given by value.
@@ -85,7 +88,9 @@ class Recording {
 
   Frame& frame() { return *frame_; }
   const Occasion& occasion() const { return occasion_; }
+  int twin() const { return number_ % kTwins; }
   uint64_t replays = 0, crowded = 0;
+  bool parts = false;          // with its results: nothing of them stays in its homes
   void* executable = nullptr;  // of the driver; or else
   py::object play;             // a callable; it holds the executable in either case
 

@@ -95,7 +95,12 @@ Choice Recordings::choose(const Frame& call, const Occasion& now) {
   std::shared_ptr<Recording> found = kept_[best];
   if (C10_UNLIKELY(least > 0)) {
     const bool room = twins < kTwins && limit_ > 1;
-    if (found->would_move() && has_threads()) return {nullptr, room && is_due(now), twins};
+    if (found->would_move() && has_threads()) {
+      if (room) return {nullptr, is_due(now), twins};
+      if (++found->crowded < kCrowded) return {};
+      kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(best));  // its results live on where they are
+      return {nullptr, is_due(now), found->twin(), /*parts=*/true};
+    }
     if (room && found->is_crowded() && ++found->crowded >= kCrowded && is_due(now)) return {nullptr, true, twins};
   }
   if (best > 0)

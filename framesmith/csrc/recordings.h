@@ -4,13 +4,12 @@
 
 namespace framesmith {
 
-constexpr int kTwins = 2;  // recordings of the same inputs
-
 // What to do with a call: replay, or record, or (neither) run it plainly.
 struct Choice {
   std::shared_ptr<Recording> replay;
   bool record = false;
   int twin = 0;
+  bool parts = false;  // see Recording
 };
 
 class Recordings {

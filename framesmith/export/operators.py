@@ -21,7 +21,7 @@ from framesmith.autograd.joint import output_node
 from framesmith.export.places import Stack
 from framesmith.export.sizes import SYM_SIZE
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
-from framesmith.fake.handlers import functional
+from framesmith.fake.handlers import PLAIN, functional
 from framesmith.fake.infer import infer
 from framesmith.fake.schema import is_composite
 from framesmith.fake.tensor import new_fake
@@ -89,6 +89,8 @@ class _Lowering(Recorder):
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
         if func is aten.view.default:
             return self._viewed(args, kwargs)
+        if func in PLAIN:
+            return super().dispatch(func, args, kwargs)
         if in_core(func) or func._schema.is_mutable:
             whole = is_composite(func) and not func._schema.is_mutable
             return functional(self, func, args, kwargs) if whole else super().dispatch(func, args, kwargs)

@@ -32,6 +32,16 @@ def handles(*funcs: Any) -> Callable[[Handler], Handler]:
     return entry(HANDLERS, *funcs)
 
 
+PLAIN = {aten.size.default: lambda x: x.shape, aten.stride.default: lambda x: x.stride()}
+"""What PyTorch's C++ asks of a tensor of symbolic sizes where it takes numbers alone."""
+
+
+@handles(*PLAIN)
+def plain(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """The sizes or strides as numbers, which are assumed."""
+    return [int(n) for n in PLAIN[func](args[0])]
+
+
 def classify(func: Any) -> Handler:
     """The handler that an operator's schema asks for."""
     if func.namespace == "aten" and func in WHOLE:

@@ -25,9 +25,13 @@ async def coroutine(x):
     return x
 
 
+WAYS = []
+
+
 def data_dependent(x):
     y = x + 1
     if y.sum() > 0:  # HERE
+        WAYS.append("positive")
         return y.sin()
     return y.cos()
 

@@ -14,7 +14,7 @@ import framesmith
 import framesmith.pipeline
 from tests.gpu.agree import with_changing_weights
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("one_thread")]
 D = "cuda"
 MODE = "reduce-overhead"
 

@@ -16,7 +16,7 @@ from .test_recordings import Again
 
 
 @pytest.fixture(autouse=True)
-def recorders(monkeypatch):
+def recorders(monkeypatch, one_thread):
     """Graphs and their recorders."""
     found, load = [], framesmith.pipeline.load
 
