@@ -59,7 +59,7 @@ from framesmith.prims.decompose import decompose
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.coalesced_memory import gather
 from framesmith.runtime.load import load
-from framesmith.runtime.plan import Call, Plan
+from framesmith.runtime.plan import Plan
 from framesmith.runtime.recorder import record
 from framesmith.runtime.toolchain import Toolchain
 from framesmith.targets import TARGETS, Target
@@ -364,7 +364,7 @@ def _lines(graph: fx.Graph) -> Callable[[int], str]:
 
 def _report(main: fx.Graph, generated: Generated, line: Callable[[int], str]) -> Report:
     operators = sum(1 for n in main.nodes if n.op == "call_function")
-    externs = tuple(e.name if isinstance(e, Call) else getattr(e.function, "__name__", "python")
+    externs = tuple(e.name if isinstance(e.name, str) else getattr(e.name, "__name__", "python")
                     for e in generated.plan.externs)
     return Report(operators, len(generated.work), externs, generated.plan.constants, "\n".join(generated.units),
                   tuple([operators_by_place((line(number), operator) for operator, number in kernel)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 
 from framesmith.autograd.formulas import DIFFERENTIABLE, Copied, Written
 from framesmith.autograd.gradient_order import later_results
@@ -514,13 +515,7 @@ class _Replay:
         return made
 
     def _read(self, value: Any) -> Any:
-        if isinstance(value, fx.Node):
-            return self.values[value]
-        if isinstance(value, (list, tuple)):
-            return type(value)([self._read(v) for v in value])
-        if isinstance(value, dict):
-            return {k: self._read(v) for k, v in value.items()}
-        return value
+        return map_arg(value, self.values.__getitem__)
 
 
 __all__ = ["Joint", "Unsupported", "requires_grad", "trace_joint", "without_history"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.schema import out_variant
 from framesmith.graph.raising import may_draw, may_raise
 from framesmith.loops.ir import (
     ARENA,
@@ -22,6 +23,7 @@ from framesmith.loops.ir import (
     SizeOf,
     walk,
 )
+from framesmith.loops.uses import rows, uses
 from framesmith.runtime import plan as rt
 from framesmith.symbolic.expr import Expr, as_expr, max_
 from framesmith.symbolic.layout import contiguous_strides
@@ -79,7 +81,7 @@ class Planner:
         self.values: list[rt.PlanValue] = []
         self.numbers: dict[str, int] = {}
         self.names: dict[Any, str] = {}
-        self.calls: list[rt.Call | rt.PythonCall] = []
+        self.calls: list[rt.Call] = []
         self.externs: dict[Extern, int] = {}
         self.places: list[tuple[str, int]] = []
         self.constants = tuple(program.constants)
@@ -176,12 +178,12 @@ class Planner:
             return tuple(map(self._argument, arg))
         return arg
 
-    def _call(self, e: Extern) -> rt.Call | rt.PythonCall:
+    def _call(self, e: Extern) -> rt.Call:
         args = tuple(map(self._argument, e.args))
         kwargs = {name: self._argument(value) for name, value in e.kwargs.items()}
         if not isinstance(e.target, torch._ops.OpOverload):
-            return rt.PythonCall(e.target, args, kwargs, self._results(e))
-        names = out_arguments(e.target) if e.outputs and all(o is not None and self._is_memory(o)
+            return rt.Call(e.target, None, args, kwargs, self._results(e))
+        names = out_variant(e.target) if e.outputs and all(o is not None and self._is_memory(o)
                                                              for o in e.outputs) else None
         schema = e.target._schema
         if names is None:
@@ -220,8 +222,7 @@ def _arguments(step: Launch | Batch | Extern) -> list[tuple[str, bool]]:
     """The buffers that a kernel is launched on, and whether it is given their value instead."""
     if isinstance(step, Extern):
         return [(arg.name, False) for arg in step.args]
-    rows = (step.args,) if isinstance(step, Launch) else step.rows
-    return [(name, param.host) for row in rows for name, param in zip(row, step.kernel.params, strict=True)]
+    return [(name, param.host) for row in rows(step) for name, param in zip(row, step.kernel.params, strict=True)]
 
 
 def _product(size: tuple[rt.Integer, ...]) -> int:
@@ -235,14 +236,7 @@ def _product(size: tuple[rt.Integer, ...]) -> int:
 
 def _written(step: Any, program: Program) -> set[str]:
     """Buffers (views resolved to their bases) that a step writes."""
-    written: list[str | None] = []
-    if type(step) is Launch:
-        written = [name for name, param in zip(step.args, step.kernel.params) if param.mode != "r"]
-    elif type(step) is Batch:
-        written = [name for row in step.rows for name, param in zip(row, step.kernel.params) if param.mode != "r"]
-    elif type(step) is Extern:
-        written = [*step.outputs, *step.mutates]
-    return {program.buffers[name].base or name for name in written if name is not None}
+    return {program.buffers[name].base or name for name in uses(step)[1]}
 
 
 def _checks(step: Any) -> bool:
@@ -255,34 +249,6 @@ def _written_inputs(program: Program) -> frozenset[str]:
     """Names of input and constant buffers whose memory some step writes."""
     bases = set().union(*[_written(step, program) for step in program.steps])
     return frozenset(name for name in bases if program.buffers[name].kind in ("input", "constant"))
-
-
-_out_arguments: dict[Any, tuple[str, tuple[str, ...]] | None] = {}
-
-
-def out_arguments(target: torch._ops.OpOverload) -> tuple[str, tuple[str, ...]] | None:
-    """The out= form of an operator that really writes into given memory: its overload name and the names of its out
-    arguments.
-
-    Generated out= forms call the functional one and copy; they do not count.
-    """
-    if target not in _out_arguments:
-        _out_arguments[target] = _find_out(target)
-    return _out_arguments[target]
-
-
-def _find_out(target: torch._ops.OpOverload) -> tuple[str, tuple[str, ...]] | None:
-    wanted = [(a.name, str(a.type)) for a in target._schema.arguments]
-    for name in target.overloadpacket.overloads():
-        overload = getattr(target.overloadpacket, name)
-        if torch.Tag.generated in overload.tags:
-            continue
-        formals = overload._schema.arguments
-        written = tuple(a.name for a in formals if a.alias_info is not None and a.alias_info.is_write and a.kwarg_only)
-        rest = [(a.name, str(a.type)) for a in formals if a.name not in written]
-        if written and rest == wanted and len(written) == len(target._schema.returns):
-            return name, written
-    return None
 
 
 def check_symbols(program: Program) -> None:

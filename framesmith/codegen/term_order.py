@@ -2,9 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
 
-from framesmith.symbolic.expr import Expr, Product
+from framesmith.symbolic.expr import Expr, FloorDiv, Int, Mod, Product, Sum, Symbol
+
+Names = Mapping[Any, str]
+Digits = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Syntax:
+    """How a language writes integer expressions: numbers; divisions of what is not negative, whose signs are `signs`;
+    other operations, which are calls of `functions`, whose operands are given as `operand` says."""
+
+    digits: Digits
+    signs: Mapping[type[Expr], str]
+    functions: Mapping[type[Expr], str]
+    operand: str = "{}"
+
+    def text(self, e: Expr, names: Names, digits: Digits | None = None) -> str:
+        """`e`, binding at least as tightly as a product; `names` overrides those of symbols, and has those of other
+        expressions that have variables. `digits` prints numbers, but for those that are divided by."""
+        kind, number = type(e), digits or self.digits
+        if (found := names.get(e)) is not None:
+            return found
+        if kind is Int:
+            return number(e.const)
+        if kind is Symbol:
+            return e.name  # type: ignore[attr-defined, no-any-return]
+        if kind is Sum:
+            terms: tuple[tuple[Expr, int], ...] = e.terms  # type: ignore[attr-defined]
+            return sum_text(terms, e.offset, lambda x: self.text(x, names, digits), number)  # type: ignore[attr-defined]
+        if kind in (FloorDiv, Mod):
+            return self._division(e, names, digits)
+        texts = [self.text(a, names, digits) for a in e.args]
+        if kind is Product:
+            return "*".join(texts)
+        return calls(self.functions[kind], map(self.operand.format, texts))
+
+    def _division(self, e: Expr, names: Names, digits: Digits | None) -> str:
+        num, den = e.args
+        a, b = self.text(num, names, digits), self.text(den, names)
+        if num.lo is not None and num.lo >= 0 and den.lo is not None and den.lo > 0:
+            return f"({a} {self.signs[type(e)]} {divisor_text(den, b)})"
+        return calls(self.functions[type(e)], map(self.operand.format, (a, b)))
+
+
+def calls(function: str, operands: Iterable[str]) -> str:
+    """The text of a function of two operands over several, from the first on."""
+    return reduce(lambda first, other: f"{function}({first}, {other})", operands)
 
 
 def sum_text(terms: Iterable[tuple[Expr, int]], offset: int, text: Callable[[Expr], str],

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_aggregate
 
 from framesmith.fake.layout import is_of_data
 from framesmith.fake.recording import Content, Recording
@@ -80,10 +81,8 @@ def _run(node: Node, values: dict[Node, Any], device: torch.device | None) -> An
         constant = node.meta["constant"]
         return constant if device is None else constant.to(device)
 
-    def read(a: Any) -> Any:
-        if isinstance(a, Node):
-            return values[a]
-        return type(a)(read(x) for x in a) if isinstance(a, (list, tuple)) else specialised(a)
-
-    kwargs = {k: device if k == "device" and device is not None else read(v) for k, v in node.kwargs.items()}
-    return node.target(*read(node.args), **kwargs)  # type: ignore[operator]
+    args, kwargs = map_aggregate((node.args, dict(node.kwargs)),
+                                 lambda a: values[a] if isinstance(a, Node) else specialised(a))
+    if device is not None and "device" in kwargs:
+        kwargs = {**kwargs, "device": device}
+    return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major
+from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major, new_fake
 from framesmith.symbolic.expr import eq, le
 from framesmith.symbolic.layout import expected, generally, is_dense, strides_in_order
 from framesmith.symbolic.node import env_of, expr_of
@@ -210,6 +210,12 @@ def in_channels_last_order(shape: Sizes, strides: tuple) -> bool:
 def suggested_strides(fake: FakeTensor, shape: Sizes) -> tuple:
     """Strides of a result of `shape` that keeps the memory format which `fake` suggests."""
     return channels_last_strides(shape) if is_channels_last(fake) else contiguous_strides(shape)
+
+
+def suggested(fake: FakeTensor, shape: Any) -> FakeTensor:
+    """A fake of `shape` that keeps the memory format which another suggests."""
+    shape = tuple(shape)
+    return new_fake(shape, suggested_strides(fake, shape), fake.dtype, fake.device)
 
 
 def infer_size(shape: Sizes, wanted: Any) -> tuple | None:

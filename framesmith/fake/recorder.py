@@ -32,6 +32,7 @@ from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, as_lazy_as, current_device, metadata_of, new_fake
 from framesmith.fake.views import PUT_BACK
+from framesmith.graph.purity import is_pure
 from framesmith.symbolic.node import symint
 from framesmith.util.errors import Unsupported
 
@@ -389,7 +390,10 @@ class Recorder:
             put_back = PUT_BACK.get(target.func)
             if put_back is None:
                 raise Unsupported(f"a write through a view made by {target.func}")
-            node = put_back(self.emit, self.read(parent), node, target.args, parent.val)
+            func, args = put_back(self.read(parent), node, target.args, parent.val)
+            node = args[0] if func is None else self.emit(func, args, parent.val)
+            if func is _aten.as_strided_scatter.default:  # a write has another derivative than the operator in autograd
+                node.meta["written"] = True
             target = parent
         if not _same_strides(node.meta["val"], target.val):
             node = self.laid_out(node, target.val)
@@ -469,15 +473,7 @@ def _remove_dead(graph: Graph) -> None:
 
 def has_effect(node: Node) -> bool:
     """Return whether a call does something if nobody reads its result: it gives a symbol, draws, or may fail."""
-    target: Any = node.target
-    if "binds" in node.meta:
-        return not node.meta.get("spare")
-    if target is _getitem or node.meta.get("spare") or getattr(target, "is_pure", False):
-        return False
-    schema = getattr(target, "_schema", None)
-    if schema is None or schema.is_mutable:
-        return True
-    return torch.Tag.nondeterministic_seeded in target.tags and target not in _QUIET or target in _MAY_FAIL
+    return not node.meta.get("spare") and (node.target in _MAY_FAIL or not is_pure(node))
 
 
 _aten = torch.ops.aten
@@ -486,7 +482,3 @@ _MAY_FAIL = frozenset((_aten.index.Tensor, _aten.index_select.default, _aten.gat
                        _aten.take.default,
                        _aten.index_put.default, _aten.scatter.src, _aten.scatter.value, _aten.index_add.default,
                        _aten.index_copy.default))
-# Tagged random for the sake of a dropout probability that is zero in inference.
-_QUIET = frozenset((_aten.scaled_dot_product_attention.default,
-                    _aten._scaled_dot_product_flash_attention_for_cpu.default, _aten.lstm.input, _aten.gru.input,
-                    _aten.rnn_tanh.input, _aten.rnn_relu.input, _aten.dropout.default))

@@ -12,9 +12,9 @@ import torch
 
 from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import RULES, Rule, rule
-from framesmith.fake.layout import same_shape, suggested_strides
+from framesmith.fake.layout import same_shape, suggested
 from framesmith.fake.rules_pointwise import elementwise
-from framesmith.fake.tensor import FakeTensor, dense, is_row_major, new_fake
+from framesmith.fake.tensor import FakeTensor, dense, is_row_major
 
 aten = torch.ops.aten
 
@@ -78,7 +78,7 @@ def native_batch_norm_backward(
     if not _alike(grad, x) or x.dim() < 2 or (mask[1] or mask[2]) and weight is None:
         return NotImplemented
     shape = tuple(x.shape)
-    first = new_fake(shape, suggested_strides(x, shape), x.dtype, x.device) if mask[0] else None
+    first = suggested(x, shape) if mask[0] else None
     return first, *[dense(weight, shape[1:2]) if asked else None for asked in mask[1:]]
 
 
@@ -105,14 +105,14 @@ def nll_loss_backward(grad: FakeTensor, x: FakeTensor, target: FakeTensor, *args
 def pool_backward(grad: FakeTensor, x: FakeTensor, *args: Any) -> Any:
     if not _alike(grad, x) or x.dim() != 4 or grad.dim() != 4:
         return NotImplemented
-    return new_fake(tuple(x.shape), suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
+    return suggested(x, x.shape)
 
 
 @rule(aten.upsample_nearest2d_backward.default)
 def upsample_backward(grad: FakeTensor, output_size: Any, shape: Sequence[Any], *args: Any) -> Any:
     if not _alike(grad) or grad.dim() != 4:
         return NotImplemented
-    return new_fake(tuple(shape), suggested_strides(grad, tuple(shape)), grad.dtype, grad.device)
+    return suggested(grad, shape)
 
 
 @rule(aten._sparse_coo_tensor_with_dims_and_tensors.default)

@@ -15,7 +15,7 @@ from framesmith.fake.layout import (
     is_channels_last,
     preserved_strides,
     same_shape,
-    suggested_strides,
+    suggested,
 )
 from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, is_row_major, new_fake
@@ -121,7 +121,7 @@ def rms_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs:
     """Eager computes it in the memory format that `x` suggests."""
     if layer_norm(x, over, weight) is NotImplemented or weight is not None and weight.dtype is not x.dtype:
         return NotImplemented
-    return new_fake(x.shape, suggested_strides(x, x.shape), x.dtype, x.device)
+    return suggested(x, x.shape)
 
 
 @rule(aten.layer_norm.default)
@@ -141,7 +141,7 @@ def group_norm(x: FakeTensor, groups: int, weight: Any = None, bias: Any = None,
         return NotImplemented
     if any(t is not None and not same_shape(t.shape, x.shape[1:2]) for t in (weight, bias)):
         return DOUBTED
-    return new_fake(x.shape, suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
+    return suggested(x, x.shape)
 
 
 @rule(aten.batch_norm.default)
@@ -149,7 +149,7 @@ def batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, train
     if (x.dim() < 2 or (mean is None or var is None) and not (training and mean is var)
         or any(t is not None and not same_shape(t.shape, x.shape[1:2]) for t in (weight, bias, mean, var))):
         return DOUBTED
-    return new_fake(x.shape, suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
+    return suggested(x, x.shape)
 
 
 @rule(aten._native_batch_norm_legit_functional.default)
@@ -260,8 +260,7 @@ def _pooled(x: FakeTensor, kernel: Any, stride: Any, padding: Any, dilation: Any
     sizes = [_window(n, k, s, p, d, ceil) for n, k, s, p, d in zip(x.shape[-2:], kernels, steps, pads, gaps)]
     if any(n <= 0 for n in sizes):
         return DOUBTED
-    shape = (*x.shape[:-2], *sizes)
-    return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
+    return suggested(x, (*x.shape[:-2], *sizes))
 
 
 @rule(aten.max_pool2d.default)
@@ -286,8 +285,7 @@ def avg_pool2d(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, c
 def adaptive_avg_pool2d(x: FakeTensor, size: Any) -> Any:
     if x.dim() not in (3, 4) or len(size) != 2:
         return NotImplemented
-    shape = (*x.shape[:-2], *size)
-    return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
+    return suggested(x, (*x.shape[:-2], *size))
 
 
 @rule(aten.scaled_dot_product_attention.default)

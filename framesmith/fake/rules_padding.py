@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import RULES, Rule, by_meta_kernel, rule
-from framesmith.fake.layout import channels_last_strides, is_channels_last, suggested_strides
+from framesmith.fake.layout import channels_last_strides, is_channels_last, suggested
 from framesmith.fake.tensor import FakeTensor, new_fake
 
 aten = torch.ops.aten
@@ -30,4 +30,4 @@ for _pad in _PADS:
 
 @rule(*[getattr(aten, f"{pad.__name__}_backward").default for pad in _PADS])
 def pad_backward(grad: FakeTensor, x: FakeTensor, padding: Any) -> Any:
-    return new_fake(tuple(x.shape), suggested_strides(x, tuple(x.shape)), x.dtype, x.device)
+    return suggested(x, x.shape)

@@ -9,10 +9,10 @@ import torch
 
 from framesmith.fake.handlers import classify, handles
 from framesmith.fake.infer import RULES, Rule
-from framesmith.fake.layout import is_filled, suggested_strides
+from framesmith.fake.layout import is_filled, suggested
 from framesmith.fake.recording import Recording
 from framesmith.fake.rules_views import pad
-from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.fake.tensor import FakeTensor
 
 aten = torch.ops.aten
 _NEAREST = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
@@ -28,8 +28,7 @@ def _is_static(*sizes: Any) -> bool:
 def _resampled(x: FakeTensor, output_size: Any, *args: Any, **kwargs: Any) -> Any:
     if _is_static(*x.shape, *output_size) or len(output_size) != x.dim() - 2:
         return NotImplemented
-    shape = (*x.shape[:2], *output_size)
-    return new_fake(shape, suggested_strides(x, shape), x.dtype, x.device)
+    return suggested(x, (*x.shape[:2], *output_size))
 
 
 def _reflected(known: Rule | None) -> Rule:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import DOUBTED, rule
-from framesmith.fake.layout import preserved_strides, suggested_strides
+from framesmith.fake.layout import preserved_strides, suggested
 from framesmith.fake.rules_nn import batch_norm, convolution_strides, group_norm, layer_norm
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
 
@@ -45,7 +45,7 @@ def native_group_norm_backward(
 ) -> Any:
     if weight is None and (mask[1] or mask[2]):
         return NotImplemented
-    first = new_fake(tuple(x.shape), suggested_strides(x, tuple(x.shape)), x.dtype, x.device) if mask[0] else None
+    first = suggested(x, x.shape) if mask[0] else None
     return first, *[dense(weight, (c,)) if asked else None for asked in mask[1:]]
 
 

@@ -21,6 +21,7 @@ from framesmith.fake.layout import (
     must_match,
     preserved_strides,
     same_shape,
+    suggested,
     suggested_strides,
     surely_le,
     view_strides,
@@ -380,7 +381,7 @@ def pad(x: FakeTensor, widths: Any, *args: Any, **kwargs: Any) -> Any:
     if all(type(width) is int and width <= 0 for width in widths):  # a copy of a part
         part = new_fake(tuple(shape), x.stride(), x.dtype, x.device)
         return new_fake(part.shape, preserved_strides(part), x.dtype, x.device)
-    return new_fake(tuple(shape), suggested_strides(x, tuple(shape)), x.dtype, x.device)
+    return suggested(x, shape)
 
 
 @rule(aten.flip.default)
@@ -391,7 +392,7 @@ def flip(x: FakeTensor, dims: Any) -> Any:
 @rule(aten.roll.default)
 def roll(x: FakeTensor, shifts: Any, dims: Any = ()) -> Any:
     fits = all(_dim(d, x.dim()) >= 0 for d in dims) and len(shifts) == max(len(dims), 1)
-    return _like(x, x.shape, suggested_strides(x, x.shape), 0) if fits else NotImplemented
+    return suggested(x, x.shape) if fits else NotImplemented
 
 
 def _indexed(x: FakeTensor, indices: Any) -> tuple[list[int], Any, list[int], list[int]] | None:

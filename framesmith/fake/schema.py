@@ -130,6 +130,20 @@ def functional_form(func: OpOverload) -> OpOverload | None:
     return None
 
 
+@cache
+def out_variant(func: OpOverload) -> tuple[str, tuple[str, ...]] | None:
+    """The `out=` form of an operator that really writes into given memory: its overload's name and the names of its out
+    arguments. Generated forms call the functional one and copy; they do not count."""
+    wanted = _signature(func._schema)
+    for name in func.overloadpacket.overloads():
+        overload = getattr(func.overloadpacket, name)
+        written = () if torch.Tag.generated in overload.tags else out_arguments(overload)
+        if written and _signature(overload._schema, skip=written) == wanted and len(written) == len(
+                func._schema.returns):
+            return name, written
+    return None
+
+
 def _written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from framesmith.graph.purity import EFFECT, is_pure, is_view, kind_of
+from framesmith.graph.purity import EFFECT, is_pure, kind_of
+from framesmith.graph.traversal import escaping
 
 
 def cse(graph: Graph, own: Collection[Node] = ()) -> int:
@@ -18,7 +19,7 @@ def cse(graph: Graph, own: Collection[Node] = ()) -> int:
     call that writes. Two values that both leave the graph stay apart, since the caller may write to one of them; so do
     those of `own` from all others.
     """
-    leaving = _leaving(graph)
+    leaving = escaping(graph)
     seen: dict[Any, Node] = {}
     gone = 0
     for node in graph.nodes:
@@ -54,15 +55,6 @@ def value_key(x: Any, depth: int = 4) -> Any:
         return x.target, value_key(x.args, depth - 1), value_key(x.kwargs, depth - 1)
     found = _key(x)
     return id(x) if found is None else found
-
-
-def _leaving(graph: Graph) -> set[Node]:
-    """The nodes whose memory an output may share: outputs, and what they are views of."""
-    leaving: set[Node] = set()
-    for node in reversed(graph.nodes):
-        if node.op == "output" or (node in leaving and is_view(node.target)):
-            leaving.update(node.all_input_nodes)
-    return leaving
 
 
 _PLAIN = frozenset((Node, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None), type(...)))

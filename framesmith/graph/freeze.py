@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from framesmith.graph.purity import PURE, kind_of
-from framesmith.graph.traversal import copy_node
+from framesmith.graph.traversal import ancestors, copy_node
 from framesmith.symbolic.expr import Expr
 
 IMPURE = frozenset({torch.ops.aten.copy_.default})
@@ -123,26 +123,11 @@ def _on_frontier(node: fx.Node) -> bool:
 
 def _contains(node: fx.Node, worth: Any) -> bool:
     """Return whether a node of the parameter expression `node` is worth freezing (parameters themselves are not)."""
-    stack, seen = [node], set()
-    while stack:
-        n = stack.pop()
-        if n in seen or n.op == "placeholder":
-            continue
-        if worth(n):
-            return True
-        seen.add(n)
-        stack.extend(n.all_input_nodes)
-    return False
+    return any(n.op != "placeholder" and worth(n) for n in ancestors([node]))
 
 
 def _extract(graph: fx.Graph, frontier: list[fx.Node], placeholders: list[fx.Node]) -> tuple[fx.Graph, list[int]]:
-    needed: set[fx.Node] = set()
-    stack = list(frontier)
-    while stack:
-        n = stack.pop()
-        if n not in needed:
-            needed.add(n)
-            stack.extend(n.all_input_nodes)
+    needed = ancestors(frontier)
     out = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -154,13 +139,6 @@ def _extract(graph: fx.Graph, frontier: list[fx.Node], placeholders: list[fx.Nod
 
 def _live_without(graph: fx.Graph, cut: set[fx.Node]) -> set[fx.Node]:
     """Nodes reachable backwards from effects and the output without passing through `cut`."""
-    live: set[fx.Node] = set()
-    stack = [n for n in graph.nodes if n.op == "output" or n.target in IMPURE
-             or (n.op == "call_function" and _is_random(n))]
-    while stack:
-        n = stack.pop()
-        if n in live or n in cut:
-            continue
-        live.add(n)
-        stack.extend(n.all_input_nodes)
-    return live
+    kept = [n for n in graph.nodes if n.op == "output" or n.target in IMPURE
+            or (n.op == "call_function" and _is_random(n))]
+    return ancestors(kept, stop=cut) - cut

@@ -10,6 +10,8 @@ from typing import Any
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from framesmith.graph.purity import is_view
+
 
 def copy_node(graph: Graph, node: Node, made: Callable[[Node], Node]) -> Node:
     """Append a copy of a node of another graph, whose arguments are `made(n)` for each node `n` among the original's.
@@ -53,4 +55,13 @@ def descendants(nodes: Iterable[Node]) -> set[Node]:
             if user not in found and user.op != "output":
                 found.add(user)
                 queue.append(user)
+    return found
+
+
+def escaping(graph: Graph, is_view: Callable[[Any], bool] = is_view) -> set[Node]:
+    """The nodes whose memory a result of the graph may share: outputs, and what they are views of."""
+    found: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or (node in found and is_view(node.target)):
+            found.update(node.all_input_nodes)
     return found

@@ -189,20 +189,17 @@ def _truth(op: Op) -> bool | None:
     return bool(op.value) if type(op) is Const and op.dtype is torch.bool else None
 
 
-def _fold_and(b: Builder, x: Op, y: Op) -> Op | None:
-    for first, second in ((x, y), (y, x)):
-        truth = _truth(first)
-        if truth is not None:
-            return second if truth else first
-    return x if x is y else None
+def _connective(neutral: bool) -> Callable[[Builder, Op, Op], Op | None]:
+    """The rule of `and` (`neutral`: true) or `or`."""
 
+    def fold(b: Builder, x: Op, y: Op) -> Op | None:
+        for first, second in ((x, y), (y, x)):
+            truth = _truth(first)
+            if truth is not None:
+                return second if truth is neutral else first
+        return x if x is y else None
 
-def _fold_or(b: Builder, x: Op, y: Op) -> Op | None:
-    for first, second in ((x, y), (y, x)):
-        truth = _truth(first)
-        if truth is not None:
-            return first if truth else second
-    return x if x is y else None
+    return fold
 
 
 def _fold_not(b: Builder, x: Op) -> Op | None:
@@ -282,8 +279,8 @@ _INDEX_ARITHMETIC = {
 }
 
 _FOLDS: dict[str, Callable[..., Op | None]] = {
-    "logical_and": _fold_and,
-    "logical_or": _fold_or,
+    "logical_and": _connective(True),
+    "logical_or": _connective(False),
     "logical_not": _fold_not,
     "where": _fold_where,
     "mul": _fold_mul,

@@ -32,13 +32,13 @@ Nodes are never mutated after construction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.symbolic.expr import Expr, Symbol, as_expr
 
 # ---------------------------------------------------------------------------------------------------- scalar operations
 
@@ -242,6 +242,12 @@ class Axis:
     symbol: Symbol
     extent: Expr
 
+    @staticmethod
+    def of(name: str, extent: Expr | int) -> Axis:
+        """An axis whose symbol has this name."""
+        e = as_expr(extent)
+        return Axis(Symbol(name, 0, max(e.const - 1, 0) if e.is_const else e - 1), e)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
@@ -348,6 +354,21 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
         if not isinstance(node, Op):
             for block in node.blocks:
                 yield from walk(block)
+
+
+def needed(ops: Iterable[Op], roots: Iterable[Op]) -> set[Op]:
+    """`roots` and those of `ops` that they are computed from: arguments, and what gives the
+    symbols of their indices."""
+    loaded = {op.symbol: op for op in ops if type(op) is Indirect}
+    found = set(roots)
+    todo = list(found)
+    while todo:
+        op = todo.pop()
+        for arg in (*op.args, *[loaded[s] for e in op.expressions for s in e.free if s in loaded]):
+            if arg not in found:
+                found.add(arg)
+                todo.append(arg)
+    return found
 
 
 # -------------------------------------------------------------------------------------------------------------- program

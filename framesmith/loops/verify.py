@@ -8,24 +8,21 @@ from typing import Any
 from framesmith.loops.ir import (
     ARENA,
     Allocate,
-    Batch,
-    Extern,
     Indirect,
     Kernel,
-    Launch,
     Load,
     Loop,
     Node,
     Op,
     Program,
     Reduce,
-    Ref,
     Release,
     Scan,
     Store,
     part_symbol,
 )
 from framesmith.loops.product import MatrixProduct
+from framesmith.loops.uses import names_in, uses
 from framesmith.symbolic.expr import Symbol, as_expr
 from framesmith.util.errors import VerifyError
 
@@ -114,12 +111,6 @@ def verify_kernel(kernel: Kernel) -> None:
     scope.block(kernel.body, False, 0)
 
 
-def _names(arg: Any) -> list[str]:
-    if type(arg) is Ref:
-        return [arg.name]
-    return [n for a in arg for n in _names(a)] if isinstance(arg, (tuple, list)) else []
-
-
 def verify(program: Program) -> None:
     """Every kernel, every name, that nothing is read before it was written or after its memory was given to another,
     and that nothing is used without memory."""
@@ -139,7 +130,7 @@ def verify(program: Program) -> None:
         if type(step) is Allocate:
             absent.difference_update(step.names, arena if ARENA in step.names else ())
             continue
-        reads, writes = _uses(step)
+        reads, writes = uses(step)
         for name in (*reads, *writes):
             if name not in buffers:
                 raise VerifyError(f"unknown buffer {name}")
@@ -152,21 +143,9 @@ def verify(program: Program) -> None:
         for name in writes:
             _take(buffers, name, owner, written)
         written.update(writes)
-    for name in _names(program.outputs):
+    for name in names_in(program.outputs):
         if (buffers[name].base or name) not in written:
             raise VerifyError(f"result {name} is never written")
-
-
-def _uses(step: Any) -> tuple[list[str], list[str]]:
-    if type(step) is Launch:
-        pairs = list(zip(step.args, step.kernel.params, strict=True))
-        return [n for n, p in pairs if p.mode == "r"], [n for n, p in pairs if "w" in p.mode]
-    if type(step) is Batch:
-        uses = [_uses(Launch(step.kernel, row)) for row in step.rows]
-        return [n for reads, _ in uses for n in reads], [n for _, writes in uses for n in writes]
-    assert type(step) is Extern
-    reads = _names(step.args) + _names(tuple(step.kwargs.values()))
-    return reads, [o for o in step.outputs if o is not None] + list(step.mutates)
 
 
 def _take(buffers: Any, name: str, owner: dict[tuple[int, int], str], written: set[str]) -> None:

@@ -24,7 +24,7 @@ from framesmith.loops.attention import (
     Layout,
 )
 from framesmith.loops.build import Builder
-from framesmith.loops.ir import Cast, Const, Index, Op
+from framesmith.loops.ir import Cast, Const, Index, Op, needed
 from framesmith.loops.nest import Call
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import row_major
@@ -128,7 +128,8 @@ class _Blocks:
         value = _evaluated(decompose(graph), given)
         b = _Tile()
         result = value.element(b, broadcast_index(self.index, value.shape))
-        return tuple(_needed(b.ops, result))
+        read = needed(b.ops, [result])
+        return (*[op for op in b.ops if op in read and op is not result], result)
 
 
 def _evaluated(graph: fx.Graph, given: Sequence[Lowered]) -> Lowered:
@@ -202,20 +203,3 @@ class _Tile(Builder):
 def _is_near(e: Expr) -> bool:
     return e.lo is not None and e.hi is not None and e.lo >= -_NEAR and e.hi < _NEAR
 
-
-def _needed(ops: Sequence[Op], result: Op) -> list[Op]:
-    """Those of the operations that `result` is computed of (and the loaded indices), in order, and `result` the
-    last."""
-    symbols = {op.symbol: op for op in ops if hasattr(op, "symbol")}
-    found: set[int] = set()
-    todo: list[Op] = [result]
-    while todo:
-        op = todo.pop()
-        if id(op) in found:
-            continue
-        found.add(id(op))
-        todo += op.args
-        for e in (getattr(op, "index", None), getattr(op, "expr", None), getattr(op, "lhs", None),
-                  getattr(op, "rhs", None)):
-            todo += [symbols[s] for s in (e.free if isinstance(e, Expr) else ()) if s in symbols]
-    return [*[op for op in ops if id(op) in found and op is not result], result]

@@ -114,10 +114,8 @@ class Context:
             if size == 1:
                 index.append(0)
                 continue
-            extent = as_expr(size)
-            symbol = Symbol(f"{prefix}{dim}", 0, extent - 1 if not extent.is_const else max(extent.const - 1, 0))
-            index.append(symbol)
-            axes.append(Axis(symbol, extent))
+            axes.append(Axis.of(f"{prefix}{dim}", size))
+            index.append(axes[-1].symbol)
         return index, tuple(axes)
 
     def indirect_symbol(self, size: Size) -> Symbol:

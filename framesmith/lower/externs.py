@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import fx
 
+from framesmith.fake.schema import out_variant
 from framesmith.graph.attention import Attention, AttentionGradient
 from framesmith.graph.launch import Launch
 from framesmith.graph.purity import draws
@@ -61,7 +61,7 @@ def plain_call(ctx: Context, target: Any, node: fx.Node, args: Any, kwargs: dict
     if val is None:
         specs = []
     strides, foreseen = _result_strides(target, specs, call, args, kwargs, unknown_layout)
-    into = foreseen and has_out_variant(target)  # one that lays out its result otherwise would do so in our memory
+    into = foreseen and _writes_into(target)  # one that lays out its result otherwise would do so in our memory
     results: list[Any] = []
     for spec, stride in zip(specs, strides):
         if not hasattr(spec, "shape"):
@@ -144,24 +144,10 @@ def _is_constant(ctx: Context, value: Lowered) -> bool:
     return isinstance(value, Stored) and ctx.storages[value.buffer].kind == "constant"
 
 
-@cache
-def has_out_variant(target: Any) -> bool:
-    """Return whether the operator has an out= form that writes straight into the memory it is given (not a generated
-    one, which copies)."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    packet = target.overloadpacket
-    wanted = [a.name for a in target._schema.arguments]
-    for name in packet.overloads():
-        if not name.endswith("out"):
-            continue
-        overload = getattr(packet, name)
-        if torch.Tag.generated in overload.tags:
-            continue
-        formals = [a.name for a in overload._schema.arguments if a.alias_info is None or not a.alias_info.is_write]
-        if formals == wanted and len(overload._schema.returns) == len(target._schema.returns):
-            return True
-    return False
+def _writes_into(target: Any) -> bool:
+    """Return whether an operator has a form that writes its one kind of result straight into the memory it is given."""
+    found = out_variant(target) if isinstance(target, torch._ops.OpOverload) else None
+    return found is not None and found[0].endswith("out")
 
 
 def _result_strides(

@@ -10,7 +10,7 @@ from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context
 from framesmith.lower.pointwise import operand
-from framesmith.lower.table import lowers, unsupported_dtype
+from framesmith.lower.table import lowers
 from framesmith.lower.values import Computed
 from framesmith.symbolic.expr import Expr, as_expr
 
@@ -18,8 +18,6 @@ from framesmith.symbolic.expr import Expr, as_expr
 @lowers("iota")
 def iota(ctx: Context, spec: Any, length: Any, start: Any, step: Any, dtype: torch.dtype,
          device: Any) -> Computed | None:
-    if unsupported_dtype(dtype):
-        return None
     if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)):
         return Computed(spec.shape, dtype, lambda b, i: b.index(as_expr(start) + as_expr(i[0]) * step, dtype), 0, {},
                         ctx.origin)
@@ -34,7 +32,5 @@ def iota(ctx: Context, spec: Any, length: Any, start: Any, step: Any, dtype: tor
 
 @lowers("full")
 def full(ctx: Context, spec: Any, shape: Any, value: Any, dtype: torch.dtype, device: Any) -> Computed | None:
-    if unsupported_dtype(dtype):
-        return None
     constant = operand(value, spec.shape, dtype)
     return Computed(spec.shape, dtype, constant, 0, {}, ctx.origin)

@@ -13,7 +13,7 @@ from framesmith.loops.ir import Op
 from framesmith.lower.context import Context, surely_smaller
 from framesmith.lower.geometry import Size, flat, is_empty
 from framesmith.lower.pointwise import operand
-from framesmith.lower.table import lowers, unsupported_dtype
+from framesmith.lower.table import lowers
 from framesmith.lower.values import Computed, Lowered, Stored, cost_of, merge_reads
 from framesmith.symbolic.expr import as_expr
 
@@ -56,8 +56,6 @@ def _source(ctx: Context, x: Lowered, uses: Size) -> Lowered:
 
 @lowers("embedding")
 def embedding(ctx: Context, spec: Any, weight: Lowered, index: Lowered) -> Lowered | None:
-    if unsupported_dtype(weight.dtype):
-        return None
     weight = _source(ctx, weight, spec.numel)
     row = looked_up(ctx, index, weight.shape[0], False)
     return _gathered(ctx, spec, weight, [index], lambda b, i: weight.element(b, [row(b, i[:-1]), i[-1]]))
@@ -65,8 +63,6 @@ def embedding(ctx: Context, spec: Any, weight: Lowered, index: Lowered) -> Lower
 
 @lowers("gather")
 def gather(ctx: Context, spec: Any, x: Lowered, index: Lowered, dim: int) -> Lowered | None:
-    if unsupported_dtype(x.dtype):
-        return None
     x = _source(ctx, x, spec.numel)
     if not x.shape:
         return x if not index.shape else None
@@ -76,8 +72,6 @@ def gather(ctx: Context, spec: Any, x: Lowered, index: Lowered, dim: int) -> Low
 
 @lowers("index_select")
 def index_select(ctx: Context, spec: Any, x: Lowered, index: Lowered, dim: int) -> Lowered | None:
-    if unsupported_dtype(x.dtype):
-        return None
     x = _source(ctx, x, spec.numel)
     at = looked_up(ctx, index, x.shape[dim], False)
     return _gathered(ctx, spec, x, [index], lambda b, i: x.element(b, [*i[:dim], at(b, [i[dim]]), *i[dim + 1 :]]))
@@ -85,8 +79,6 @@ def index_select(ctx: Context, spec: Any, x: Lowered, index: Lowered, dim: int) 
 
 @lowers("index")
 def index(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], dim: int) -> Lowered | None:
-    if unsupported_dtype(x.dtype):
-        return None
     x = _source(ctx, x, spec.numel)
     rank = len(indices[0].shape)
     at = [looked_up(ctx, v, x.shape[dim + k], True) for k, v in enumerate(indices)]
@@ -150,7 +142,7 @@ def _is_last_of(ctx: Context, base: Lowered) -> bool:
 @lowers("index_put")
 def index_put(ctx: Context, spec: Any, x: Lowered, values: Any, indices: Sequence[Lowered], dim: int,
               accumulate: bool) -> Any:
-    if unsupported_dtype(x.dtype) or (accumulate and x.dtype.itemsize < 4):
+    if accumulate and x.dtype.itemsize < 4:
         return None
     rank = len(indices[0].shape)
     shape = (*x.shape[:dim], *indices[0].shape, *x.shape[dim + len(indices) :])
@@ -170,7 +162,7 @@ def _settled(ctx: Context, src: Any) -> Any:
 
 @lowers("scatter")
 def scatter(ctx: Context, spec: Any, x: Lowered, index: Lowered, src: Any, dim: int, mode: str | None = None) -> Any:
-    if unsupported_dtype(x.dtype) or not x.shape:
+    if not x.shape:
         return None
     at = looked_up(ctx, index, x.shape[dim], False)
     src = _settled(ctx, src)

@@ -11,7 +11,7 @@ from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context
 from framesmith.lower.pointwise import operand
-from framesmith.lower.table import lowers, unsupported_dtype
+from framesmith.lower.table import lowers
 from framesmith.lower.values import Computed, Lowered, Stored, cost_of, merge_reads
 from framesmith.lower.views import window
 from framesmith.prims.core import Prim
@@ -36,8 +36,6 @@ def _all_fusible(ctx: Context) -> bool:
 
 @lowers("cat")
 def cat(ctx: Context, spec: Any, tensors: Sequence[Lowered], dim: int) -> Lowered | None:
-    if unsupported_dtype(spec.dtype):
-        return None
     pieces = [t for t in tensors if not (type(t.shape[dim]) is int and t.shape[dim] == 0)] or [tensors[0]]
     if len(pieces) == 1:
         return pieces[0]
@@ -77,8 +75,6 @@ def _cat_closure(ctx: Context, spec: Any, pieces: list[Lowered], dim: int) -> Co
 
 @lowers("pad")
 def pad(ctx: Context, spec: Any, x: Lowered, pads: Sequence[tuple[Any, Any]], value: Any) -> Lowered | None:
-    if unsupported_dtype(spec.dtype):
-        return None
     changed = [d for d, (low, high) in enumerate(pads) if not (low == 0 and high == 0)]
     if not changed:
         return x
@@ -149,8 +145,6 @@ def _overlay(ctx: Context, spec: Any, x: Lowered, src: Any, dim: int, start: Any
 @lowers("slice_scatter")
 def slice_scatter(ctx: Context, spec: Any, x: Lowered, src: Lowered, dim: int, start: Any, stop: Any,
                   step: int) -> Lowered | None:
-    if unsupported_dtype(spec.dtype):
-        return None
     if step != 1 and dim == len(spec.shape) - 1:
         return _interleaved(ctx, spec, x, src, start, step)
     return _overlay(ctx, spec, x, src, dim, start, stop, step, True)
@@ -168,7 +162,5 @@ def _interleaved(ctx: Context, spec: Any, x: Lowered, src: Lowered, start: Any, 
 
 @lowers("select_scatter")
 def select_scatter(ctx: Context, spec: Any, x: Lowered, src: Lowered, dim: int, index: Any) -> Lowered | None:
-    if unsupported_dtype(spec.dtype):
-        return None
     return _overlay(ctx, spec, x, src, dim, index, simplify_int(as_expr(index) + 1), 1, False)
 

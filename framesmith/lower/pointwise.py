@@ -90,8 +90,6 @@ def _register(scalar: ScalarOp) -> None:
     @lowers(scalar.name)
     def row(ctx: Context, spec: Any, *args: Any) -> Computed | None:
         first = next(a for a in args if isinstance(a, Lowered))
-        if unsupported_dtype(first.dtype):
-            return None
         if scalar.name in _DIVISIONS:
             args = (args[0], _divisor(ctx, args[1]))
         one = on_bool if first.dtype is torch.bool else build
@@ -114,8 +112,6 @@ _POWERS: dict[float, Callable[[Builder, Op], Op]] = {
 
 @lowers("pow")
 def power(ctx: Context, spec: Any, base: Any, exponent: Any) -> Computed | None:
-    if unsupported_dtype(spec.dtype):
-        return None
     if isinstance(exponent, (int, float)) and spec.dtype.is_floating_point and float(exponent) in _POWERS:
         return pointwise(ctx, spec.shape, spec.dtype, (base,), 3, _POWERS[float(exponent)])
     if isinstance(exponent, int) and exponent in (2, 3):
@@ -135,8 +131,6 @@ def rounded(ctx: Context, spec: Any, x: Lowered) -> Computed:
 
 @lowers("convert")
 def convert(ctx: Context, spec: Any, x: Lowered, dtype: torch.dtype) -> Any:
-    if unsupported_dtype(x.dtype) or unsupported_dtype(dtype):
-        return None
     if x.dtype is dtype:
         return x
     return pointwise(ctx, spec.shape, dtype, (x,), 1, lambda b, v: b.cast(v, dtype))
@@ -144,15 +138,13 @@ def convert(ctx: Context, spec: Any, x: Lowered, dtype: torch.dtype) -> Any:
 
 @lowers("bitcast")
 def bitcast(ctx: Context, spec: Any, x: Lowered, dtype: torch.dtype) -> Computed | None:
-    if any(unsupported_dtype(d) or d in (torch.bool, torch.bfloat16, torch.float16) for d in (x.dtype, dtype)):
+    if any(d in (torch.bool, torch.bfloat16, torch.float16) for d in (x.dtype, dtype)):
         return None
     return pointwise(ctx, spec.shape, dtype, (x,), 0, lambda b, v: b.bitcast(v, dtype))
 
 
 @lowers("where")
 def where(ctx: Context, spec: Any, condition: Lowered, x: Any, y: Any) -> Computed | None:
-    if unsupported_dtype(spec.dtype):
-        return None
     shape, size = spec.shape, numel(spec.shape)
     values = [ctx.small_operand(v, size) for v in (condition, x, y)]
     test = operand(values[0], shape, torch.bool)

@@ -12,7 +12,7 @@ from framesmith.loops.ir import Axis, Load, Op
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import flat, memory_order, numel, strides_in_order
-from framesmith.lower.table import lowers, unsupported_dtype
+from framesmith.lower.table import lowers
 from framesmith.lower.values import Computed, Lowered, Stored
 from framesmith.symbolic.expr import Symbol, as_expr, max_, simplify_int
 
@@ -33,7 +33,7 @@ class Domain:
             (gone if d in reduced else kept).extend(axis)
             if d not in reduced:
                 self.out_index.append(i)
-        one = Axis(Symbol("r_", 0, 0), as_expr(1))  # a reduction of single elements still has its loop
+        one = Axis.of("r_", 1)  # a reduction of single elements still has its loop
         self.axes, self.raxes = tuple(kept), tuple(gone) or (one,)
         self.shape = tuple(s for d, s in enumerate(shape) if d not in reduced)
         self.keep_shape = tuple(1 if d in reduced else s for d, s in enumerate(shape))
@@ -124,9 +124,8 @@ def _split(ctx: Context, x: Lowered, dims: Sequence[int], kind: str, dtype: torc
     index = list(domain.index)
     raxes = [a for a in domain.raxes if a.symbol is not index[d]]
     if length > 1:
-        local = Symbol("q0", 0, length - 1)
-        raxes.append(Axis(local, as_expr(length)))
-        index[d] = part * length + local
+        raxes.append(Axis.of("q0", length))
+        index[d] = part * length + raxes[-1].symbol
     else:
         index[d] = part
     value = body.reduce(kind, (x.element(body, index),), dtype)
@@ -150,8 +149,6 @@ def _stride(x: Lowered, dim: int) -> int:
 def _register(prim: str, kind: str, on_bool: str | None = None) -> None:
     @lowers(prim)
     def row(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: bool) -> Lowered | None:
-        if unsupported_dtype(x.dtype):
-            return None
         return reduce(ctx, x, dims, keepdim, spec.dtype, on_bool if on_bool and x.dtype is torch.bool else kind)
 
 
@@ -163,7 +160,7 @@ for _prim, _kind, _bool in (("sum", "sum", None), ("prod", "prod", None), ("amax
 def _register_arg(prim: str) -> None:
     @lowers(prim)
     def row(ctx: Context, spec: Any, x: Lowered, dim: int, keepdim: bool) -> Lowered | None:
-        if unsupported_dtype(x.dtype) or x.dtype is torch.bool or not x.shape:
+        if x.dtype is torch.bool or not x.shape:
             return None
         def first(b: Builder, d: Domain) -> tuple[Op]:
             return (b.reduce(prim, (x.element(b, d.index), b.index(d.index[dim])), torch.int64),)
@@ -179,8 +176,6 @@ _register_arg("argmin")
 
 @lowers("var_mean")
 def var_mean(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: bool, correction: Any) -> Any:
-    if unsupported_dtype(x.dtype):
-        return None
     dims = tuple(dims)
     count = numel([x.shape[d] for d in dims])
     if ctx.is_heavy(x) or (isinstance(x, Computed) and x.cost > 2):

@@ -10,7 +10,7 @@ from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import flat, numel
 from framesmith.lower.reductions import Domain
-from framesmith.lower.table import Row, lowers, unsupported_dtype
+from framesmith.lower.table import Row, lowers
 from framesmith.lower.values import Lowered, Stored
 
 LONG = 1 << 14  # elements of a row from which few rows leave a device idle: the library's kernel shares out a row
@@ -19,7 +19,7 @@ ROWS = 256
 
 def _row(kind: str) -> Row:
     def scan(ctx: Context, spec: Any, x: Lowered, dim: int) -> Stored | None:
-        if not ctx.limits.scans or not x.shape or unsupported_dtype(x.dtype) or 0 in x.shape:
+        if not ctx.limits.scans or not x.shape or 0 in x.shape:
             return None
         length, rows = x.shape[dim], numel([*x.shape[:dim], *x.shape[dim + 1 :]])
         if type(length) is not int or length > LONG and (type(rows) is not int or rows < ROWS):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from framesmith.prims.core import DTYPES
 from framesmith.util.tables import entry
 
 Row = Callable[..., Any]
@@ -16,9 +17,6 @@ PRIM_ROWS: dict[str, Row] = {}
 
 # OpOverload -> row(ctx, node, args, kwargs) -> Value (or tuple of Values), or None: an ordinary call
 EXTERN_ROWS: dict[Any, Row] = {}
-
-_KERNEL_DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool, torch.uint8,
-                            torch.int8, torch.int16, torch.int32, torch.int64))
 
 
 def lowers(*prims: str) -> Callable[[Row], Row]:
@@ -32,5 +30,6 @@ def lowers_extern(*targets: Any) -> Callable[[Row], Row]:
 
 
 def unsupported_dtype(dtype: torch.dtype) -> bool:
-    """Return whether kernels cannot hold this type (complex, quantised, 8-bit floats): eager's kernel is called."""
-    return dtype not in _KERNEL_DTYPES
+    """Return whether kernels cannot hold this type (complex, quantised, 8-bit floats): eager's kernel is called. Of
+    prims but `copy`, no argument or result has such a type."""
+    return dtype not in DTYPES

@@ -12,7 +12,6 @@ from framesmith.loops.ir import Op, Origin
 from framesmith.lower.geometry import Size, flat, numel, row_major
 
 Element = Callable[[Builder, Sequence[Any]], Op]
-NOTHING: frozenset[str] = frozenset()
 
 
 class Lowered:

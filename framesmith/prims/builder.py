@@ -23,6 +23,14 @@ from framesmith.util.precision import compute_dtype
 ALIASES = frozenset({"reshape", "permute", "expand", "slice", "select", "diagonal", "unfold", "as_strided"})
 
 
+def _operator(prim: str) -> Callable[[Value, Any], Value]:
+    return lambda x, y: getattr(x.b, prim)(x, y)
+
+
+def _turned(prim: str) -> Callable[[Value, Any], Value]:
+    return lambda x, y: getattr(x.b, prim)(y, x)
+
+
 class Value:
     """A node of the graph being built. Operators are the prims of that name: no type promotion, implicit broadcast."""
 
@@ -52,50 +60,13 @@ class Value:
     def ndim(self) -> int:
         return len(self.spec.shape)
 
-    def __add__(self, other: Any) -> Value:
-        return self.b.add(self, other)
-
-    def __radd__(self, other: Any) -> Value:
-        return self.b.add(other, self)
-
-    def __sub__(self, other: Any) -> Value:
-        return self.b.sub(self, other)
-
-    def __rsub__(self, other: Any) -> Value:
-        return self.b.sub(other, self)
-
-    def __mul__(self, other: Any) -> Value:
-        return self.b.mul(self, other)
-
-    def __rmul__(self, other: Any) -> Value:
-        return self.b.mul(other, self)
-
-    def __truediv__(self, other: Any) -> Value:
-        return self.b.div(self, other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return self.b.div(other, self)
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
+    __radd__, __rsub__, __rmul__, __rtruediv__ = map(_turned, ("add", "sub", "mul", "div"))
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
+    __and__, __or__ = map(_operator, ("bitwise_and", "bitwise_or"))
 
     def __neg__(self) -> Value:
         return self.b.neg(self)
-
-    def __lt__(self, other: Any) -> Value:
-        return self.b.lt(self, other)
-
-    def __le__(self, other: Any) -> Value:
-        return self.b.le(self, other)
-
-    def __gt__(self, other: Any) -> Value:
-        return self.b.gt(self, other)
-
-    def __ge__(self, other: Any) -> Value:
-        return self.b.ge(self, other)
-
-    def __and__(self, other: Any) -> Value:
-        return self.b.bitwise_and(self, other)
-
-    def __or__(self, other: Any) -> Value:
-        return self.b.bitwise_or(self, other)
 
     def __invert__(self) -> Value:
         return self.b.bitwise_not(self)

@@ -74,6 +74,11 @@ class Spec:
         return self.shape == other.shape and self.dtype is other.dtype and self.device == other.device
 
     @staticmethod
+    def dense(shape: tuple[Size, ...], dtype: torch.dtype, device: torch.device) -> Spec:
+        """The spec of a tensor in row-major order."""
+        return Spec(shape, dtype, device, contiguous_strides(shape))
+
+    @staticmethod
     def of(tensor: Any) -> Spec:
         """The spec of a tensor, real or fake."""
         shape = tuple(map(size_of, tensor.shape))

@@ -19,6 +19,7 @@ from framesmith.graph.devices import devices_of, main_device
 from framesmith.graph.digest import target_name
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.purity import draws
+from framesmith.graph.traversal import escaping
 from framesmith.prims.builder import ALIASES, Builder, Opaque, Value
 from framesmith.prims.core import DTYPES, Spec, size_of
 from framesmith.prims.registry import rules
@@ -68,19 +69,6 @@ def _is_view(target: Any) -> bool:
     return target in (operator.getitem, torch.ops.aten._unsafe_view.default) or getattr(target, "is_view", False)
 
 
-def _escaping(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes whose memory a result of the graph may share."""
-    found: set[fx.Node] = set()
-    todo = [arg for node in graph.nodes if node.op == "output" for arg in node.all_input_nodes]
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            if node.op == "call_function" and _is_view(node.target):
-                todo.extend(node.all_input_nodes)
-    return found
-
-
 def _origin(node: fx.Node) -> Any:
     """The node whose memory an ATen view chain shares; of one with several results, and which of these."""
     while node.op == "call_function" and _is_view(node.target) and node.args and isinstance(node.args[0], fx.Node):
@@ -122,7 +110,7 @@ class _Decomposition:
         self.new = fx.Graph()
         self.b = Builder(self.new, rounding)
         self.env: dict[fx.Node, Any] = {}
-        self.escaping = _escaping(graph)
+        self.escaping = escaping(graph, _is_view)
         self.device = device
         self.numbers: dict[Value, Value] = {}
         self.exact: set[Value] = set()

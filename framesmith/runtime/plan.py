@@ -89,7 +89,8 @@ def copied_to(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of operator `name` (`aten::addmm`), overload `overload` (may be empty).
+    """A call of operator `name` (`aten::addmm`), overload `overload` (may be empty). Without an overload, `name` is a
+    plain Python callable, which is called under the interpreter's lock.
 
     `args`, `kwargs` hold `TensorArg`, `Dyn`, sequences of these, None, and plain constants; missing arguments take the
     schema's default. `results`: for each tensor that it returns, in order, the RESULT value that it becomes, `DROPPED`,
@@ -97,8 +98,8 @@ class Call:
     itself).
     """
 
-    name: str
-    overload: str
+    name: Any
+    overload: str | None
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int, ...] = ()
@@ -106,20 +107,6 @@ class Call:
     def encode(self) -> tuple[Any, ...]:
         kwargs = {name: _argument(value) for name, value in self.kwargs.items()}
         return (self.name, self.overload, tuple(map(_argument, self.args)), kwargs, self.results)
-
-
-@dataclass(frozen=True, slots=True)
-class PythonCall:
-    """A call as `Call`, but of a plain Python callable `function`, which is called under the interpreter's lock."""
-
-    function: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    results: tuple[int, ...] = ()
-
-    def encode(self) -> tuple[Any, ...]:
-        kwargs = {name: _argument(value) for name, value in self.kwargs.items()}
-        return (self.function, None, tuple(map(_argument, self.args)), kwargs, self.results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +149,7 @@ class Plan:
     inputs: int
     values: tuple[PlanValue, ...]
     outputs: tuple[Output, ...]
-    externs: tuple[Call | PythonCall, ...] = ()
+    externs: tuple[Call, ...] = ()
     symbols: tuple[Symbol, ...] = ()
     table: int = 0
     arena: Integer = 0

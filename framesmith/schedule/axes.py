@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from framesmith.loops.ir import Index, Pred
-from framesmith.schedule.fused_nests import FusedNests, Member, Substitutes, axis_symbol, trips
+from framesmith.loops.ir import Axis, Index, Pred
+from framesmith.schedule.fused_nests import FusedNests, Member, Substitutes, trips
 from framesmith.symbolic.expr import Expr, Int, Substitution, Symbol, coefficient, typical
 
 Steps = dict[Symbol, int | None]
@@ -69,7 +69,7 @@ def _role(s: Symbol, cluster: FusedNests) -> tuple[object, ...]:
 
 def _merge(cluster: FusedNests, outer: Symbol, inner: Symbol) -> FusedNests:
     extent = cluster.axes[outer] * cluster.axes[inner]
-    new = axis_symbol(f"x{cluster.count}", extent)
+    new = Axis.of(f"x{cluster.count}", extent).symbol
     # the expressions depend on outer * extent(inner) + inner alone
     sub: Substitutes = {outer: Int(0), inner: new}
     axes = {}

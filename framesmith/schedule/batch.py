@@ -17,7 +17,6 @@ from framesmith.loops.ir import (
     Bitcast,
     Cast,
     Const,
-    Extern,
     Kernel,
     Launch,
     Load,
@@ -30,7 +29,8 @@ from framesmith.loops.ir import (
 )
 from framesmith.loops.nest import Storage
 from framesmith.loops.text import kernel_text
-from framesmith.schedule.memory import lasts, names_in
+from framesmith.loops.uses import uses
+from framesmith.schedule.memory import lasts
 from framesmith.symbolic.expr import as_expr
 
 _PLAIN = frozenset({Const, Scalar, Cast, Bitcast, Load, Store})
@@ -62,7 +62,7 @@ def batched(steps: Sequence[Step], storages: dict[str, Storage], little: int) ->
     written: dict[str, int] = {}
     touched: dict[str, int] = {}
     for step in steps:
-        reads, writes = _uses(step, storages)
+        reads, writes = ({storages[n].base or n for n in names} for names in uses(step))
         earliest = max([*(written.get(n, -1) for n in reads), *(touched.get(n, -1) for n in writes)], default=-1) + 1
         found = _row(step) if type(step) is Launch and all(lasts(storages[n], little) for n in writes) else None
         at = len(slots)
@@ -87,18 +87,6 @@ def batched(steps: Sequence[Step], storages: dict[str, Storage], little: int) ->
 def kernels_of(steps: Iterable[Step]) -> list[Kernel]:
     """The kernels that steps launch, each once."""
     return list(dict.fromkeys(s.kernel for s in steps if type(s) is Launch or type(s) is Batch))
-
-
-def _uses(step: Step, storages: dict[str, Storage]) -> tuple[set[str], set[str]]:
-    """The buffers that a step reads and writes, views resolved to their bases."""
-    if type(step) is Launch:
-        pairs = list(zip(step.args, step.kernel.params, strict=True))
-        reads, writes = [n for n, p in pairs if "r" in p.mode], [n for n, p in pairs if "w" in p.mode]
-    else:
-        assert type(step) is Extern
-        writes = [*(o for o in step.outputs if o is not None), *step.mutates]
-        reads = names_in(step.args) + names_in(tuple(step.kwargs.values()))
-    return {storages[n].base or n for n in reads}, {storages[n].base or n for n in writes}
 
 
 def _row(step: Launch) -> tuple[Kernel, int] | None:

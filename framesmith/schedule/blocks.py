@@ -9,7 +9,7 @@ import torch
 
 from framesmith.loops.build import REPLAY, Builder, Replay
 from framesmith.loops.contract import Accumulator
-from framesmith.loops.ir import Axis, Index, Indirect, Load, Loop, Node, Op, Pred, Reduce, Scan, Store
+from framesmith.loops.ir import Axis, Indirect, Load, Loop, Node, Op, Reduce, Scan, Store
 from framesmith.schedule.fused_nests import Member, Substitutes
 from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr
 from framesmith.util.precision import compute_dtype
@@ -111,7 +111,7 @@ class Placer(Builder):
         if type(op) is Accumulator or type(op) is Scan:
             return self.depth
         level = max((levels[a] for a in op.args), default=0)
-        for e in _EXPRESSIONS.get(type(op), _none)(op):
+        for e in op.expressions:
             for s in e.free:
                 level = max(level, self._symbols.get(s, 0))
         return level
@@ -154,17 +154,6 @@ class Placer(Builder):
 
 
 REPLAY[Accumulator] = lambda r, op, a: r.b._emit(("accumulator",), Accumulator)
-
-
-def _none(op: Op) -> tuple[Expr, ...]:
-    return ()
-
-
-_EXPRESSIONS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
-    Index: lambda op: (op.expr,),
-    Pred: lambda op: (op.lhs, op.rhs),
-    Load: lambda op: (op.index,),
-}
 
 
 Lookup = Callable[[Member, Load, Expr], Op | None]

@@ -16,12 +16,12 @@ from framesmith.loops.ir import (
     Loop,
     Node,
     Op,
-    Origin,
     Param,
     Pred,
     Reduce,
     Scalar,
     Store,
+    needed,
     walk,
 )
 from framesmith.loops.nest import Storage
@@ -29,7 +29,7 @@ from framesmith.loops.product import MatrixProduct
 from framesmith.prims.scalars import SCALAR_OPS
 from framesmith.schedule.axes import collapse, ordered, scores, steps
 from framesmith.schedule.blocks import Placer, Replayed
-from framesmith.schedule.fused_nests import FusedNests, Substitutes, axis_symbol, shared_part, trips
+from framesmith.schedule.fused_nests import FusedNests, Substitutes, shared_part, trips
 from framesmith.schedule.stages import Stage, stages
 from framesmith.schedule.tiles import Recompute
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
@@ -61,7 +61,7 @@ class Emission:
         self.to: Substitutes = {}
         self.again = Recompute(self.cluster, self.placer, self.to).value if tiles else None
 
-    def run(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
+    def run(self) -> Launch:
         cluster = self.cluster
         if cluster.contract is not None:
             return self._contraction()
@@ -88,7 +88,7 @@ class Emission:
             body = (Loop(wrapped, body, False, True),)
         return self._finish(outer, body, locals_, tile)
 
-    def _rows(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
+    def _rows(self) -> Launch:
         """A tile program: the shared axes, and inside of them loops over the same axes in the same order."""
         cluster, members = self.cluster, self.cluster.members
         domain = [s for s in cluster.axes if s not in cluster.shared]
@@ -102,7 +102,7 @@ class Emission:
         body, locals_ = self._memory(tuple(self.placer.body))
         return self._finish(outer, body, locals_, None)
 
-    def _contraction(self) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
+    def _contraction(self) -> Launch:
         """A tile loop whose body is the members one after another, the first of them starting from the accumulator."""
         cluster, placer = self.cluster, self.placer
         first = cluster.members[0]
@@ -127,10 +127,10 @@ class Emission:
         extent = self.cluster.axes[s] if extent is None else extent
         while self.names in _TYPE_NUMBERS:
             self.names += 1
-        symbol = axis_symbol(f"i{self.names}", extent)
+        axis = Axis.of(f"i{self.names}", extent)
         self.names += 1
-        self.to[s] = symbol + start
-        return Axis(symbol, extent)
+        self.to[s] = axis.symbol + start
+        return axis
 
     def _vector_axis(self) -> Symbol | None:
         """A shared axis, when vectorising it beats vectorising each stage along an axis of its own."""
@@ -296,7 +296,7 @@ class Emission:
 
     def _finish(
         self, outer: list[Axis], body: tuple[Node, ...], locals_: tuple[Local, ...], tile: tuple[Symbol, Symbol] | None
-    ) -> tuple[Kernel, tuple[str, ...], tuple[Origin, ...]]:
+    ) -> Launch:
         local_names = {t.name for t in locals_}
         modes: dict[str, set[str]] = {}
         for op in walk(body):
@@ -329,25 +329,13 @@ class Emission:
         parts = max(m.compute.parts for m in self.cluster.members)
         kernel = Kernel(tuple(params), tuple(symbols), locals_, tuple(outer), body, work, bytes_, pair, parts)
         origins = dict.fromkeys(o for m in self.cluster.members for o in m.compute.origins)
-        return kernel, tuple(modes), tuple(origins)
+        return Launch(kernel, tuple(modes), tuple(origins))
 
 
 def _live(body: tuple[Node, ...], dead_buffers: set[str]) -> tuple[Node, ...]:
     """`body` without stores into `dead_buffers` and without what no store needs."""
     every = [n for n in walk(body) if isinstance(n, Op)]
-    defined: dict[Symbol, Op] = {op.symbol: op for op in every if type(op) is Indirect}
-    todo: list[Op] = [op for op in every if type(op) is Store and op.buffer not in dead_buffers]  # type: ignore[misc]
-    live: set[Op] = set(todo)
-    while todo:
-        op = todo.pop()
-        needed = list(op.args)
-        for e in op.expressions:
-            needed += [defined[s] for s in e.free if s in defined]
-        for arg in needed:
-            if arg not in live:
-                live.add(arg)
-                todo.append(arg)
-    return _pruned(body, live)
+    return _pruned(body, needed(every, [op for op in every if type(op) is Store and op.buffer not in dead_buffers]))
 
 
 def _pruned(body: tuple[Node, ...], live: set[Op]) -> tuple[Node, ...]:
@@ -401,10 +389,9 @@ def emit(
     cluster: FusedNests, storages: dict[str, Storage], inside: frozenset[str], vectorize: bool = True,
     tiles: bool = False,
     rounding: bool = False,
-) -> tuple[Launch, Kernel]:
-    """The launch that runs the cluster, and its kernel; `inside` names the buffers that no other step touches; `tiles`:
-    see `Target`; `rounding`: see `schedule`."""
-    kernel, args, origins = Emission(cluster, storages, inside, vectorize, tiles, rounding).run()
-    return Launch(kernel, args, origins), kernel
+) -> Launch:
+    """The launch of the kernel that computes the cluster. `inside`: the buffers that no other step touches; `tiles`:
+    see `MachineModel`; `rounding`: see `schedule`."""
+    return Emission(cluster, storages, inside, vectorize, tiles, rounding).run()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from framesmith.loops.ir import Load
+from framesmith.loops.ir import Axis, Load
 from framesmith.loops.nest import Compute
 from framesmith.schedule.match_axes import Extents, Split, match
 from framesmith.symbolic.expr import Expr, Substitution, Symbol, as_expr, coefficient
@@ -71,11 +71,6 @@ class FusedNests:
         joined = _join(empty, compute, {}, {a.symbol: a.extent for a in (*compute.axes, *compute.raxes)}, {})
         joined.shared = frozenset(joined.members[0].par)
         return joined
-
-
-def axis_symbol(name: str, extent: Expr) -> Symbol:
-    """A symbol 0 <= s < extent."""
-    return Symbol(name, 0, max(extent.const - 1, 0) if extent.is_const else extent - 1)
 
 
 def trips(axes: Any, extents: Extents) -> Any:
@@ -172,13 +167,13 @@ def _match_all(
 
 def _halves(split: Split, extent: Expr, name: str) -> tuple[tuple[Symbol, Expr], tuple[Symbol, Expr], Expr]:
     many, few = extent // split.inner, split.inner
-    outer, inner = axis_symbol(f"{name}o", many), axis_symbol(f"{name}i", few)
+    outer, inner = Axis.of(f"{name}o", many).symbol, Axis.of(f"{name}i", few).symbol
     return (outer, many), (inner, few), outer * split.inner + inner
 
 
 def _split_cluster(cluster: FusedNests, split: Split) -> FusedNests:
     many, few = cluster.axes[split.symbol] // split.inner, split.inner
-    outer, inner = axis_symbol(f"x{cluster.count}", many), axis_symbol(f"x{cluster.count + 1}", few)
+    outer, inner = Axis.of(f"x{cluster.count}", many).symbol, Axis.of(f"x{cluster.count + 1}", few).symbol
     value: Substitutes = {split.symbol: outer * split.inner + inner}
     axes: Extents = {}
     for s, n in cluster.axes.items():
@@ -201,7 +196,7 @@ def _join(cluster: FusedNests, compute: Compute, sub: Substitutes, own: Extents,
     for s, n in own.items():
         target = mapping.get(s)
         if target is None:
-            target = axis_symbol(f"x{count}", n)
+            target = Axis.of(f"x{count}", n).symbol
             axes[target] = n
             count += 1
         to[s] = target

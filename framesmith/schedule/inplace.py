@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from framesmith.loops.ir import Axis, Batch, Extern, Kernel, Launch, Load, Node, Op, Ref, Step, Store
+from framesmith.loops.ir import Axis, Batch, Extern, Kernel, Launch, Load, Node, Op, Ref, Step, Store, needed
 from framesmith.loops.nest import LoopGraph, Storage
-from framesmith.schedule.memory import element_span, named, names_in, touched
+from framesmith.loops.uses import named, names_in
+from framesmith.schedule.memory import element_span, touched
 from framesmith.symbolic.expr import Expr, Symbol
 
 Pairs = frozenset[tuple[int, int]]
@@ -110,10 +111,10 @@ def _pairs(kernel: Kernel) -> Pairs:
         if param.mode != "w" or len(written) != 1 or len(written[0].axes) < deepest or not _is_plain(written[0]):
             continue
         (store,) = written
-        needed = _ancestors(store.op)
+        read = needed((), [store.op])
         for gone, p in enumerate(kernel.params):
             loads = [a for a in found if a.op.buffer == p.name]
-            same = all(a.axes == store.axes and a.index is store.index and a.op in needed for a in loads)
+            same = all(a.axes == store.axes and a.index is store.index and a.op in read for a in loads)
             if p.mode == "r" and p.dtype is param.dtype and not p.host and loads and same:
                 pairs.add((gone, made))
     return frozenset(pairs)
@@ -142,12 +143,3 @@ def _is_plain(a: _Access) -> bool:
         reach += step * s
     return True
 
-
-def _ancestors(op: Op) -> frozenset[Op]:
-    found: set[Op] = set()
-    left = [op]
-    while left:
-        if (at := left.pop()) not in found:
-            found.add(at)
-            left += at.args
-    return frozenset(found)

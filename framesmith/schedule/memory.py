@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from framesmith.loops.ir import ARENA, Allocate, Batch, Extern, Launch, Ref, Release, Step
+from framesmith.loops.ir import ARENA, Allocate, Extern, Release, Step
 from framesmith.loops.nest import LoopGraph, Storage
+from framesmith.loops.uses import named, names_in
 from framesmith.symbolic.expr import Expr, as_expr, max_, typical
 
 ALIGN = 64
@@ -23,27 +24,6 @@ SLACK = 0.02  # of the height of what a call makes: many small allocations take 
 FEW = 8  # values with memory of their own that the arena could have had
 PACKED = 512  # buffers of an arena that are placed anew, which takes a time that grows with their square
 _ALWAYS = frozenset({"input", "output", "constant"})
-
-
-def names_in(arg: Any) -> list[str]:
-    """Buffer names in a nested argument."""
-    if type(arg) is Ref:
-        return [arg.name]
-    if isinstance(arg, (tuple, list)):
-        return [n for a in arg for n in names_in(a)]
-    return []
-
-
-def named(step: Step) -> list[str]:
-    """Buffers, views among them, that a step uses."""
-    if type(step) is Launch:
-        return list(step.args)
-    if type(step) is Batch:
-        return [n for row in step.rows for n in row]
-    if type(step) is Extern:
-        return names_in((step.args, tuple(step.kwargs.values()))) + [n for n in (*step.outputs,
-                                                                                 *step.mutates) if n is not None]
-    return []
 
 
 def touched(step: Step, storages: dict[str, Storage]) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from framesmith.loops.ir import Buffer, Extern, Kernel, Launch, Program, Step
 from framesmith.loops.nest import Compute, LoopGraph
 from framesmith.loops.text import kernel_text
+from framesmith.loops.uses import named, names_in
 from framesmith.schedule.batch import batched, kernels_of
 from framesmith.schedule.column_reductions import alone, walks
 from framesmith.schedule.emit import emit
 from framesmith.schedule.fuse import Group, fuse
 from framesmith.schedule.fused_nests import FusedNests
 from framesmith.schedule.inplace import in_place
-from framesmith.schedule.memory import named, names_in, plan
+from framesmith.schedule.memory import plan
 from framesmith.schedule.split import split_reductions
 from framesmith.schedule.target import CPU, MachineModel
 from framesmith.symbolic.expr import as_expr
@@ -35,12 +36,11 @@ def schedule(
             steps.append(Extern(c.target, c.args, c.kwargs, c.outputs, c.mutates, c.origins))
             continue
         assert group.cluster is not None
-        launch, kernel = emit(group.cluster, graph.storages, frozenset(inside.get(group.bit, ())), vectorize,
-                              target.tiles, rounding)
-        if not kernel.body:
-            continue
-        same = kernels.setdefault(kernel_text(kernel), kernel)
-        steps.append(Launch(same, launch.args, launch.origins))
+        launch = emit(group.cluster, graph.storages, frozenset(inside.get(group.bit, ())), vectorize, target.tiles,
+                      rounding)
+        if launch.kernel.body:
+            same = kernels.setdefault(kernel_text(launch.kernel), launch.kernel)
+            steps.append(Launch(same, launch.args, launch.origins))
     if fusion:
         steps = batched(steps, graph.storages, target.little)
     if target.in_place:

@@ -18,7 +18,7 @@ from framesmith.loops.build import Builder, Replay
 from framesmith.loops.ir import Axis, Op, Part, Reduce, Scan, part_symbol
 from framesmith.loops.nest import Compute, Item, LoopGraph, Storage
 from framesmith.schedule.target import MachineModel
-from framesmith.symbolic.expr import Expr, Symbol, as_expr, prod
+from framesmith.symbolic.expr import Expr, as_expr, prod
 
 LONG = 1 << 15  # elements from which one program takes several times as long as its launch
 SHORT = 1 << 13  # elements that make a program worth its launch
@@ -138,14 +138,13 @@ class _Split(_InParts):
             index: Expr = as_expr(0)
             for axes, name, extent, step in ((self.parts, f"part{k}", pieces, each), (self.rest, f"rest{k}", each, 1)):
                 if extent > 1:
-                    symbol = Symbol(name, 0, extent - 1)
-                    axes.append(Axis(symbol, as_expr(extent)))
-                    index = index + symbol * step
+                    axes.append(Axis.of(name, extent))
+                    index = index + axes[-1].symbol * step
             self.sub[a.symbol] = index
         self.count = math.prod(cut)
         self.length = math.prod(a.extent.const for a in nest.raxes)
         if not self.rest:
-            self.rest.append(Axis(Symbol("rest", 0, 0), as_expr(1)))
+            self.rest.append(Axis.of("rest", 1))
         self.place = _flat((*self.parts, *nest.axes))
         self.result = _flat(nest.axes)
 
@@ -207,7 +206,7 @@ class _Dealt(_InParts):
     def __init__(self, nest: Compute, count: int, storages: dict[str, Storage]) -> None:
         super().__init__(nest, storages)
         self.count = count
-        self.parts = [Axis(Symbol("part0", 0, count - 1), as_expr(count))]
+        self.parts = [Axis.of("part0", count)]
         self.place = _flat((*self.parts, *nest.axes))
 
     def run(self) -> list[Compute]:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from framesmith.loops.build import Replay
-from framesmith.loops.ir import Load, Op, Scan, Store
+from framesmith.loops.ir import Load, Op, Scan, needed
 from framesmith.schedule.blocks import Placer
 from framesmith.schedule.fused_nests import FusedNests, Member, Substitutes
 from framesmith.symbolic.expr import Expr, Substitution
@@ -76,7 +76,9 @@ class Recompute:
         store = next(s for s in writer.compute.stores if s.buffer == op.buffer)
         full = Substitution(self.to).composed(writer.sub)
         values: dict[Op, Op] = {}
-        Replay(self.placer, full, values, lambda o, i: self.value(writer, o, i)).run(_needed(writer, store))
+        ops = writer.compute.ops
+        read = needed(ops, store.args)
+        Replay(self.placer, full, values, lambda o, i: self.value(writer, o, i)).run([op for op in ops if op in read])
         result = self.placer.forward[op.buffer, index] = values[store.args[0]]
         return result
 
@@ -100,17 +102,3 @@ class Recompute:
             return name not in self.writers
         return bool(writer.compute.raxes) or self._is_possible(writer)
 
-
-def _needed(m: Member, store: Store) -> list[Op]:
-    """Return the operations that the value of `store` is computed from, in order."""
-    needed: set[Op] = set()
-    symbols: set[Expr] = set()
-    for op in reversed(m.compute.ops):
-        if op is store.args[0] or op in needed or getattr(op, "symbol", None) in symbols:
-            needed.add(op)
-            needed.update(op.args)
-            for field in ("index", "expr", "lhs", "rhs", "size"):
-                e = getattr(op, field, None)
-                if isinstance(e, Expr):
-                    symbols |= e.free
-    return [op for op in m.compute.ops if op in needed]

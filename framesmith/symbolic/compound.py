@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -50,6 +51,7 @@ class _Division(Compound):
     """Of `num` by `den`."""
 
     __slots__ = ()
+    apply: ClassVar[Any]
 
     @property
     def num(self) -> Expr:
@@ -59,18 +61,18 @@ class _Division(Compound):
     def den(self) -> Expr:
         return self._args[1]
 
+    def evaluate(self, env: Mapping[Any, int]) -> int:
+        return self.apply(self._args[0].evaluate(env), self._args[1].evaluate(env))  # type: ignore[no-any-return]
+
+    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
+        return self.apply(*args)  # type: ignore[no-any-return]
+
 
 class FloorDiv(_Division):
     """`num // den`, rounded towards minus infinity."""
 
     __slots__ = ()
-    op = "floordiv"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        return self._args[0].evaluate(env) // self._args[1].evaluate(env)
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        return args[0] // args[1]
+    op, apply = "floordiv", operator.floordiv
 
     def _print(self) -> str:
         return f"({self.num.text} // {_factor(self.den)})"
@@ -80,48 +82,40 @@ class Mod(_Division):
     """`num % den`, with the sign of `den`."""
 
     __slots__ = ()
-    op = "mod"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        return self._args[0].evaluate(env) % self._args[1].evaluate(env)
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        return args[0] % args[1]
+    op, apply = "mod", operator.mod
 
     def _print(self) -> str:
         return f"({_factor(self.num)} % {_factor(self.den)})"
 
 
-class Min(Compound):
+class _Extremum(Compound):
+    """Of two or more expressions."""
+
+    __slots__ = ()
+    choose: ClassVar[Any]
+
+    def evaluate(self, env: Mapping[Any, int]) -> int:
+        return self.choose([a.evaluate(env) for a in self._args])
+
+    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
+        return RULES[self.op](*args)
+
+    def _print(self) -> str:
+        return f"{self.op}({', '.join(sorted(a.text for a in self._args))})"
+
+
+class Min(_Extremum):
     """The least of two or more expressions."""
 
     __slots__ = ()
-    op = "min"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        return min(a.evaluate(env) for a in self._args)
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        return RULES["min"](*args)
-
-    def _print(self) -> str:
-        return f"min({', '.join(sorted(a.text for a in self._args))})"
+    op, choose = "min", min
 
 
-class Max(Compound):
+class Max(_Extremum):
     """The greatest of two or more expressions."""
 
     __slots__ = ()
-    op = "max"
-
-    def evaluate(self, env: Mapping[Any, int]) -> int:
-        return max(a.evaluate(env) for a in self._args)
-
-    def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        return RULES["max"](*args)
-
-    def _print(self) -> str:
-        return f"max({', '.join(sorted(a.text for a in self._args))})"
+    op, choose = "max", max
 
 
 def _factor(e: Expr) -> str:

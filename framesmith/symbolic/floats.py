@@ -91,26 +91,14 @@ def _both(a: FloatExpr, b: FloatExpr) -> tuple[Expr, Expr, Expr, Expr] | None:
     return None if x is None or y is None else (*x, *y)
 
 
-def _ratio_mul(a: FloatExpr, b: FloatExpr) -> tuple[Expr, Expr] | None:
-    both = _both(a, b)
-    return both and (both[0] * both[2], both[1] * both[3])
+def _of_both(rule: Callable[[Expr, Expr, Expr, Expr], tuple[Expr, Expr] | None]) -> Any:
+    """A rule over numerator and denominator of the first and of the second, where both are ratios."""
 
+    def ratio(a: FloatExpr, b: FloatExpr) -> tuple[Expr, Expr] | None:
+        both = _both(a, b)
+        return both and rule(*both)
 
-def _ratio_add(a: FloatExpr, b: FloatExpr) -> tuple[Expr, Expr] | None:
-    both = _both(a, b)
-    return both and (both[0] * both[3] + both[2] * both[1], both[1] * both[3])
-
-
-def _ratio_sub(a: FloatExpr, b: FloatExpr) -> tuple[Expr, Expr] | None:
-    both = _both(a, b)
-    return both and (both[0] * both[3] - both[2] * both[1], both[1] * both[3])
-
-
-def _ratio_div(a: FloatExpr, b: FloatExpr) -> tuple[Expr, Expr] | None:
-    both = _both(a, b)
-    if both is None or both[2].lo is None or both[2].lo <= 0:
-        return None
-    return both[0] * both[3], both[1] * both[2]
+    return ratio
 
 
 def _ratio_neg(a: FloatExpr) -> tuple[Expr, Expr] | None:
@@ -121,10 +109,10 @@ def _ratio_neg(a: FloatExpr) -> tuple[Expr, Expr] | None:
 _RATIOS: dict[str, Callable[..., tuple[Expr, Expr] | None]] = {
     "int": lambda e: (e, Int(1)),
     "const": _ratio_const,
-    "mul": _ratio_mul,
-    "add": _ratio_add,
-    "sub": _ratio_sub,
-    "truediv": _ratio_div,
+    "mul": _of_both(lambda a, b, c, d: (a * c, b * d)),
+    "add": _of_both(lambda a, b, c, d: (a * d + c * b, b * d)),
+    "sub": _of_both(lambda a, b, c, d: (a * d - c * b, b * d)),
+    "truediv": _of_both(lambda a, b, c, d: (a * d, b * c) if c.lo is not None and c.lo > 0 else None),
     "neg": _ratio_neg,
 }
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from framesmith.codegen.cpp import VectorTarget, emit_kernels
-from framesmith.codegen.plan import out_arguments
 from framesmith.codegen.wrapper import wrap
+from framesmith.fake.schema import out_variant
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.load import load
 from framesmith.runtime.plan import Kind
@@ -126,9 +126,9 @@ def test_an_index_out_of_range_is_eagers_error(cache):
 
 
 def test_out_forms_that_write_are_used(cache):
-    assert out_arguments(aten.mm.default) == ("out", ("out",))
-    assert out_arguments(aten.topk.default) == ("values", ("values", "indices"))
-    assert out_arguments(aten.convolution.default) is None
+    assert out_variant(aten.mm.default) == ("out", ("out",))
+    assert out_variant(aten.topk.default) == ("values", ("values", "indices"))
+    assert out_variant(aten.convolution.default) is None
     _, wrapped = compiled(cache, lambda x, w: (x @ w) @ w, (torch.randn(16, 16), torch.randn(16, 16)))
     assert [c.overload for c in wrapped.plan.externs] == ["out", "out"]
     assert Kind.RESULT not in {v.kind for v in wrapped.plan.values}

@@ -273,3 +273,17 @@ def test_constants_made_one_after_the_other_at_one_address() -> None:
     rec = Recorder()
     constants = [rec.constant(torch.tensor(i)) for i in range(50)]
     assert len(set(map(id, constants))) == 50
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_what_draws_or_checks_stays_though_nobody_reads_it(train):
+    lstm = nn.LSTM(4, 4, 2, dropout=0.3).train(train)
+
+    def fn(x, ok):
+        torch._assert_async(ok)
+        lstm(x)
+        return torch.rand(3)
+
+    graph = record(fn, [torch.ones(5, 2, 4), torch.tensor(True)])[0]
+    names = [n.target.__name__ for n in graph.nodes if n.op == "call_function"]
+    assert ("_assert_async.default" in names, "lstm.input" in names) == (True, train)

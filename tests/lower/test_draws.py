@@ -50,3 +50,21 @@ def test_same_as_eager(fn):
         ours = framesmith.compile(fn, fullgraph=True)(x), torch.rand(1)
     torch.testing.assert_close(ours, plain)
     assert ours[0].stride() == plain[0].stride()
+
+
+def test_results_that_nobody_reads():
+    """They are drawn all the same, and checks raise."""
+    lstm = torch.nn.LSTM(4, 4, 2, dropout=0.3)
+
+    def fn(x, ok):
+        torch._assert_async(ok)
+        lstm(x)
+        return x + torch.rand(4)
+
+    compiled, x = framesmith.compile(fn), torch.randn(5, 2, 4)
+    torch.manual_seed(3)
+    expected = fn(x, torch.tensor(True))
+    torch.manual_seed(3)
+    torch.testing.assert_close(compiled(x, torch.tensor(True)), expected, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="nonzero value"):
+        compiled(x, torch.tensor(False))

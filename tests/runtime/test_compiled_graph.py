@@ -14,7 +14,7 @@ import torch
 from framesmith import _C
 from framesmith.runtime.cache import Cache
 from framesmith.runtime.load import load
-from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PlanValue, PythonCall, Symbol, TensorArg, copied_to
+from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PlanValue, Symbol, TensorArg, copied_to
 from framesmith.runtime.toolchain import find
 
 F32 = torch.float32
@@ -140,7 +140,7 @@ def test_optional_tensor_lists_and_python_calls(cache):
     short = tensor(Kind.RESULT, size=(2,))
     values = (tensor(Kind.INPUT), PlanValue(Kind.INPUT, 1, (2,), (1,), torch.int64), short, short)
     index = Call("aten::index", "Tensor", (TensorArg(0), (TensorArg(1),)), {}, results=(2,))
-    python = PythonCall(twice, (TensorArg(2),), {"scale": 3.0}, results=(3,))
+    python = Call(twice, None, (TensorArg(2),), {"scale": 3.0}, results=(3,))
     body = "if (h->call(h->frame, 0) || h->call(h->frame, 1)) return 1; h->release(h->frame, 2);"
     for release in (False, True):
         graph = make(cache, Plan(2, values, (Output(3),), (index, python), release=release), body)
@@ -258,7 +258,7 @@ def test_reentrant(cache):
     def nested(x):
         return holder[0]((x - 1,))[0] if x[0] > 0 else x.clone()
 
-    python = PythonCall(nested, (TensorArg(1),), {}, results=(2,))
+    python = Call(nested, None, (TensorArg(1),), {}, results=(2,))
     values = (tensor(Kind.INPUT), tensor(Kind.ARENA), tensor(Kind.RESULT), tensor(Kind.OUTPUT))
     copy = "for (int i = 0; i < 4; i++) ((float*)p[1])[i] = ((float*)p[0])[i];"
     add = "for (int i = 0; i < 4; i++) ((float*)p[3])[i] = ((float*)p[1])[i] + ((float*)p[2])[i];"
@@ -288,7 +288,7 @@ def test_scratch_lives_from_its_first_write_to_its_last_use(cache):
     count = 1 << 20
     values = (tensor(Kind.INPUT, 0, (count,)), *[tensor(Kind.OUTPUT, 0, (count,), late=True) for _ in range(3)])
     places = []
-    look = [PythonCall(lambda one: places.append(one.data_ptr()), (TensorArg(k),), {}) for k in (1, 3)]
+    look = [Call(lambda one: places.append(one.data_ptr()), None, (TensorArg(k),), {}) for k in (1, 3)]
     allocate, call = "if (h->allocate(h->frame, {})) return 1; ", "if (h->call(h->frame, {})) return 1; "
     first = allocate.format(1) + double(0, 1, str(count)) + call.format(0)
     second = allocate.format(2) + double(1, 2, str(count)) + "h->release(h->frame, 1);"
@@ -356,7 +356,7 @@ def test_pages_that_stay_are_those_that_the_next_blocks_take(cache):
 @pytest.mark.parametrize("release", [False, True])
 def test_what_is_given_up_dies_after_its_last_use(cache, release):
     seen = []
-    look = PythonCall(lambda: seen.append([ref() is None for ref in refs]), (), {})
+    look = Call(lambda: seen.append([ref() is None for ref in refs]), None, (), {})
     values = (tensor(Kind.INPUT), tensor(Kind.INPUT, 1), tensor(Kind.OUTPUT))
     call = "if (h->call(h->frame, 0)) return 1; "
     graph = make(cache, Plan(2, values, (Output(2),), (look,), release=release),

@@ -9,7 +9,7 @@ import torch
 
 from framesmith import _C
 from framesmith.runtime.cache import Cache
-from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PlanValue, PythonCall, Symbol, TensorArg
+from framesmith.runtime.plan import Call, Dyn, Kind, Output, Plan, PlanValue, Symbol, TensorArg
 from framesmith.runtime.recorder import Recorder
 
 from .test_compiled_graph import INOUT, double, frozen, make, tensor
@@ -289,7 +289,7 @@ def test_the_operator_that_failed_is_named(cache):
 
     values = (tensor(Kind.INPUT), tensor(Kind.RESULT))
     call = Call("aten::neg", "", (TensorArg(0),), {}, results=(-1,))
-    plan = Plan(1, values, (Output(1),), (call, PythonCall(twice, (TensorArg(0),), {}, results=(1,))))
+    plan = Plan(1, values, (Output(1),), (call, Call(twice, None, (TensorArg(0),), {}, results=(1,))))
     graph = make(cache, plan, "if (h->call(h->frame, 0) || h->call(h->frame, 1)) return 1;")
     recorder = recorded(graph)
     x = torch.ones(4)

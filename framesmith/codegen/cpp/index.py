@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from framesmith.codegen.term_order import divisor_text, sum_text
+from framesmith.codegen.term_order import Names, Syntax, calls
 from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
-
-Names = Mapping[Any, str]
 
 
 def integer(value: int) -> str:
@@ -22,48 +19,14 @@ def integer(value: int) -> str:
     return str(value) if -(2**31) < value < 2**31 else f"{value}L"
 
 
-def _sum(e: Sum, names: Names) -> str:
-    return sum_text(e.terms, e.offset, lambda term: expr_text(term, names), integer)
-
-
-def _divide(e: Expr, names: Names) -> str:
-    num, den = e.args
-    a, b = expr_text(num, names), expr_text(den, names)
-    plain = num.lo is not None and num.lo >= 0 and den.lo is not None and den.lo > 0
-    if plain:
-        return f"({a} {'/' if type(e) is FloorDiv else '%'} {divisor_text(den, b)})"
-    return f"{'floordiv' if type(e) is FloorDiv else 'mod'}({_i64(a)}, {_i64(b)})"
-
-
-def _i64(text: str) -> str:
-    return f"i64({text})"
-
-
-def _extreme(e: Expr, names: Names) -> str:
-    name = "min" if type(e) is Min else "max"
-    first, *rest = (_i64(expr_text(a, names)) for a in e.args)
-    for other in rest:
-        first = f"{name}({first}, {other})"
-    return first
-
-
-_FORMS: dict[type, Callable[..., str]] = {
-    Int: lambda e, names: integer(e.value),
-    Symbol: lambda e, names: e.name,
-    Sum: _sum,
-    Product: lambda e, names: "*".join(expr_text(a, names) for a in e.args),
-    FloorDiv: _divide,
-    Mod: _divide,
-    Min: _extreme,
-    Max: _extreme,
-}
+_SYNTAX = Syntax(integer, {FloorDiv: "/", Mod: "%"},
+                 {FloorDiv: "floordiv", Mod: "mod", Min: "min", Max: "max"}, "i64({})")
 
 
 def expr_text(e: Expr, names: Names) -> str:
     """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides those of
     symbols, and has those of other expressions that have variables."""
-    found = names.get(e)
-    return _FORMS[type(e)](e, names) if found is None else found
+    return _SYNTAX.text(e, names)
 
 
 def shared(exprs: Iterable[Expr]) -> list[Expr]:
@@ -153,13 +116,10 @@ def _step_of_division(e: Expr, axis: Symbol, width: int) -> Expr | None:
 # ----------------------------------------------------------------------------------------------------- one value a lane
 
 
-_CALLS: dict[type, str] = {FloorDiv: "floordiv", Mod: "mod", Min: "min", Max: "max"}
-
-
 def vector_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str:
     """`e` as an expression of type vl; `lanes` gives the vl of each symbol that differs from lane to lane."""
     if e.free.isdisjoint(lanes):
-        return f"splat({_i64(expr_text(e, names))})"
+        return f"splat(i64({expr_text(e, names)}))"
     kind = type(e)
     if kind is Symbol:
         return lanes[e]  # type: ignore[index]
@@ -170,11 +130,7 @@ def vector_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str:
     texts = [vector_text(a, names, lanes) for a in e.args]
     if kind is Product:
         return "(" + " * ".join(texts) + ")"
-    name = _CALLS[kind]
-    first, *rest = texts
-    for other in rest:
-        first = f"{name}({first}, {other})"
-    return first
+    return calls(_SYNTAX.functions[kind], texts)
 
 
 def split(e: Expr, moving: frozenset[Symbol]) -> tuple[Expr, Expr]:

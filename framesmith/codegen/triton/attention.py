@@ -29,7 +29,6 @@ from framesmith.codegen.triton.types import type_row
 from framesmith.loops.attention import BATCH, COLUMN, HEAD, ROW, SCORES, TANGENT, AttentionTiles, Layout
 from framesmith.loops.ir import Const, Load, Op, Param
 from framesmith.runtime.triton import TritonSource
-from framesmith.symbolic.expr import Expr
 from framesmith.util.text import Indented
 
 LOG2E = 1 / math.log(2)
@@ -202,8 +201,8 @@ class _Printer:
         """Those of the operations that were not printed yet."""
         s = self.s
         for op in ops:
-            for e in (getattr(op, name, None) for name in ("index", "expr", "lhs", "rhs")):
-                for symbol in e.free if isinstance(e, Expr) else ():
+            for e in op.expressions:
+                for symbol in e.free:
                     s.along.setdefault(symbol, DIMS.get(symbol.name, NONE))
             if type(op) is Load and op.buffer in given:
                 s.values[op], s.dims[op] = given[op.buffer], TILE

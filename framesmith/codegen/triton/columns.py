@@ -26,8 +26,8 @@ from collections.abc import Sequence
 import torch
 
 from framesmith.loops.build import Builder, Replay
-from framesmith.loops.ir import Axis, Const, Indirect, Load, Op, Reduce, Scan, Store
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.loops.ir import Axis, Const, Indirect, Load, Op, Reduce, Scan, Store, needed
+from framesmith.symbolic.expr import Expr, as_expr
 
 VECTOR = 4  # elements that a thread moves at once: twice as many take too many registers
 FEW = 4  # loads of one buffer from which results side by side may share them
@@ -46,9 +46,9 @@ def columns(axes: Sequence[Axis], ops: Sequence[Op]) -> tuple[tuple[Axis, ...], 
     if not shared or last is None or any(type(op) is Indirect for op in ops) or _reads_what_it_wrote(ops):
         return None
     points = math.prod(a.extent.const for a in axes if a.extent.is_const) // VECTOR
-    needed = _needed(ops, [op for op in loads if op.buffer in shared])
-    way = _way([a for a in axes if a is not last], needed, points // THREADS)
-    if way is None and len(needed) == len(loads):
+    reads = _needed(ops, [op for op in loads if op.buffer in shared])
+    way = _way([a for a in axes if a is not last], reads, points // THREADS)
+    if way is None and len(reads) == len(loads):
         return None
     return _written(axes, last, way, ops)
 
@@ -65,7 +65,7 @@ def sums(axes: Sequence[Axis], ops: Sequence[Op], outside: Sequence[Op]) -> tupl
     if way is None:
         return None
     axis, count = way
-    fewer = _axis(axis.symbol.name, axis.extent.const // count)
+    fewer = Axis.of(axis.symbol.name, axis.extent.const // count)
     b = Builder()
     replays = [Replay(b, {axis.symbol: fewer.symbol * count + k}, {op: op for op in outside}) for k in range(count)]
     found: dict[Op, Op] = {}
@@ -97,10 +97,7 @@ def _way(axes: Sequence[Axis], needed: Sequence[Op], most: int) -> tuple[Axis, i
 
 def _needed(ops: Sequence[Op], loads: Sequence[Load]) -> list[Op]:
     """`loads` and their conditions, in order."""
-    found: set[Op] = set(loads)
-    for op in reversed(ops):
-        if op in found:
-            found.update(op.args)
+    found = needed((), loads)
     return [op for op in ops if op in found]
 
 
@@ -128,7 +125,7 @@ def _divisors(a: Axis) -> list[int]:
 def _reads(needed: Sequence[Op], axis: Axis, count: int) -> float:
     """Loads for each result, of `count` results along `axis`."""
     b = Builder()
-    symbol = _axis(axis.symbol.name, axis.extent.const // count).symbol if axis.extent.is_const else axis.symbol
+    symbol = Axis.of(axis.symbol.name, axis.extent.const // count).symbol if axis.extent.is_const else axis.symbol
     for k in range(count):
         Replay(b, {axis.symbol: symbol * count + k}, {}).run(needed)
     return sum(type(op) is Load and not _never(op) for op in b.ops) / count
@@ -138,24 +135,20 @@ def _never(op: Load) -> bool:
     return bool(op.args) and type(op.args[0]) is Const and not op.args[0].value
 
 
-def _axis(name: str, extent: int) -> Axis:
-    return Axis(Symbol(name, 0, extent - 1), as_expr(extent))
-
-
 def _written(
     axes: Sequence[Axis], last: Axis, way: tuple[Axis, int] | None, ops: Sequence[Op]
 ) -> tuple[tuple[Axis, ...], Axis, tuple[Op, ...]]:
     """The body for each of the results of a thread, operation by operation, so that little of what they share is alive
     at once."""
     side, count = way if way is not None else (None, 1)
-    vector = _axis("v", VECTOR)
+    vector = Axis.of("v", VECTOR)
     points: list[Axis] = []
     sub: dict[Expr, Expr | int] = {}
     for a in axes:
         extent = a.extent
         if a is side or a is last:
             extent = as_expr(extent.const // (VECTOR if a is last else count))
-        cut = Axis(Symbol(a.symbol.name, 0, extent.const - 1 if extent.is_const else extent - 1), extent)
+        cut = Axis.of(a.symbol.name, extent)
         if not (extent.is_const and extent.const == 1):
             points.append(cut)
         at = cut.symbol if cut in points else as_expr(0)
@@ -169,7 +162,7 @@ def _written(
         for replay in replays:
             replay.run((op,))
     if not points:
-        points.append(_axis("u", 1))
+        points.append(Axis.of("u", 1))
     return tuple(points), vector, tuple(_sunk(b.ops))
 
 

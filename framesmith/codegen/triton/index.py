@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from framesmith.codegen.term_order import divisor_text, sum_text
-from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
+from framesmith.codegen.term_order import Digits, Names, Syntax
+from framesmith.symbolic.expr import Expr, FloorDiv, Max, Min, Mod, Product, Sum, Symbol, as_expr, linear
 
-Names = Mapping[Symbol, str]
 LIMIT = (1 << 31) - (1 << 16)  # of the numbers of 32 bits, less what tiles may reach beyond the end
-
-
-Digits = Callable[[int], str]
-
-
-def _sum(e: Sum, names: Names, digits: Digits) -> str:
-    return sum_text(*linear(e), lambda term: expr_text(term, names, digits), digits)
-
-
-def _divide(e: Expr, names: Names, digits: Digits) -> str:
-    num, den = e.args
-    a, b = expr_text(num, names, digits), expr_text(den, names)  # what is divided by stays, where it is a number
-    if num.lo is not None and num.lo >= 0 and den.lo is not None and den.lo > 0:
-        return f"({a} {'//' if type(e) is FloorDiv else '%'} {divisor_text(den, b)})"
-    return f"{'floor_divide' if type(e) is FloorDiv else 'remainder'}({a}, {b})"
-
-
-def _extreme(e: Expr, names: Names, digits: Digits) -> str:
-    first, *rest = (expr_text(a, names, digits) for a in e.args)
-    for other in rest:
-        first = f"tl.{'minimum' if type(e) is Min else 'maximum'}({first}, {other})"
-    return first
-
-
-_FORMS: dict[type, Callable[..., str]] = {
-    Int: lambda e, names, digits: digits(e.value),
-    Symbol: lambda e, names, digits: names.get(e, e.name),
-    Sum: _sum,
-    Product: lambda e, names, digits: "*".join(expr_text(a, names, digits) for a in e.args),
-    FloorDiv: _divide,
-    Mod: _divide,
-    Min: _extreme,
-    Max: _extreme,
-}
+_SYNTAX = Syntax(str, {FloorDiv: "//", Mod: "%"},
+                 {FloorDiv: "floor_divide", Mod: "remainder", Min: "tl.minimum", Max: "tl.maximum"})
 
 
 def expr_text(e: Expr, names: Names, digits: Digits = str) -> str:
     """`e` in Python's syntax, binding at least as tightly as a product; `names` overrides symbols' names, `digits`
-    prints numbers."""
-    return _FORMS[type(e)](e, names, digits)
+    prints numbers, but for those that are divided by."""
+    return _SYNTAX.text(e, names, digits)
 
 
 def functions_in(e: Expr) -> set[str]:

@@ -13,7 +13,7 @@ from framesmith.graph.patterns import Match, rewrite
 from framesmith.lower.contractions.attention import ATTENTION, causal, dropout, k, mask, q, scale, v
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
-from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
 
@@ -48,13 +48,12 @@ def _summed(m: Match) -> fx.Node | None:
 def _masked(add: Nodes, scores: fx.Node, added: Any, shape: tuple[int, ...]) -> fx.Node:
     value = value_of(added)
     sizes = (*value.shape[:-2], value.shape[-1])
-    row = add.of(aten.select.int, (added, -2, 0), Spec(sizes, value.dtype, value.device, contiguous_strides(sizes)))
+    row = add.of(aten.select.int, (added, -2, 0), Spec.dense(sizes, value.dtype, value.device))
     if value.dtype is torch.bool:  # -inf is added, so that scores of NaN stay NaN
         number = Spec((), torch.float32, value.device, ())
         low, zero = [add.of(aten.full.default, ([], x), number, dtype=torch.float32, device=value.device)
                      for x in (-math.inf, 0.0)]
-        row = add.of(aten.where.self, (row, zero, low),
-                     Spec(sizes, torch.float32, value.device, contiguous_strides(sizes)))
+        row = add.of(aten.where.self, (row, zero, low), Spec.dense(sizes, torch.float32, value.device))
     return add(aten.add.Tensor, (scores, row), shape)
 
 

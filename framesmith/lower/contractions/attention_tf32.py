@@ -21,7 +21,7 @@ from framesmith.lower.contractions.masked_attention import has_tiles, original, 
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import value_of
 from framesmith.lower.geometry import strides_of
-from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
 q, k, v, g, out, sums = tensors("q k v g out sums")
@@ -53,7 +53,7 @@ def _forward(m: Match) -> None:
         return
     add = Nodes(m.graph, m.root).of
     value, kept, *numbers = m.root.meta["val"]
-    total = _plain(tuple(value_of(m[q]).shape[:3]), torch.float32, value.device)
+    total = Spec.dense(tuple(value_of(m[q]).shape[:3]), torch.float32, value.device)
     call = add(Attention(scores), (*map(original, m[q, k, v]), *[None] * LISTS), (value, total))
     parts = {0: add(operator.getitem, (call, 0), value)}
     for user in list(m.root.users):
@@ -63,7 +63,7 @@ def _forward(m: Match) -> None:
         # the generator's state, which only dropout would read; on the device, as where the library is recorded
         elif place not in parts:
             kind = {"dtype": numbers[place - 2].dtype, "device": value.device}
-            parts[place] = add(aten.zeros.default, ([],), _plain((), *kind.values()), **kind)
+            parts[place] = add(aten.zeros.default, ([],), Spec.dense((), *kind.values()), **kind)
     _replace(m.root, parts)
 
 
@@ -81,10 +81,10 @@ def _backward(m: Match) -> None:
     if scores is None or not all(m[asked][:3]):
         return
     add, value = Nodes(m.graph, m.root).of, value_of(m[out])
-    row = _plain(tuple(value.shape[:3]), torch.float32, value.device)
+    row = Spec.dense(tuple(value.shape[:3]), torch.float32, value.device)
     own = add(aten.slice.Tensor, (m[sums], 2, 0, value.shape[2]), _like(row, value_of(m[sums])))
     total = add(aten.mul.Tensor, (own, 1 / math.log(2)), row)
-    product = add(aten.mul.Tensor, m[g, out], _plain(tuple(value.shape), value.dtype, value.device))
+    product = add(aten.mul.Tensor, m[g, out], Spec.dense(tuple(value.shape), value.dtype, value.device))
     delta = add(aten.sum.dim_IntList, (product, [-1]), row)
     grads = m.root.meta["val"][:3]
     given = map(original, m[q, k, v, g])
@@ -95,10 +95,6 @@ def _backward(m: Match) -> None:
 
 def _like(row: Spec, kept: Any) -> Spec:
     return Spec(row.shape, row.dtype, row.device, strides_of(kept))
-
-
-def _plain(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Spec:
-    return Spec(shape, dtype, device, contiguous_strides(shape))
 
 
 def _replace(node: fx.Node, parts: dict[int, fx.Node]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from framesmith.lower.contractions.pack_linear import static, value_of
-from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
 _ELEMENTWISE = frozenset(
@@ -81,7 +81,6 @@ def _narrowed(graph: fx.Graph, node: fx.Node, dims: frozenset[int], known: Known
     else:
         args = tuple([_narrowed(graph, x, dims, known) if isinstance(x, fx.Node) else x for x in node.args])
     made = graph.call_function(node.target, args, dict(node.kwargs))  # type: ignore[arg-type]
-    made.meta = {"stack": node.meta.get("stack", ()),
-                 "val": Spec(shape, value.dtype, value.device, contiguous_strides(shape))}
+    made.meta = {"stack": node.meta.get("stack", ()), "val": Spec.dense(shape, value.dtype, value.device)}
     known[node, shape] = made
     return made

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from framesmith.graph.freeze import is_parameter_expression
-from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.nodes import Nodes, replace_result
 from framesmith.lower.layouts import channels_last
 from framesmith.util.precision import channels_of, on_matrix_units
 
@@ -74,12 +74,7 @@ def split_bias_gradients(graph: fx.Graph) -> None:
             continue
         arguments: tuple[Any, ...] = node.args
         tangent, *rest, (of_image, of_weight, _) = arguments
-        for item in [user for user in node.users if user.args[1] == 2]:
-            with graph.inserting_before(item):
-                new = Nodes(graph, item)(aten.sum.dim_IntList, (tangent, [0, 2, 3]), tuple(item.meta["val"].shape))
-            new.meta["val"] = item.meta["val"]
-            item.replace_all_uses_with(new)
-            graph.erase_node(item)
+        replace_result(node, 2, aten.sum.dim_IntList, (tangent, [0, 2, 3]), (tangent.meta["val"].shape[1],))
         node.args = (tangent, *rest, [of_image, of_weight, False])
         node.meta["val"] = (*node.meta["val"][:2], None)
 

@@ -60,14 +60,19 @@ def _linear_candidates(request: Request) -> dict[str, Candidate]:
     return candidates
 
 
+def _sizes(request: Request) -> tuple[int, ...]:
+    """Groups, images, channels, height and width, results, kernel, stride, padding and dilation of a convolution."""
+    return request.shape if request.kind == "grouped" else (1, *request.shape)
+
+
 def _convolution_candidates(request: Request) -> dict[str, Candidate]:
-    images, c, h, w, o, kh, kw, *rest = request.shape
-    stride, padding, dilation = (tuple(rest[i : i + 2]) for i in (0, 2, 4))
+    groups, images, c, h, w, o, kh, kw, *rest = _sizes(request)
+    stride, padding, dilation = ((rest[i], rest[i + 1]) for i in (0, 2, 4))
     x = torch.ones(images, c, h, w, dtype=request.dtype).to(memory_format=torch.channels_last)
-    weight = torch.ones(o, c, kh, kw, dtype=request.dtype)
-    candidates: dict[str, Candidate] = {"aten": lambda: torch.nn.functional.conv2d(x, weight, None, stride, padding,
-                                                                                   dilation)}
-    if _is_onednns(request.dtype):
+    weight = torch.ones(o, c // groups, kh, kw, dtype=request.dtype)
+    eager = torch.nn.functional.conv2d
+    candidates: dict[str, Candidate] = {"aten": lambda: eager(x, weight, None, stride, padding, dilation, groups)}
+    if groups == 1 and _is_onednns(request.dtype):
         packed = torch.ops.mkldnn._reorder_convolution_weight(weight, padding, stride, dilation, 1, list(x.shape))
         candidates["mkldnn"] = lambda: torch.ops.mkldnn._convolution_pointwise(
             x, packed, None, padding, stride, dilation, 1, "none", [], ""
@@ -75,26 +80,10 @@ def _convolution_candidates(request: Request) -> dict[str, Candidate]:
     if request.dtype is torch.float32:
         padded = torch.nn.functional.pad(x.permute(0, 2, 3, 1),
                                          (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
-        geometry = window_geometry(tuple(padded.shape), o, (kh, kw), stride, dilation)  # type: ignore[arg-type]
-        own = pack(weight.permute(2, 3, 1, 0).reshape(-1, o), geometry.columns, geometry.lane)
+        geometry = window_geometry(tuple(padded.shape), o, (kh, kw), stride, dilation, groups)  # type: ignore[arg-type]
+        own = pack_groups(weight.permute(2, 3, 1, 0).reshape(-1, o), groups, geometry.columns, geometry.lane)
         candidates["own"] = lambda: contract(padded, own, geometry)
     return candidates
-
-
-def _grouped_candidates(request: Request) -> dict[str, Candidate]:
-    groups, images, c, h, w, o, kh, kw, *rest = request.shape
-    stride, padding, dilation = ((rest[i], rest[i + 1]) for i in (0, 2, 4))
-    x = torch.ones(images, c, h, w, dtype=request.dtype).to(memory_format=torch.channels_last)
-    weight = torch.ones(o, c // groups, kh, kw, dtype=request.dtype)
-    padded = torch.nn.functional.pad(x.permute(0, 2, 3, 1),
-                                     (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
-    n, height, width, channels = padded.shape
-    geometry = window_geometry((n, height, width, channels), o, (kh, kw), stride, dilation, groups)
-    own = pack_groups(weight.permute(2, 3, 1, 0).reshape(-1, o), groups, geometry.columns, geometry.lane)
-    return {
-        "aten": lambda: torch.nn.functional.conv2d(x, weight, None, stride, padding, dilation, groups),
-        "own": lambda: contract(padded, own, geometry),
-    }
 
 
 def _linear_work(request: Request) -> int:
@@ -102,13 +91,8 @@ def _linear_work(request: Request) -> int:
 
 
 def _convolution_work(request: Request) -> int:
-    images, c, h, w, o, kh, kw, *rest = request.shape
-    return 2 * images * c * h * w * o * kh * kw // (rest[0] * rest[1])
-
-
-def _grouped_work(request: Request) -> int:
-    groups, *shape = request.shape
-    return _convolution_work(Request("conv", request.dtype, tuple(shape))) // groups
+    groups, images, c, h, w, o, kh, kw, *rest = _sizes(request)
+    return 2 * images * c * h * w * o * kh * kw // (rest[0] * rest[1]) // groups
 
 
 def numbers(*shape: int) -> torch.Tensor:
@@ -119,10 +103,11 @@ def numbers(*shape: int) -> torch.Tensor:
 
 # kind -> its candidates; kind -> the operations that it takes (a kind without is measured whatever its size)
 CANDIDATES: dict[str, Callable[[Request], dict[str, Candidate]]] = {
-    "linear": _linear_candidates, "conv": _convolution_candidates, "grouped": _grouped_candidates,
+    "linear": _linear_candidates, **dict.fromkeys(("conv", "grouped"), _convolution_candidates),
 }  # fmt: skip
-WORK: dict[str, Callable[[Request], int]] = {"linear": _linear_work, "conv": _convolution_work,
-                                             "grouped": _grouped_work}
+WORK: dict[str, Callable[[Request], int]] = {
+    "linear": _linear_work, **dict.fromkeys(("conv", "grouped"), _convolution_work),
+}  # fmt: skip
 
 # kind -> whether the template is known to run near the machine's peak there, so that a library could win nothing: not
 # measured

@@ -27,10 +27,10 @@ from framesmith.lower.contractions.pack_linear import (
     surely_filled,
     usual,
 )
+from framesmith.lower.windows import Pair, pair
 from framesmith.prims.core import Size
 
 aten = torch.ops.aten
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,6 @@ class Convolution:
         return (*self.usual, o, kh, kw, *self.stride, *self.padding, *self.dilation)
 
 
-def _pair(value: Any, first: int | None = None) -> Pair:
-    """A size for each of two dimensions; `first`: that of a dimension that is not there."""
-    values = [value] if isinstance(value, int) else list(value)
-    return (values[0] if first is None else first, values[-1])
-
-
 [x], [w] = tensors("x"), tensors("w", is_parameter_expression)
 b, stride, padding, dilation, groups = values("b stride padding dilation groups")
 CONVOLUTION = ((p.conv1d.default | p.conv2d.default)(x, w, b, stride, padding, dilation, groups)
@@ -88,9 +82,9 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
     if not _known(m[stride, padding, dilation]):
         return None
     line, present = rank == 3, tuple(map(usual, vx.shape))
-    window: tuple[Any, ...] = (
-        *[_pair(size, first if line else None) for size, first in zip(m[stride, padding, dilation], (1, 0, 1))],
-        m[groups], (*present[:2], *((1,) if line else ()), *present[2:]))
+    pairs = [(first, pair(size)[1]) if line else pair(size)
+             for size, first in zip(m[stride, padding, dilation], (1, 0, 1))]
+    window: tuple[Any, ...] = (*pairs, m[groups], (*present[:2], *((1,) if line else ()), *present[2:]))
     add = Nodes(m.graph, m.root)
     if not line:
         return _image(add, Convolution(image, weight, m[b], *window), choose)

@@ -17,7 +17,7 @@ from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.patterns import Match, p, tensors, values
 from framesmith.lower.contractions.choice import CANDIDATES, KNOWN, Candidate
-from framesmith.lower.contractions.nodes import Nodes
+from framesmith.lower.contractions.nodes import Nodes, replace_result
 from framesmith.lower.contractions.pack_linear import Choose, Request, rewrites, static
 from framesmith.lower.geometry import row_major, same_layout, strides_of
 from framesmith.lower.layouts import ARGUMENT_LAYOUTS, RESULT_LAYOUTS
@@ -50,7 +50,7 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
 def _rewrite_backward(m: Match, choose: Choose) -> None:
     """framesmith::convolution_images(g, w, ...), framesmith::convolution_weights(g, x, ...), sum(g): replaces the
     results that are asked for, one by one; what is left of the node is asked for the others."""
-    graph, node, (tangent, image, weight, (*window, mask)) = m.graph, m.root, m[g, x, w, rest]
+    node, (tangent, image, weight, (*window, mask)) = m.root, m[g, x, w, rest]
     form = _form(image, weight, window)
     if form is None or tangent.meta["val"].dtype is not torch.float32 or any(user.target is not operator.getitem
                                                                              for user in node.users):
@@ -66,27 +66,18 @@ def _rewrite_backward(m: Match, choose: Choose) -> None:
         if not wanted[place] or (not place and _few(form)) or choose(Request(kind, torch.float32, form)) != "own":
             continue
         shape = tuple(of.meta["val"].shape)
-        _replace(graph, node, place, target, (tangent, other, list(shape), *geometry), shape)
+        replace_result(node, place, target, (tangent, other, list(shape), *geometry), shape)
         wanted[place] = False
     if wanted == list(mask):
         return
     if wanted[2]:
-        _replace(graph, node, 2, aten.sum.dim_IntList, (tangent, [0, 2, 3]), (form[4],))
+        replace_result(node, 2, aten.sum.dim_IntList, (tangent, [0, 2, 3]), (form[4],))
         wanted[2] = False
     if not any(wanted):
-        graph.erase_node(node)
+        m.graph.erase_node(node)
         return
     node.args = (*node.args[:-1], wanted)
     node.meta["val"] = tuple(val if asked else None for val, asked in zip(node.meta["val"], wanted))
-
-
-def _replace(graph: fx.Graph, node: fx.Node, place: int, target: Any, args: tuple[Any, ...],
-             shape: tuple[int, ...]) -> None:
-    for item in [user for user in node.users if user.args[1] == place]:
-        new = Nodes(graph, item)(target, args, shape)
-        new.meta["val"] = item.meta["val"]
-        item.replace_all_uses_with(new)
-        graph.erase_node(item)
 
 
 def _form(x: Any, weight: Any, window: list[Any]) -> tuple[int, ...] | None:

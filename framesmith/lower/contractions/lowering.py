@@ -19,7 +19,7 @@ from framesmith.lower.contractions.geometry import contract
 from framesmith.lower.geometry import Size, row_major
 from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Stored
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, as_expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +83,5 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
 
 def tile_axes(rows: Size, columns: int) -> tuple[list[Expr], tuple[Axis, Axis]]:
     """The axes m and n, kept even when their extent is 1 (an index of 0 then)."""
-    symbols = [Symbol(name, 0, size - 1) for name, size in (("m", rows), ("n", columns))]
-    return symbols, tuple(Axis(s, as_expr(size)) for s,  # type: ignore[return-value]
-                          size in zip(symbols, (rows, columns), strict=True))
+    axes = Axis.of("m", rows), Axis.of("n", columns)
+    return [a.symbol for a in axes], axes

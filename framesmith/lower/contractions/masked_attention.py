@@ -23,7 +23,7 @@ from framesmith.lower.contractions.attention import ATTENTION, causal, dropout, 
 from framesmith.lower.contractions.broadcast_dims import Known, narrowed
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.lower.geometry import strides_of
-from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.prims.core import Spec
 from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
@@ -73,7 +73,8 @@ class Masks:
             if found is not mask or value.shape[-1] != 1 and strides_of(value)[-1] != 1:
                 found = self.graph.call_function(aten.clone.default, (found,),
                                                  {"memory_format": torch.contiguous_format})
-                found.meta = {"stack": mask.meta.get("stack", ()), "val": _plain(value, value.dtype)}
+                found.meta = {"stack": mask.meta.get("stack", ()),
+                              "val": Spec.dense(value.shape, value.dtype, value.device)}
         self.found[mask] = found
         return found
 
@@ -84,7 +85,7 @@ class Masks:
             with self.graph.inserting_before(_behind(mask)):
                 low, zero = [self._filled(x, dtype, value.device) for x in (-math.inf, 0.0)]
                 found = self.graph.call_function(aten.where.self, (mask, zero, low))
-            found.meta = {"stack": mask.meta.get("stack", ()), "val": _plain(value, dtype)}
+            found.meta = {"stack": mask.meta.get("stack", ()), "val": Spec.dense(value.shape, dtype, value.device)}
             self.added[mask, dtype] = found
         return self.added[mask, dtype]
 
@@ -105,10 +106,6 @@ def _behind(node: fx.Node) -> fx.Node:
     while place.op == "placeholder":
         place = place.next
     return place
-
-
-def _plain(value: Any, dtype: torch.dtype) -> Spec:
-    return Spec(value.shape, dtype, value.device, contiguous_strides(value.shape))
 
 
 def _tiled(m: Match, masks: Masks, tf32: bool) -> fx.Node | None:
@@ -147,7 +144,7 @@ def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Nod
     """Attention over tiles in the place of `node`; a result of the graph is laid out as it is, another as the query."""
     inputs = original(inputs[0]), original(inputs[1]), original(inputs[2])
     q, _, v = map(value_of, inputs)
-    total = Spec(tuple(q.shape[:3]), torch.float32, q.device, contiguous_strides(q.shape[:3]))
+    total = Spec.dense(tuple(q.shape[:3]), torch.float32, q.device)
     size = (*q.shape[:3], v.shape[3])
     is_result = any(user.op == "output" for user in node.users)
     out_value = node.meta["val"] if is_result else Spec(size, q.dtype, q.device, _laid_out(size, strides_of(q)))
@@ -193,12 +190,12 @@ def has_tiles(values: list[Any], tf32: bool, shares: bool = False) -> bool:
 def _graph(shape: tuple[int, ...], mask: Any) -> fx.Graph:
     """(scores, b, h, q, k, mask) -> scores + mask, or (b, h, q, k, mask) -> mask."""
     graph = fx.Graph()
-    scores = None if mask.dtype is torch.bool else _place(graph, "scores", shape, torch.float32, mask.device)
-    _indices(graph, shape, mask.device)
-    found = _place(graph, "mask", tuple(mask.shape), mask.dtype, mask.device)
+    scores = None if mask.dtype is torch.bool else place(graph, "scores", shape, torch.float32, mask.device)
+    indices(graph, shape, mask.device)
+    found = place(graph, "mask", tuple(mask.shape), mask.dtype, mask.device)
     if scores is not None:
         found = graph.call_function(aten.add.Tensor, (scores, found))
-        found.meta["val"] = Spec(shape, torch.float32, mask.device, contiguous_strides(shape))
+        found.meta["val"] = Spec.dense(shape, torch.float32, mask.device)
     graph.output((found,))
     return graph
 
@@ -206,21 +203,22 @@ def _graph(shape: tuple[int, ...], mask: Any) -> fx.Graph:
 def triangle(shape: tuple[int, ...], device: torch.device) -> fx.Graph:
     """(b, h, q, k) -> k <= q."""
     graph = fx.Graph()
-    *_, row, column = _indices(graph, shape, device)
+    *_, row, column = indices(graph, shape, device)
     size = (1, 1, *shape[2:])
     found = graph.call_function(aten.le.Tensor, (column, row))
-    found.meta["val"] = Spec(size, torch.bool, device, contiguous_strides(size))
+    found.meta["val"] = Spec.dense(size, torch.bool, device)
     graph.output((found,))
     return graph
 
 
-def _indices(graph: fx.Graph, shape: tuple[int, ...], device: torch.device) -> list[fx.Node]:
+def indices(graph: fx.Graph, shape: tuple[int, ...], device: torch.device) -> list[fx.Node]:
     """Placeholders for the index along each dimension of scores."""
     sizes = [tuple([n if k == dim else 1 for k, n in enumerate(shape)]) for dim in range(4)]
-    return [_place(graph, name, size, torch.int64, device) for name, size in zip("bhqk", sizes)]
+    return [place(graph, name, size, torch.int64, device) for name, size in zip("bhqk", sizes)]
 
 
-def _place(graph: fx.Graph, name: str, size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> fx.Node:
+def place(graph: fx.Graph, name: str, size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> fx.Node:
+    """Add a placeholder."""
     node = graph.placeholder(name)
-    node.meta["val"] = Spec(size, dtype, device, contiguous_strides(size))
+    node.meta["val"] = Spec.dense(size, dtype, device)
     return node

@@ -16,11 +16,11 @@ from torch import fx
 from framesmith.graph.attention import Scores
 from framesmith.graph.dce import dce
 from framesmith.graph.patterns import Match, Through, p, rewrite, tensors, values
-from framesmith.lower.contractions.masked_attention import Masks, has_tiles, tiled
+from framesmith.lower.contractions.masked_attention import Masks, has_tiles, indices, place, tiled
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
 from framesmith.lower.geometry import strides_of
-from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.prims.core import Spec
 from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
@@ -113,15 +113,8 @@ def _graph(graph: fx.Graph, steps: list[fx.Node], masks: Masks) -> tuple[fx.Grap
     """(scores, b, h, q, k, *operands) -> what the steps behind the product make of the scores; and the operands."""
     made = fx.Graph()
     shape, device = tuple(value_of(steps[0]).shape), value_of(steps[0]).device
-
-    def place(name: str, size: tuple[int, ...], dtype: torch.dtype) -> fx.Node:
-        node = made.placeholder(name)
-        node.meta["val"] = Spec(size, dtype, device, contiguous_strides(size))
-        return node
-
-    known: dict[fx.Node, fx.Node] = {steps[0]: place("scores", shape, torch.float32)}
-    for dim, name in enumerate("bhqk"):
-        place(name, tuple([n if k == dim else 1 for k, n in enumerate(shape)]), torch.int64)
+    known: dict[fx.Node, fx.Node] = {steps[0]: place(made, "scores", shape, torch.float32, device)}
+    indices(made, shape, device)
     operands: dict[fx.Node, fx.Node] = {}
     on_way = set(steps)
     for x in [x for step in steps[1:] for x in step.all_input_nodes if x not in on_way]:
@@ -130,7 +123,7 @@ def _graph(graph: fx.Graph, steps: list[fx.Node], masks: Masks) -> tuple[fx.Grap
             if not static(value) or value.dtype not in _FLOATS | {torch.bool}:
                 return None, []
             operands[x] = read = masks.of(x)
-            known[x] = place(f"operand{len(operands)}", tuple(value_of(read).shape), value.dtype)
+            known[x] = place(made, f"operand{len(operands)}", tuple(value_of(read).shape), value.dtype, device)
     for step in steps[1:]:
         if step.target in _CASTS:
             known[step] = known[step.args[0]]  # type: ignore[index]
@@ -138,6 +131,6 @@ def _graph(graph: fx.Graph, steps: list[fx.Node], masks: Masks) -> tuple[fx.Grap
         args = fx.node.map_arg(step.args, known.__getitem__)
         size = tuple(value_of(step).shape)
         known[step] = made.call_function(step.target, args)  # type: ignore[arg-type]
-        known[step].meta["val"] = Spec(size, torch.float32, device, contiguous_strides(size))
+        known[step].meta["val"] = Spec.dense(size, torch.float32, device)
     made.output((known[steps[-1]],))
     return made, list(operands.values())

@@ -17,7 +17,7 @@ from framesmith import _C
 from framesmith.graph.patterns import Match, match, p, tensors, values
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import Choose, rewrites, static
-from framesmith.prims.core import Spec, contiguous_strides
+from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
 library = torch.ops.framesmith
@@ -92,7 +92,7 @@ def _merge(graph: fx.Graph, group: list[fx.Node]) -> None:
     with graph.inserting_before(last):
         new = graph.call_function(library.embedding_bags.default, args)
         device = last.args[0].meta["val"].device  # type: ignore[union-attr]
-        new.meta = {"val": Spec(shape, torch.float32, device, contiguous_strides(shape)),
+        new.meta = {"val": Spec.dense(shape, torch.float32, device),
                     "stack": last.meta.get("stack", ())}
         add = Nodes(graph, new)
         parts = [add(aten.select.int, (new, 1, t), (shape[0], width), (len(group) * width, 1))

@@ -17,6 +17,7 @@ from torch import fx
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.patterns import Match, Through, match, p, tensors
+from framesmith.graph.traversal import ancestors
 from framesmith.lower.contractions.fuse_matmul_activation import LAYERS
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import static, value_of
@@ -113,16 +114,10 @@ def _zeros(graph: fx.Graph, product: fx.Node) -> fx.Node:
 
 def _bring(graph: fx.Graph, run: list[Match]) -> None:
     """Move the nodes that the weights of a run are computed from before its first product."""
-    wanted: set[fx.Node] = set()
     # the first product's operand is all products'
-    todo = [x for m in run for x in m.root.all_input_nodes if x is not m[left]]
-    while todo:
-        x = todo.pop()
-        if x not in wanted and x.op != "placeholder":
-            wanted.add(x)
-            todo += x.all_input_nodes
+    wanted = ancestors([x for m in run for x in m.root.all_input_nodes if x is not m[left]])
     behind = False
     for node in list(graph.nodes):
         behind = behind or node is run[0].root
-        if behind and node in wanted:
+        if behind and node in wanted and node.op != "placeholder":
             run[0].root.prepend(node)

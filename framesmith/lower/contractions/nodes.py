@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from framesmith.graph.patterns import Match
-from framesmith.prims.core import Size, Spec, contiguous_strides, size_of
+from framesmith.prims.core import Size, Spec, size_of
 
 
 class Nodes:
@@ -21,14 +21,25 @@ class Nodes:
                  stride: tuple[Size, ...] | None = None) -> fx.Node:
         """A value of the type of `like`."""
         value, shape = self.like.meta["val"], tuple(map(size_of, shape))
-        return self.of(target, args,
-                       Spec(shape, value.dtype, value.device, contiguous_strides(shape) if stride is None else stride))
+        spec = Spec.dense(shape, value.dtype, value.device)
+        spec.stride = spec.stride if stride is None else stride
+        return self.of(target, args, spec)
 
     def of(self, target: Any, args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
         """Any `value`, as its metadata says."""
         node = self.graph.call_function(target, args, kwargs)
         node.meta = {"val": value, "stack": self.like.meta.get("stack", ())}
         return node
+
+
+def replace_result(node: fx.Node, place: int, target: Any, args: tuple[Any, ...], shape: tuple[Size, ...]) -> None:
+    """Let a call of `target` give one of the results of `node`."""
+    for item in [user for user in node.users if user.args[1] == place]:
+        with node.graph.inserting_before(item):
+            new = Nodes(node.graph, item)(target, args, shape)
+        new.meta["val"] = item.meta["val"]
+        item.replace_all_uses_with(new)
+        node.graph.erase_node(item)
 
 
 def as_eager(rule: Callable[..., fx.Node | None]) -> Callable[..., fx.Node | None]:

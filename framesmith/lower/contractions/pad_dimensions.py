@@ -18,7 +18,6 @@ from framesmith.loops.ir import Axis, Ref
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
 from framesmith.lower.contractions.pad_strides import KINDS, copied, in_vectors, renamed, vector
 from framesmith.lower.geometry import flat, row_major
-from framesmith.symbolic.expr import Symbol, as_expr
 
 aten = torch.ops.aten
 PRODUCTS = frozenset((aten.mm.default, aten.mm.dtype))
@@ -177,7 +176,7 @@ def _is_wide(s: Storage) -> bool:
 
 
 def _zeros(s: Storage, shape: Sequence[int], offset: int, reader: Item) -> Compute:
-    axes = [Axis(Symbol(f"c{d}", 0, n - 1), as_expr(n)) for d, n in enumerate(shape)]
+    axes = [Axis.of(f"c{d}", n) for d, n in enumerate(shape)]
     b = Builder()
     b.store(s.name, flat([a.symbol for a in axes], s.stride, offset), b.const(0.0, s.dtype))
     return Compute(tuple(axes), (), (), tuple(b.ops), reader.origins)

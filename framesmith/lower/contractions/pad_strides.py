@@ -18,7 +18,7 @@ from framesmith.loops.build import Builder
 from framesmith.loops.ir import Axis, Load, Op, Ref, Store
 from framesmith.loops.nest import Call, Compute, Item, LoopGraph, Storage
 from framesmith.lower.geometry import flat, row_major
-from framesmith.symbolic.expr import Expr, FloorDiv, Mod, Symbol, as_expr
+from framesmith.symbolic.expr import Expr, FloorDiv, Mod
 from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
@@ -115,7 +115,7 @@ class _Copy(_Wider):
 
 def copied(own: Storage, wide: Storage, reader: Item) -> Compute:
     """A nest that copies a matrix, or a window, into one of other rows, for `reader`."""
-    axes = [Axis(Symbol(f"c{k}", 0, n - 1), as_expr(n)) for k, n in enumerate(own.size)]
+    axes = [Axis.of(f"c{k}", n) for k, n in enumerate(own.size)]
     index = [a.symbol if n > 1 else 0 for a, n in zip(axes, own.size)]
     b = Builder()
     offset = own.offset if own.base else 0

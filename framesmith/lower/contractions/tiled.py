@@ -27,7 +27,8 @@ from framesmith.loops.product import MatrixProduct
 from framesmith.lower.contractions.prologue import Prologues
 from framesmith.lower.geometry import flat, same_layout
 from framesmith.lower.layouts import channels_last
-from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.lower.windows import pair
+from framesmith.symbolic.expr import Expr, as_expr
 from framesmith.util.precision import HALF, on_matrix_units
 
 aten = torch.ops.aten
@@ -199,16 +200,12 @@ def _convolution(call: Call, storages: Storages) -> Contraction | None:
     _, c, *kernel = w.size
     k = c * prod(kernel)
     found = Image(x.size, y.size[2], y.size[3],  # type: ignore[arg-type]
-                  *(_pair(p) for p in (kernel, stride, padding, dilation)))
+                  *map(pair, (kernel, stride, padding, dilation)))
     same = found.kernel == (1, 1) == found.stride and found.padding == (0, 0)
     left, target = (replace(one, stride=(channels, 1)) for one, channels in ((left, c), (target, y.size[1])))
     right = replace(right, stride=(1, k))
     return Contraction(1, prod(y.size) // y.size[1], y.size[1], k, left, right, target, image=None if same else found,
                        rounded=True)
-
-
-def _pair(value: Sequence[int]) -> tuple[int, int]:
-    return (value[0], value[-1])
 
 
 _CONV2D: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
@@ -327,15 +324,10 @@ def _own(storages: dict[str, Storage], name: str, outputs: Collection[Any]) -> N
         storages[name] = replace(s, kind="output" if name in bases else "arena")
 
 
-def _axis(name: str, extent: Size) -> Axis:
-    e = as_expr(extent)
-    return Axis(Symbol(name, 0, e.const - 1 if e.is_const else e - 1), e)
-
-
 def _grid(c: Contraction) -> tuple[list[Axis], list[Any]]:
     """The axes of all results, and the index (z, m, n) over them."""
-    batch = [] if type(c.batch) is int and c.batch == 1 else [_axis("z", c.batch)]
-    axes = [*batch, _axis("m", c.m), _axis("n", c.n)]
+    batch = [] if type(c.batch) is int and c.batch == 1 else [Axis.of("z", c.batch)]
+    axes = [*batch, Axis.of("m", c.m), Axis.of("n", c.n)]
     return axes, [a.symbol for a in axes]
 
 
@@ -367,7 +359,7 @@ def _tile(given: _Given) -> list[Compute]:
     c = given.c
     axes, index = _grid(c)
     *z, m, n = index
-    k = _axis("ik", c.k)
+    k = Axis.of("ik", c.k)
     plan = given.plan(k, (*z, m, k.symbol), (*z, k.symbol, n))
     b = Builder()
     accumulator = Accumulator()
@@ -381,7 +373,7 @@ def _parts(given: _Given) -> list[Compute]:
     c, count, storages = given.c, given.count, given.storages
     axes, index = _grid(c)
     *z, m, n = index
-    piece, k = _axis("part", count), _axis("ik", c.k // count)
+    piece, k = Axis.of("part", count), Axis.of("ik", c.k // count)
     at = piece.symbol * (c.k // count) + k.symbol
     plan = given.plan(k, (*z, m, at), (*z, at, n))
     name = f"part_{len(storages)}"
@@ -410,7 +402,7 @@ def _row(given: _Given) -> list[Compute]:
     index = [0 if s in gone else s for s in index]
     axes = tuple(a for a in every if a.symbol not in gone)
     *z, m, n = index
-    k = _axis("k", c.k)
+    k = Axis.of("k", c.k)
     inner, after = Builder(), Builder()
     left = inner.load(c.left.buffer, _at(c.left, (*z, m, k.symbol)), c.dtype)
     right = inner.load(c.right.buffer, _at(c.right, (*z, k.symbol, n)), c.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.prims.builder import Builder, Value
-from framesmith.prims.core import Spec, contiguous_strides, numel
+from framesmith.prims.core import Spec, numel
 from framesmith.prims.elementwise import broadcast_shapes
 from framesmith.prims.registry import decomposes
 
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 
 def _product(b: Builder, op: Any, x: Value, y: Value, shape: tuple[Any, ...]) -> Value:
-    return b.extern(op, (x, y), val=Spec(shape, x.dtype, x.device, contiguous_strides(shape)))
+    return b.extern(op, (x, y), val=Spec.dense(shape, x.dtype, x.device))
 
 
 def mm(b: Builder, x: Value, y: Value) -> Value:
