@@ -35,7 +35,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 440, "symbolic": 1690, "graph": 1375, "prims": 2970, "fake": 3780, "capture": 16590, "autograd": 1520,
     "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2095, "codegen": 4620, "tuning": 490, "tools": 240,
-    "export": 2420, ".": 1800, "csrc": 10780,
+    "export": 2420, ".": 1800, "csrc": 10790,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
