@@ -5,8 +5,8 @@
 // home that lies where an older recording of the pool writes is in danger from that one; and each replay writes its own
 // homes. Before a replay, tensors that are alive in a home that it writes go on in memory of their own. So recordings
 // may be replayed in any order. While there are other threads, which may have read a tensor's address and not yet used
-// it, nothing is moved: such a call is recorded as a twin, or runs plainly; where results of both twins stay alive, one is
-// recorded anew, and parts with its results: they have memory of their own from the start.
+// it, nothing is moved: such a call is recorded as a twin, or runs plainly; where results of both twins stay alive, one
+// is recorded anew, and parts with its results: they have memory of their own from the start.
 #pragma once
 #include "graph_frame.h"
 
