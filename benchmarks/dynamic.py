@@ -146,7 +146,7 @@ def main() -> Iterator[str]:
     rows = {(row["name"], row["mode"]): row for row in known}  # of those that are not measured now
     about = machine.describe()
     if a.device == "cuda":
-        about["device"] = torch.cuda.get_device_name()
+        about |= {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(caches(Path(folder)))  # each contender begins without a cache
         for name in a.models.split(",") if a.models else cases:

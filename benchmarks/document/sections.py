@@ -132,8 +132,8 @@ def _capture_cost() -> str:
 
 
 def _dynamic() -> str:
-    results = saved("dynamic-cpu")
-    return _paragraphs(_about(results), table(*dynamic.rows_of(results)))
+    every = saved("dynamic-cpu"), saved("dynamic-cuda")
+    return _paragraphs(*(part for one in every for part in (_about(one), table(*dynamic.rows_of(one)))))
 
 
 def _algebra() -> str:

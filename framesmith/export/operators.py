@@ -23,6 +23,7 @@ from framesmith.export.sizes import SYM_SIZE
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
 from framesmith.fake.handlers import PLAIN, functional
 from framesmith.fake.infer import infer
+from framesmith.fake.products import product
 from framesmith.fake.schema import is_composite
 from framesmith.fake.tensor import new_fake
 from framesmith.prims.core import Spec
@@ -459,3 +460,5 @@ for _names, _of in (((aten.zeros.default, aten.zeros_like.default, aten.new_zero
     for _name, _make in zip(_names, (_filled, _filled_like, _new), strict=True):
         ROWS[_name] = _make(_of)
 ROWS[aten.new_full.default] = _new(None)
+if torch.__version__ < "2.13":
+    ROWS[aten.matmul.default] = product

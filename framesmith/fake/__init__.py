@@ -9,6 +9,7 @@ from framesmith.fake import (  # each registers the rows of its table
     handlers_random,
     handlers_views,
     masks,
+    products,
     recurrent,
     rules_attention,
     rules_factories,

@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+KEEPS_DIM = torch.__version__ >= "2.13"
+"""Whether a scan's results lie along the dimension that was scanned; else along the first."""
+
 
 def _stacked(parts: list[Any], dim: int) -> Any:
     """The results of slices joined, leaf by leaf; a leaf that has too few dimensions along the first."""
@@ -28,7 +31,8 @@ def scan(combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = F
         out.append(y)
     if reverse:
         out.reverse()
-    return carry, _stacked(out, dim)
+    joined = _stacked(out, 0)
+    return carry, tree_map(lambda y: y.movedim(0, dim) if dim < y.ndim else y, joined) if KEEPS_DIM else joined
 
 
 def map_slices(f: Any, xs: Any, *args: Any) -> Any:
