@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.handlers import composite, handles
+from framesmith.fake.handlers import classify, handles
 from framesmith.fake.layout import broadcast
 from framesmith.fake.recording import Recording
 
@@ -15,13 +15,14 @@ aten = torch.ops.aten
 
 
 def product(a: Any, b: Any) -> Any:
-    """The parts that eager's matmul runs; NotImplemented for a matrix or vector times a batch."""
+    """The parts that eager's matmul runs; NotImplemented where they hang on more than the sizes: for a vector, or a
+    matrix with a gradient, times a batch."""
     if a.dim() <= 2 and b.dim() <= 2:
         return _of_matrices(a, b)
     if b.dim() <= 2:  # one product of all rows
         return _of_matrices(a.reshape(-1, a.shape[-1]), b).view(*a.shape[:-1], *b.shape[1:])
-    batch = broadcast(tuple(a.shape[:-2]), tuple(b.shape[:-2])) if a.dim() > 2 else None
-    if batch is None:
+    batch = None if a.dim() < 2 else broadcast(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
+    if batch is None or a.dim() == 2 and a.requires_grad:
         return NotImplemented
     x, y = (t.expand(*batch, *t.shape[-2:]).reshape(math.prod(batch), *t.shape[-2:]) for t in (a, b))
     return torch.bmm(x, y).view(*batch, a.shape[-2], b.shape[-1])
@@ -38,4 +39,4 @@ if torch.__version__ < "2.13":
     def matmul(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
         varying = any(type(n) is not int for x in args for n in x.shape)
         found = rec.inside(product, *args) if varying else NotImplemented
-        return composite(rec, func, args, kwargs) if found is NotImplemented else found
+        return classify(func)(rec, func, args, kwargs) if found is NotImplemented else found
