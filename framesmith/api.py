@@ -25,7 +25,7 @@ from framesmith.tools.explain import Explanation, explain_call
 from framesmith.tools.shapes import Shapes, shapes_of_call
 from framesmith.util import log
 from framesmith.util.errors import BackendError
-from framesmith.util.untraced import untraced
+from framesmith.util.state_restored import state_restored
 from framesmith.wrapping import CompiledModule, Request, root_of, wrap_function, wrap_module
 
 _callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
@@ -122,7 +122,7 @@ def warm_up(model: Callable[..., Any], sizes: Iterable[Any]) -> int:
     if not isinstance(callback, FrameCompiler):
         raise TypeError("framesmith.warm_up takes what framesmith.compile returned")
     before = callback.compiles
-    with untraced(model):
+    with state_restored(model):
         for size in sizes:
             given = size() if callable(size) and not isinstance(size, torch.Tensor) else size
             args, kwargs = ((), given) if isinstance(given, dict) else (given, {})

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map
 
 from framesmith.util.errors import FramesmithError
-from framesmith.util.untraced import untraced
+from framesmith.util.state_restored import state_restored
 
 POWERS = "powers"
 Place = tuple[str, int]
@@ -109,7 +109,7 @@ class Bucketed:
         found: list[list[Fraction]] = [[] for _ in leaves]
         for group in groups:
             others = {g: places for g, places in groups.items() if g != group}
-            with untraced(self._model), torch.no_grad():
+            with state_restored(self._model), torch.no_grad():
                 result = self._called(self._model, bound, others)
             plain = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
             for slopes, x, y in zip(found, leaves, plain, strict=True):

@@ -2,7 +2,8 @@
 
 Such a graph stands in residual code behind a `HotSizes`, which counts the sizes of calls. When one dominates a window
 of calls, a thread compiles the graph for it and measures both; where the static code is faster, later calls of these
-sizes take it. A call reads one table, which is replaced as a whole, so it finds either the one kernel or the other. """
+sizes take it. A call reads one table, which is replaced as a whole, so it finds either the one kernel or the other.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from framesmith.config import Config
 from framesmith.fake.tensor import FakeTensor, new_fake
@@ -159,18 +161,10 @@ def _copied(graph: fx.Graph, change: Callable[[Any], Any]) -> fx.Graph:
     nodes: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         nodes[node] = copy = copy_node(made, node, nodes.__getitem__)
-        copy.args, copy.kwargs = (_mapped(x, change) for x in (copy.args, copy.kwargs))
+        copy.args, copy.kwargs = map_aggregate((copy.args, copy.kwargs), change)  # type: ignore[misc, assignment]
         if "val" in copy.meta:
-            copy.meta["val"] = _mapped(copy.meta["val"], change)
+            copy.meta["val"] = map_aggregate(copy.meta["val"], change)
     return made
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)([_mapped(v, change) for v in value])
-    if isinstance(value, dict):
-        return {k: _mapped(v, change) for k, v in value.items()}
-    return change(value)
 
 
 def _fixed(value: Any, symbols: dict[Any, int] | None) -> Any:

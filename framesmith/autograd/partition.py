@@ -79,8 +79,11 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
                         _of_others(inputs, tangents, late, barred)) if recompute else read) | random
     kept |= _symbol_holders(nodes, late, kept)
-    trial = _graph(nodes, [*(n for n in nodes if n in kept), *tangents], grads, None)
-    carried = _carried(inputs, _unknown(trial, len(tangents) if len(tangents) > 1 else 0))
+    carried: tuple[Any, ...] = ()
+    if sizes := _varying_sizes(inputs):
+        trial = _graph(nodes, [*(n for n in nodes if n in kept), *tangents], grads, None)
+        missing = _undefined_symbols(trial, len(tangents) if len(tangents) > 1 else 0)
+        carried = tuple([n for symbol, n in sizes.items() if symbol in missing])
     if carried:
         kept.add(_carry(graph, carried))
         nodes = list(graph.nodes)
@@ -91,7 +94,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
-    if unknown := _unknown(backward):
+    if unknown := _undefined_symbols(backward):
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
     table: Table = {}
     numbers = numbered(nodes, table)
@@ -259,10 +262,9 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
     return graph
 
 
-def _carried(inputs: list[fx.Node], symbols: set[Symbol]) -> tuple[Any, ...]:
-    """The sizes of inputs that are these symbols."""
-    sizes = {expr_of(n): n for node in inputs for n in getattr(node.meta["val"], "shape", ())}
-    return tuple([n for e, n in sizes.items() if e in symbols])
+def _varying_sizes(inputs: list[fx.Node]) -> dict[Any, Any]:
+    """The sizes of inputs that vary, by their symbols."""
+    return {expr_of(n): n for node in inputs for n in getattr(node.meta["val"], "shape", ()) if type(n) is not int}
 
 
 def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:
@@ -277,7 +279,7 @@ def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:
     return node
 
 
-def _unknown(backward: fx.Graph, last: int = 0) -> set[Symbol]:
+def _undefined_symbols(backward: fx.Graph, last: int = 0) -> set[Symbol]:
     """The symbols that the graph reads and that are sizes of none of its inputs, but for the `last` ones, which may be
     missing."""
     nodes = list(backward.nodes)

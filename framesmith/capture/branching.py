@@ -11,7 +11,7 @@ from . import data
 from . import trackers as t
 from .arms import Values, joined
 from .break_points import Stop, StopAt, choose_stop
-from .bytecode.joins import join_of
+from .bytecode.control_flow import join_of
 from .bytecode.liveness import liveness
 from .frame import RETURN, STOPPED, Frame
 from .looping import FrameLoop

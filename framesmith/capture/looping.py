@@ -17,7 +17,7 @@ from . import data
 from . import trackers as t
 from .arms import Arm, cut_out, drop, emitted, like, recorded, result_of, same, share
 from .break_points import Stop
-from .bytecode.joins import loop_around
+from .bytecode.control_flow import loop_around
 from .bytecode.liveness import liveness
 from .frame import STOPPED, Frame
 

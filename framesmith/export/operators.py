@@ -21,7 +21,7 @@ from framesmith.autograd.joint import output_node
 from framesmith.export.places import Stack
 from framesmith.export.sizes import SYM_SIZE
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
-from framesmith.fake.handlers import PLAIN, functional
+from framesmith.fake.handlers import CONCRETE_QUERIES, functional
 from framesmith.fake.infer import infer
 from framesmith.fake.products import product
 from framesmith.fake.schema import is_composite
@@ -90,7 +90,7 @@ class _Lowering(Recorder):
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
         if func is aten.view.default:
             return self._viewed(args, kwargs)
-        if func in PLAIN:
+        if func in CONCRETE_QUERIES:
             return super().dispatch(func, args, kwargs)
         if in_core(func) or func._schema.is_mutable:
             whole = is_composite(func) and not func._schema.is_mutable

@@ -32,14 +32,14 @@ def handles(*funcs: Any) -> Callable[[Handler], Handler]:
     return entry(HANDLERS, *funcs)
 
 
-PLAIN = {aten.size.default: lambda x: x.shape, aten.stride.default: lambda x: x.stride()}
+CONCRETE_QUERIES = {aten.size.default: lambda x: x.shape, aten.stride.default: lambda x: x.stride()}
 """What PyTorch's C++ asks of a tensor of symbolic sizes where it takes numbers alone."""
 
 
-@handles(*PLAIN)
-def plain(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+@handles(*CONCRETE_QUERIES)
+def concrete_geometry(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """The sizes or strides as numbers, which are assumed."""
-    return [int(n) for n in PLAIN[func](args[0])]
+    return [int(n) for n in CONCRETE_QUERIES[func](args[0])]
 
 
 def classify(func: Any) -> Handler:

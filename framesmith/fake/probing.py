@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.general import Infer, general
 from framesmith.fake.layout import is_dense, strides_like
+from framesmith.fake.size_inference import Infer, infer_sizes
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.symbolic.expr import Expr, Symbol
 from framesmith.symbolic.node import env_of, expr_of, symint
@@ -33,7 +33,7 @@ def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kw
         if not any(expr_of(n).free & env.data for n in found):
             raise
         return NotImplemented  # the hint of what data give is a guess
-    made = NotImplemented if present is NotImplemented else general(infer, func, args, kwargs, present, env)
+    made = NotImplemented if present is NotImplemented else infer_sizes(infer, func, args, kwargs, present, env)
     if made is not NotImplemented or not env.probing:
         return made
     exprs = list(dict.fromkeys(expr_of(n) for n in found))

@@ -395,9 +395,9 @@ def roll(x: FakeTensor, shifts: Any, dims: Any = ()) -> Any:
     return suggested(x, x.shape) if fits else NotImplemented
 
 
-def _indexed(x: FakeTensor, indices: Any) -> tuple[list[int], Any, list[int], list[int]] | None:
-    """The dimensions that are indexed by numbers, the common shape of these, and the dimensions of the result before
-    and behind it: it replaces indexed dimensions that are adjacent, and else comes first."""
+def _indexed(x: FakeTensor, indices: Any) -> tuple[list[int], Any, list[int], list[int], tuple] | None:
+    """The dimensions that are indexed by numbers, the common shape of these, the dimensions of `x` before and behind it
+    in the result, and the result's shape: it replaces indexed dimensions that are adjacent, and else comes first."""
     places = [i for i, ix in enumerate(indices) if ix is not None]
     if len(indices) > x.dim() or not places or any(indices[i].dtype is not torch.int64 for i in places):
         return None
@@ -408,16 +408,16 @@ def _indexed(x: FakeTensor, indices: Any) -> tuple[list[int], Any, list[int], li
         spread = found
     left = [d for d in range(x.dim()) if d not in places]
     first = places[0] if places == list(range(places[0], places[-1] + 1)) else 0
-    return places, spread, left[:first], left[first:]
+    before, behind = left[:first], left[first:]
+    return places, spread, before, behind, (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
 
 
 @rule(aten.index.Tensor)
 def index(x: FakeTensor, indices: Any) -> Any:
     if (found := _indexed(x, indices)) is None:
         return NotImplemented
-    places, spread, before, behind = found
+    places, spread, before, behind, shape = found
     left = before + behind
-    shape = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
     operands = [x, *[indices[i] for i in places]]
     tidy = [is_row_major(t) and t.stride() == contiguous_strides(t.shape) for t in operands]
     tidy[0] = tidy[0] or not left  # wherever its elements lie, one is read for each result
@@ -438,8 +438,7 @@ def index_put(x: FakeTensor, indices: Any, values: FakeTensor, accumulate: bool 
     broadcast to what is indexed."""
     if (found := _indexed(x, indices)) is None:
         return NotImplemented
-    _, spread, before, behind = found
-    taken = (*[x.shape[d] for d in before], *spread, *[x.shape[d] for d in behind])
+    taken = found[-1]
     if values.dim() and not must_match(values.shape, taken):
         given = list(dropwhile(lambda n: n == 1, values.shape))
         if len(given) > len(taken) or not all(m == n or m == 1 for m, n in zip(reversed(given), reversed(taken))):

@@ -66,17 +66,21 @@ TRAINED = {
 }
 
 
+def gradients_agree(compiled, program, x):
+    grads = []
+    for f in (compiled, program):
+        out = f(x)
+        grads += torch.autograd.grad(sum(o.sum() for o in out) if isinstance(out, tuple) else out.sum(), x)
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", TRAINED)
 def test_training(name, captures):
     program = TRAINED[name]
     compiled = framesmith.compile(program)
     for n in (5, 1, 7, 12):
         x = marked(framesmith.mark_dynamic, n, min=1).requires_grad_()
-        grads = []
-        for f in (compiled, program):
-            out = f(x)
-            grads += torch.autograd.grad(sum(o.sum() for o in out) if isinstance(out, tuple) else out.sum(), x)
-        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+        gradients_agree(compiled, program, x)
     assert len(captures) == 1
 
 
@@ -86,11 +90,7 @@ def test_training_over_sizes_that_were_seen_to_vary(name, captures):
     compiled = framesmith.compile(program)
     for n in (5, 6, 7, 12):
         x = torch.randn(n, 8, requires_grad=True)
-        grads = []
-        for f in (compiled, program):
-            out = f(x)
-            grads += torch.autograd.grad(sum(o.sum() for o in out) if isinstance(out, tuple) else out.sum(), x)
-        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+        gradients_agree(compiled, program, x)
     assert len(captures) == 2
 
 

@@ -3,31 +3,26 @@ natural loops."""
 
 from __future__ import annotations
 
-import weakref
 from types import CodeType
 
+from ..code_cache import kept_with_code
 from .decode import decoded
 from .liveness import ENDS
 
 _RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
-_cache: dict[int, tuple[weakref.ref[CodeType], list[int]]] = {}
 
 
 def join_of(code: CodeType, index: int) -> int:
     """The first instruction that all ways from `index` on come to, but for those that raise; the number of
     instructions if that is the end of the code."""
-    key = id(code)
-    hit = _cache.get(key)
-    if hit is None:
-        hit = _cache[key] = (weakref.ref(code, lambda _, table=_cache: table.pop(key, None)),  # type: ignore[misc]
-                             _solve(code))
-    behind = hit[1]
+    behind = _post_dominators(code)
     later = behind[index] & ~(1 << index)
     found = [k for k in _bits(later) if behind[k] & later == later]
     return found[0] if found else len(behind) - 1
 
 
-def _solve(code: CodeType) -> list[int]:
+@kept_with_code
+def _post_dominators(code: CodeType) -> list[int]:
     """For each instruction, and for the end, those (as bits) that each way from it comes to."""
     after = _successors(code)
     end = len(after)

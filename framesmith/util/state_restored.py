@@ -1,4 +1,4 @@
-"""Calls that leave no trace: generators and buffers are as before afterwards."""
+"""Calls after which generators and buffers are as before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 
 @contextlib.contextmanager
-def untraced(model: Any) -> Iterator[None]:
+def state_restored(model: Any) -> Iterator[None]:
     """Put back the states of the generators, and the buffers of a module that change in between."""
     buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
     before = [(x, x.detach().clone(), x._version) for x in buffers]

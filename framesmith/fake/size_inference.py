@@ -30,7 +30,7 @@ class _Shapes:
         return self._infer(func, args, kwargs or {})
 
 
-def general(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any, env: Any) -> Any:
+def infer_sizes(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any, env: Any) -> Any:
     """The results as fakes of symbolic sizes, `present` being those at the sizes of now; NotImplemented where nothing
     says their sizes."""
     several = isinstance(present, tuple)
