@@ -110,7 +110,7 @@ bool Graph::record(Lease& lease, PyObject* inputs, Occasion now, const Choice& c
     all.recorder.attr("fail")(own.failed, why);
     return false;
   }
-  made->parts = choice.parts;
+  made->copies_results = choice.copies_results;
   made->finish(*lease.frame);
   all.busy = false;
   all.add(std::move(made));

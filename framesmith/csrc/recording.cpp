@@ -239,7 +239,7 @@ void Recording::give_results(Frame& call) {
     t = g.home < 0 ? at::Tensor() : tensor_on(storages[g.home], g.dtype, g.size, g.stride, g.offset);
     call.refs[g.value] = &t;
   }
-  if (parts)
+  if (copies_results)
     for (const auto& home : homes_) home->move_out(occasion_.stream);  // nobody has seen them yet
 }
 

@@ -6,7 +6,7 @@
 // homes. Before a replay, tensors that are alive in a home that it writes go on in memory of their own. So recordings
 // may be replayed in any order. While there are other threads, which may have read a tensor's address and not yet used
 // it, nothing is moved: such a call is recorded as a twin, or runs plainly; where results of both twins stay alive, one
-// is recorded anew, and parts with its results: they have memory of their own from the start.
+// is recorded anew that copies its results: they have memory of their own from the start.
 #pragma once
 #include "graph_frame.h"
 
@@ -90,7 +90,7 @@ class Recording {
   const Occasion& occasion() const { return occasion_; }
   int twin() const { return number_ % kTwins; }
   uint64_t replays = 0, crowded = 0;
-  bool parts = false;          // with its results: nothing of them stays in its homes
+  bool copies_results = false;  // a call gets them in memory of their own: nothing of them stays in the homes
   void* executable = nullptr;  // of the driver; or else
   py::object play;             // a callable; it holds the executable in either case
 

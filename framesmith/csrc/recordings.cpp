@@ -99,7 +99,7 @@ Choice Recordings::choose(const Frame& call, const Occasion& now) {
       if (room) return {nullptr, is_due(now), twins};
       if (++found->crowded < kCrowded) return {};
       kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(best));  // its results live on where they are
-      return {nullptr, is_due(now), found->twin(), /*parts=*/true};
+      return {nullptr, is_due(now), found->twin(), /*copies_results=*/true};
     }
     if (room && found->is_crowded() && ++found->crowded >= kCrowded && is_due(now)) return {nullptr, true, twins};
   }

@@ -9,7 +9,7 @@ struct Choice {
   std::shared_ptr<Recording> replay;
   bool record = false;
   int twin = 0;
-  bool parts = false;  // see Recording
+  bool copies_results = false;  // see Recording
 };
 
 class Recordings {
