@@ -18,7 +18,9 @@
 #endif
 extern "C" {
 #undef _PyGC_FINALIZED
+#undef HAVE_STD_ATOMIC  // C's <stdatomic.h> is not C++20's: CPython's headers take the compiler's built-ins instead
 #include <internal/pycore_frame.h>
+#include <internal/pycore_interp.h>
 }
 #ifdef FRAMESMITH_UNDEF_BUILD_CORE
 #undef Py_BUILD_CORE
@@ -110,6 +112,10 @@ class Headroom {
   }
   int& remaining_;
 };
+
+// Whether a garbage collection is under way in the interpreter. It may have begun within a C function that keeps a state
+// per interpreter and is not re-entrant (`ast.parse` counts its recursion so).
+inline bool collecting(const PyThreadState* tstate) { return tstate->interp->gc.collecting != 0; }
 
 inline Py_ssize_t request_code_slot(freefunc release) {
 #if FRAMESMITH_PY312

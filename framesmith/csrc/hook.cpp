@@ -265,6 +265,7 @@ Outcome handle(Call& call) {
   } else if (!(call.state = state_of(call.frame->f_code))) {
     return Outcome::done;
   }
+  if (collecting(call.tstate)) return Outcome::pass;  // finalizers and callbacks of a collection run entries, make none
   for (bool again : {false, true}) {
     PyObject* answer = ask_callback(call.frame, call.callback);
     if (!answer) return Outcome::done;

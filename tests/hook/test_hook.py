@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import traceback
@@ -375,3 +376,24 @@ def test_a_residual_function_held_by_a_traceback_keeps_its_globals():
         assert g(n) == __name__
     names = [frame.f_globals["__name__"] for frame in HELD]
     assert names == [__name__] * 3 and [frame.f_locals["n"] for frame in HELD] == [0, 1, 2]
+
+
+def test_no_frame_is_captured_while_a_collection_runs():
+    """A collection may begin within C code that is not re-entrant, as the parser's trees: `ast.parse` fails if what a
+    finalizer or a collector's callback runs parses, too, with another depth of recursion."""
+
+    def watched(phase, info):
+        seen.append(phase)
+
+    def f():
+        gc.collect()
+        return watched("called", {})
+
+    seen, asked = [], []
+    gc.callbacks.append(watched)
+    try:
+        _C.CompiledFunction(f, lambda code, function, arguments: asked.append(code.co_name))()
+    finally:
+        gc.callbacks.remove(watched)
+    assert seen == ["start", "stop", "called"]
+    assert asked == ["f", "watched"], "asked once: for the call outside of the collection"
