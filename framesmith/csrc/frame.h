@@ -113,8 +113,7 @@ class Headroom {
   int& remaining_;
 };
 
-// Whether a garbage collection is under way in the interpreter. It may have begun within a C function that keeps a state
-// per interpreter and is not re-entrant (`ast.parse` counts its recursion so).
+// Whether a garbage collection is under way, perhaps within a C function that is not re-entrant, as `ast.parse` is not.
 inline bool collecting(const PyThreadState* tstate) { return tstate->interp->gc.collecting != 0; }
 
 inline Py_ssize_t request_code_slot(freefunc release) {
