@@ -125,6 +125,7 @@ class Residual:
         params = ", ".join([*self.params.values(), INPUTS])
         body = [*before(self.rebuilder),
                 *(f"{self.rebuilder.hold(setter)}({seed})" for setter, seed in self.tracer.seeds.before)]
+        only = range(0)
         if graph:
             if self.rebuilder.targets and any(self.tracer.recorder.mutated(x.fake) for x in self.tracer.inputs):
                 raise Unsupported("what a weak reference refers to lives across the end of code that writes its inputs")
@@ -133,14 +134,16 @@ class Residual:
                 given = f"{self.rebuilder.hold(plain_inputs)}({given}, {places})"
             called = (f"{self.rebuilder.hold(self.called)}({self.rebuilder.hold(GRAPH)}, {given})" if self.called
                       else f"{self.rebuilder.hold(GRAPH)}({given})")
+            first = len(self.rebuilder.held)
+            failed = [f"if {self.rebuilder.hold(stands)}({ERROR}): raise", *back(self.rebuilder),
+                      f"return {plain_call_after(self.rebuilder, ERROR)}"]
+            only = range(first, len(self.rebuilder.held))  # held by nothing else, so loaded there
             body += ["try:", *(f"    {line}" for line in [*self.numbers, f"{OUTPUTS} = {called}"]),
-                     f"except Exception as {ERROR}:", f"    if {self.rebuilder.hold(stands)}({ERROR}): raise",
-                     *(f"    {line}"
-                       for line in [*back(self.rebuilder), f"return {plain_call_after(self.rebuilder, ERROR)}"])]
+                     f"except Exception as {ERROR}:", *(f"    {line}" for line in [*map(_load, only), *failed])]
             body += self.settled
         body += self.rebuilder.lines + self.late + self.rebuilder.after
         body += ["    " * indent + line for indent, line in self.tail]
-        body = [f"__fs_h{i} = '__fs_held_{i}__'" for i in range(len(self.rebuilder.held))] + body
+        body = [_load(i) for i in range(len(self.rebuilder.held)) if i not in only] + body
         inner = "\n".join("        " + line for line in body)
         free = self.code.co_freevars
         # every free variable of the user's code is one of the residual code too
@@ -171,6 +174,11 @@ class Residual:
 
 GRAPH = type("Graph", (), {"__repr__": lambda self: "<graph>"})()
 """Stands for the compiled graph until it exists."""
+
+
+def _load(index: int) -> str:
+    """The statement that loads a held object."""
+    return f"__fs_h{index} = '__fs_held_{index}__'"
 
 
 def fill(code: CodeType, held: list[Any]) -> CodeType:

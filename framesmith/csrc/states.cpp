@@ -3,6 +3,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include "guards_dict.h"
+
 namespace framesmith {
 
 bool is_plain(const at::Tensor& t) {
@@ -15,13 +17,19 @@ bool is_plain(const at::Tensor& t) {
   return !(t.key_set().raw_repr() & ~plain);
 }
 
-// The level of forward-mode AD is a global of torch.autograd.forward_ad: asking the core instead would take a lock.
+// The level of forward-mode AD is a global of torch.autograd.forward_ad, read anew when its module's dict has changed:
+// asking the core instead would take a lock.
 static bool is_at_forward_level() {
-  static PyObject* const name = PyUnicode_InternFromString("_current_level");
   static PyObject* const module = PyImport_ImportModule("torch.autograd.forward_ad");
-  PyObject* level = module && name ? PyDict_GetItemWithError(PyModule_GetDict(module), name) : nullptr;
-  const bool found = level && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
-  if (C10_UNLIKELY(!level)) PyErr_Clear();
+  static PyObject* const names = module ? PyModule_GetDict(module) : PyDict_New();
+  static uint64_t version = 0;
+  static bool found = false;
+  if (dict_version(names) != version) {
+    version = dict_version(names);
+    PyObject* level = PyDict_GetItemString(names, "_current_level");
+    found = level && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
+    PyErr_Clear();
+  }
   return found;
 }
 
