@@ -36,7 +36,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 450, "symbolic": 1700, "graph": 1380, "prims": 2970, "fake": 3820, "capture": 16660, "autograd": 1510,
     "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 240,
-    "export": 2430, ".": 2060, "csrc": 10800,
+    "export": 2430, ".": 2060, "csrc": 10810,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
