@@ -56,7 +56,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Controlled:
-    """A branch or loop, `node`, and where its results go."""
+    """Control flow, `node`, and where its results go."""
 
     node: fx.Node
     gives: tuple[fx.Node | None, ...]
@@ -102,7 +102,7 @@ def pieces(graph: fx.Graph) -> Steps:
             read |= argument_symbols(step.node)
         if isinstance(step, Binding):
             read = read.union(*[rel.free for rel in step.checks])
-    bound = {step.symbol for step in steps if isinstance(step, Binding)}
+    bound = {step.node.meta["binds"] for step in steps if not isinstance(step, Piece) and "binds" in step.node.meta}
     if unknown := read - bound - given.keys():
         raise CompileError(f"sizes {unknown} that nothing gives")
     return Steps(tuple(steps), {s: given[s] for s in read - bound}, tuple(outputs))
