@@ -111,9 +111,11 @@ def _begin_arm(arm: fx.Graph, operands: Sequence[Any], examples: Sequence[Any], 
 
 def _example(place: Place, real: dict[fx.Node, Any]) -> Any:
     """What stands for an input of a piece while it is compiled: the graph's own inputs, or sizes that are guesses."""
+    if not isinstance(place, fx.Node):
+        return 0
     if place in real:
-        return real[place]  # type: ignore[index]
-    if isinstance(place, fx.Node) and isinstance(place.meta["val"], torch.Tensor):
+        return real[place]
+    if isinstance(place.meta["val"], torch.Tensor):
         val = place.meta["val"]
         return torch.empty_strided([*map(hint_of, val.shape)], [*map(hint_of, val.stride())], dtype=val.dtype,
                                    device="meta")

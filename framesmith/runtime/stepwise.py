@@ -55,7 +55,7 @@ class Stepwise:
         if type(inputs) is list:
             inputs.clear()
         for slot, place, dim in self._sizes:
-            values[slot] = values[place].shape[dim]
+            values[slot] = values[place] if dim < 0 else values[place].shape[dim]
         if self._rewinds:
             self._run_or_rewind(values)
         else:
