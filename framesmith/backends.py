@@ -168,7 +168,7 @@ def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
 
 
 BACKENDS: dict[str, Backend] = {
-    **dict.fromkeys(("native", "inductor", "cudagraphs"), compile_native),
+    **dict.fromkeys(("native", "framesmith", "inductor", "cudagraphs"), compile_native),
     **dict.fromkeys(("eager", "aot_eager"), run_eager),
 }
 NATIVE = frozenset(name for name, backend in BACKENDS.items() if backend is compile_native)
