@@ -36,7 +36,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 490, "symbolic": 1700, "graph": 1440, "prims": 2970, "fake": 3830, "capture": 16960, "autograd": 1760,
     "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 240,
-    "export": 2550, "site": 50, ".": 2310, "csrc": 10820,
+    "export": 2550, "site": 50, ".": 2310, "csrc": 10830,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -107,10 +107,11 @@ Planes<float> written(const Tensor& t) { return planes(t.data_ptr<float>(), t); 
 // `mask`: kept alive for the pointers into it.
 Attention attention_of(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& given, bool causal, Scale scale,
                        Tensor& mask) {
-  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(1) % k.size(1) == 0,
-              "framesmith: attention's arguments");
+  TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "framesmith: attention's arguments");
   Attention a{};
-  a.batch = q.size(0), a.heads = q.size(1), a.shared = q.size(1) / k.size(1), a.queries = q.size(2), a.keys = k.size(2);
+  a.batch = q.size(0), a.heads = q.size(1), a.queries = q.size(2), a.keys = k.size(2);
+  a.shared = a.heads / std::max<int64_t>(k.size(1), 1);
+  TORCH_CHECK(a.shared * k.size(1) == a.heads, "framesmith: attention's heads");
   a.width = q.size(3), a.value_width = v.size(3);
   a.scale = static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(a.width))));
   a.causal = causal;
@@ -132,6 +133,8 @@ void attend_to(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Mask&
   TORCH_CHECK(out.stride(3) == 1, "framesmith: attention's results are dense");
   Attention a = attention_of(q, k, v, given, causal, scale, mask);
   a.out = written(out), a.log_sums = log_sums;
+  if (!a.keys) out.zero_();
+  if (!a.heads || !a.batch || !a.queries || !a.keys) return;
   attend(a, at::get_num_threads());
 }
 
@@ -157,6 +160,7 @@ Two attention_sums_results(const Tensor& q, const Tensor&, const Tensor& v, cons
 
 void attention_sums(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask, bool causal, Scale scale,
                     Tensor& out, Tensor& sums) {
+  if (!k.size(2)) sums.zero_();
   attend_to(q, k, v, mask, causal, scale, out, written(sums));
 }
 
@@ -173,6 +177,7 @@ void attention_backward(const Tensor& tangent_, const Tensor& q_, const Tensor& 
   AttentionGradient a{attention_of(q, k, v, given, causal, scale, mask), read(result), read(tangent),
                       written(q_gradient), written(k_gradient), written(v_gradient)};
   a.forward.log_sums = written(sums);
+  if (!a.forward.queries || !a.forward.keys) return q_gradient.zero_(), k_gradient.zero_(), void(v_gradient.zero_());
   const bool dense = q_gradient.stride(3) == 1 && k_gradient.stride(3) == 1 && v_gradient.stride(3) == 1;
   TORCH_CHECK(dense && a.forward.shared == 1 && !a.forward.keep.at, "framesmith: arguments of attention's gradient");
   attend_backward(a, at::get_num_threads());

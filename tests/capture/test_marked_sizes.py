@@ -158,3 +158,25 @@ def test_the_range_of_such_a_size_is_guarded():
     compiled(marked(framesmith.mark_unbacked, 3, min=2, max=4))
     with pytest.raises(framesmith.exc.ContradictedMark, match="range from 2 to 4"):
         compiled(marked(framesmith.mark_unbacked, 5, min=2, max=4))
+
+
+VARIES = {"batch": [(0, 0), (1, 0), (2, 0), (3, 0)], "queries": [(0, 2), (3, 2)], "keys": [(1, 2), (2, 2), (3, 3)]}
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("name", VARIES)
+def test_attention_over_nothing(name, train):
+    def program(q, k, v, m):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=m)
+
+    compiled = framesmith.compile(program, fullgraph=True)
+    for n in (5, 0, 1, 7):
+        b, s, t = [n if name == one else other for one, other in (("batch", 2), ("queries", 6), ("keys", 4))]
+        given, found = [torch.rand(b, 2, s, 8), *torch.rand(2, b, 2, t, 8), torch.rand(b, 1, s, t)], []
+        for run in (compiled, program):
+            leaves = [*[x.clone().requires_grad_(train) for x in given[:3]], given[3].clone()]
+            for place, dim in VARIES[name]:
+                framesmith.mark_dynamic(leaves[place], dim, min=0)
+            y = run(*leaves)
+            found.append((y, torch.autograd.grad(y.sum(), leaves[:3]) if train else ()))
+        torch.testing.assert_close(*found, equal_nan=True)
