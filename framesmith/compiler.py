@@ -136,7 +136,8 @@ class CodeState:
     `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason
     for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
     the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
-    dimensions of tensors, by source, that were seen to vary. `static`: no code could be made for sizes that vary;
+    dimensions of tensors, by source, that were seen to vary; none of an int that was. `static`: no code could be
+    made for sizes that vary;
     `data`: it could for symbols of data; `numbers`: for those of integers.
     `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that
     ended in a break, since the last with one.
@@ -279,6 +280,9 @@ class FrameCompiler:
         before = dict(seen.sizes)
         for path, dims in resized_tensors(mine, code, func, f_locals).items():
             seen.sizes[path] = seen.sizes.get(path, frozenset()) | dims
+        for miss in seen.misses.values():
+            if miss.kind is int:
+                seen.sizes.setdefault(miss.guard[0], frozenset())
         if seen.sizes != before:
             self._seen_sizes.note(code, seen.sizes)
         return len(mine)
@@ -413,6 +417,7 @@ class FrameCompiler:
             return None
         inputs = self.config.dynamic is not False and not seen.static
         numbers = frozenset([miss.guard[0] for miss in seen.misses.values() if miss.kind is int])
+        numbers |= {path for path, dims in seen.sizes.items() if not dims}
         return DynamicSizes(self.config.dynamic is True, seen.sizes, inputs, self.config.data_symbols and seen.data,
                             numbers=numbers if inputs and seen.numbers else None)
 

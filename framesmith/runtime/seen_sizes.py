@@ -12,7 +12,7 @@ from framesmith.config import Config
 from framesmith.runtime.cache import Cache, key_of
 
 Sizes = dict[str, frozenset[int]]
-"""Dimensions by the source of their tensor as text."""
+"""Dimensions by the source of their tensor as text; none of an int."""
 
 
 class SeenSizes:

@@ -23,10 +23,15 @@ print(len(captures))
 """
 
 
-def run(folder, *sizes, **environment):
+NUMBERS = PROGRAM.replace("def program(x):\n    return (x * 2).sum(0)",
+                          "def program(x, n):\n    return x[:n].sum(0) * 2").replace(
+    "program(torch.ones(n, 3))", "program(torch.ones(16, 3), n)")
+
+
+def run(folder, *sizes, text=PROGRAM, **environment):
     folder.mkdir(exist_ok=True)
     file = folder / "program.py"
-    file.write_text(PROGRAM)
+    file.write_text(text)
     env = os.environ | {"FRAMESMITH_CACHE_DIR": str(folder / "cache"), "FRAMESMITH_KEEP_SIZES": "1",
                         "PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment
     done = subprocess.run([sys.executable, str(file), *map(str, sizes)], env=env, capture_output=True, text=True,
@@ -40,6 +45,12 @@ def test_a_second_process_begins_with_symbols(tmp_path):
     assert run(tmp_path, 4, 6, FRAMESMITH_KEEP_SIZES="0") == 2
     (tmp_path / "cache" / "sizes.json").write_text('{"damaged": 1')
     assert run(tmp_path, 4, 6) == 2
+
+
+def test_ints_of_the_caller_are_kept(tmp_path):
+    assert run(tmp_path, 3, 5, 7, 9, text=NUMBERS) == 2
+    assert run(tmp_path, 4, 6, 9, text=NUMBERS) == 1
+    assert run(tmp_path, 4, 6, 9, text=NUMBERS, FRAMESMITH_KEEP_SIZES="0") == 2
 
 
 def test_a_size_of_one_that_was_another_is_in_the_range(tmp_path):
