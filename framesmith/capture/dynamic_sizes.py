@@ -82,6 +82,9 @@ class Sizes(Session):
         self._strides: list[Guard] = []
         self.carriers: dict[Source, tuple[t.SymbolicNumber, FakeTensor]] = {}
         """Integers that are sizes, and the inputs of the graph without elements that have these sizes."""
+        self.wrapped_parts: dict[Source, None] = {}
+        """Paths to the parts of tensors that wrap others. A class marks sizes of them, not the program: to assume one
+        is no error."""
         self._marked: dict[Expr, str] = {}
         """Symbols of sizes that are marked to vary, in words."""
 
@@ -93,7 +96,8 @@ class Sizes(Session):
         if strides_like(value, tuple(value.shape)) != value.stride():  # a dimension of one element has any stride
             return None
         dynamic.made = True
-        dynamic.strict += [_named(source, d) for d, mark in dims.items() if mark.strict]
+        strict = [] if source in self.wrapped_parts else [d for d, mark in dims.items() if mark.strict]
+        dynamic.strict += [_named(source, d) for d in strict]
         env = self.shapes
         shape: list[Any] = list(value.shape)
         for d, mark in sorted(dims.items()):
@@ -101,7 +105,7 @@ class Sizes(Session):
             lo = 2 if mark.lo is None and mark.backed else mark.lo or 0
             symbol = env.new_symbol(shape[d], (source, "size", d), lo=lo, hi=mark.hi, specialise=not mark.small,
                                     guarded=mark.backed)
-            if mark.strict:
+            if d in strict:
                 self._marked[symbol] = _named(source, d)
             shape[d] = symint(symbol, env)
         return tuple(shape)
