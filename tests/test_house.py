@@ -34,7 +34,7 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 450, "symbolic": 1700, "graph": 1380, "prims": 2970, "fake": 3820, "capture": 16660, "autograd": 1510,
+    "util": 450, "symbolic": 1700, "graph": 1380, "prims": 2970, "fake": 3950, "capture": 16930, "autograd": 1540,
     "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 240,
     "export": 2430, ".": 2060, "csrc": 10810,
 }

@@ -56,13 +56,16 @@ class DynamicSizes:
     numbers: frozenset[str] | None = None
     made_of_numbers: bool = False
 
-    def dims(self, source: Source, x: torch.Tensor) -> dict[int, Mark]:
+    def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
-        assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's
-        range."""
+        assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's range.
+        `part`: it is one of a tensor that wraps others. There the class marks sizes, not the program: to assume one is
+        no error, and 0 and 1 are sizes as others are."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
+        if part:
+            marked = {d: Mark(mark.lo or 0, mark.hi, False, mark.backed) for d, mark in marked.items()}
         for d, mark in marked.items():
             if mark.lo is not None and x.shape[d] < mark.lo or mark.hi is not None and x.shape[d] > mark.hi:
                 raise ContradictedMark(f"{_named(source, d)} is {x.shape[d]}, and marked to be in the range from "
@@ -83,21 +86,20 @@ class Sizes(Session):
         self.carriers: dict[Source, tuple[t.SymbolicNumber, FakeTensor]] = {}
         """Integers that are sizes, and the inputs of the graph without elements that have these sizes."""
         self.wrapped_parts: dict[Source, None] = {}
-        """Paths to the parts of tensors that wrap others. A class marks sizes of them, not the program: to assume one
-        is no error."""
+        """Paths to the parts of tensors that wrap others."""
         self._marked: dict[Expr, str] = {}
         """Symbols of sizes that are marked to vary, in words."""
 
     def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
         """The shape of an input with a symbol for each size that varies; None if there is none."""
         dynamic = self.dynamic
-        if dynamic is None or type(value) not in _PLAIN or not (dims := dynamic.dims(source, value)):
+        if dynamic is None or type(value) not in _PLAIN or not (
+                dims := dynamic.dims(source, value, source in self.wrapped_parts)):
             return None
         if strides_like(value, tuple(value.shape)) != value.stride():  # a dimension of one element has any stride
             return None
         dynamic.made = True
-        strict = [] if source in self.wrapped_parts else [d for d, mark in dims.items() if mark.strict]
-        dynamic.strict += [_named(source, d) for d in strict]
+        dynamic.strict += [_named(source, d) for d, mark in dims.items() if mark.strict]
         env = self.shapes
         shape: list[Any] = list(value.shape)
         for d, mark in sorted(dims.items()):
@@ -105,7 +107,7 @@ class Sizes(Session):
             lo = 2 if mark.lo is None and mark.backed else mark.lo or 0
             symbol = env.new_symbol(shape[d], (source, "size", d), lo=lo, hi=mark.hi, specialise=not mark.small,
                                     guarded=mark.backed)
-            if d in strict:
+            if mark.strict:
                 self._marked[symbol] = _named(source, d)
             shape[d] = symint(symbol, env)
         return tuple(shape)

@@ -37,6 +37,7 @@ from .symbolic_arithmetic import given, taken
 from .thread_state import read_state
 from .trackers import Args, Kwargs
 from .trackers.tensors import get_item, set_item
+from .wrapper_tensors import refuse_derivative
 
 _SUBSCRIPTED = ("__getitem__", "__setitem__")
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
@@ -104,7 +105,9 @@ class TorchFunctions(Session):
         if before is not None and named.get("out") is not None:
             self.refuse_out(real, named)
         try:
-            asked = self.functions and wrappers_among([getattr(fn, "__self__", None), *real, *named.values()])
+            own = list(wrappers_among([getattr(fn, "__self__", None), *real, *named.values()]))
+            refuse_derivative(self, own, [*real, *named.values()])
+            asked = self.functions and own
             fn = INSTEAD.get(fn, fn) if asked else fn
             with under_functions(self.modes.functions), torch._C._EnableTorchFunction() if asked else nullcontext():
                 out = fn(*real, **named)

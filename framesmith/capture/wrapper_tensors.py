@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from framesmith._C import CompiledFunction
 from framesmith.fake.layout import strides_like
-from framesmith.fake.tensor import FakeTensor, is_differentiable
+from framesmith.fake.tensor import FakeTensor, is_differentiable, tensors_in
 from framesmith.fake.wrappers import flattened
 from framesmith.symbolic.node import SymNode, hint_of
 from framesmith.util.errors import OddTensor, Unsupported
@@ -46,7 +47,7 @@ class Wraps:
             return False
         with torch._C.DisableTorchFunctionSubclass():
             return (x.requires_grad is self.requires_grad and x.dim() == len(self.sizes)
-                    and all(want is None or size == (want if type(want) is int else parts[want[0]].shape[want[1]])
+                    and all(want is None or size == (want if type(want) is int else parts[want[0]].shape[want[1]])  # type: ignore[index]
                             for size, want in zip(x.shape, self.sizes))
                     and (self.strides is None or x.stride() == self.strides))
 
@@ -62,9 +63,10 @@ def wrapper(tracer: Any, value: Any, source: Source) -> t.Tracker:
     tracer.guard(source, "type", cls)
     sources: dict[str, Source] = {name: Attr(source, name) for name in parts}
     with tracer.recorder.off(), torch.set_grad_enabled(tracer.state.grad_enabled):
-        if (name := carrier(value, parts)) is not None:
-            sources[name] = Applied(source, unwrapping(name), f"{{}}.{name}")
-            parts[name] = unwrapping(name)(value)
+        if (joined := carrier(value, parts)) is not None:
+            sources[joined] = Applied(source, unwrapping(joined), f"{{}}.{joined}")
+            marks, parts[joined] = vars(parts[joined]), unwrapping(joined)(value)
+            vars(parts[joined]).update(marks)
         detached = flattened(value.detach())[1]
     tracer.wrapped_parts.update(dict.fromkeys(sources.values()))
     inner = {name: tracer.input(x, sources[name]) for name, x in parts.items()}
@@ -102,6 +104,15 @@ def carrier(value: Any, parts: dict[str, Any]) -> str | None:
     return found[0]
 
 
+def refuse_derivative(tracer: Any, own: list[Any], values: list[Any]) -> None:
+    """Break before an operator on tensors `own` through which gradients are to go, unless their class computes them by
+    the same parts: autograd differentiates the operator, and not what a class does to its parts."""
+    odd = [x for x in own if not x.is_nested]
+    if odd and tracer.differentiable and torch.is_grad_enabled() and any(
+            map(tracer.wants_grad, [*own, *tensors_in(values)])):
+        raise Unsupported(f"an operator on a {type(odd[0]).__name__} where gradients are wanted")
+
+
 # --- tensors that leave -----------------------------------------------------------------------------------------------
 def rewrapped(rebuilder: Any, x: t.WrapperTensor) -> str:
     """The expression that makes the tensor again."""
@@ -116,7 +127,7 @@ def rewrapped(rebuilder: Any, x: t.WrapperTensor) -> str:
         shape, strides = tuple(x.fake.shape), x.fake.stride()
     foreign = any(type(n) is torch.SymInt and not isinstance(n.node, SymNode) for n in (*shape, *strides))
     layout = "None, None" if foreign else f"{size_text(rebuilder, shape)}, {size_text(rebuilder, strides)}"
-    made = rebuilder.hold(functools.partial(wrap, type(x.fake), tuple(parts), context))
+    made = rebuilder.hold(CompiledFunction(functools.partial(wrap, type(x.fake), tuple(parts), context), None))
     return rebuilder.temp(f"{made}({tuple_text(texts)}, {layout})")  # type: ignore[no-any-return]
 
 

@@ -29,7 +29,7 @@ def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p
         raise Unsupported("attention of nested tensors with holes, with dropout or with groups of heads")
     lengths = k._offsets.diff()
     present = torch.arange(_longest(k), device=k.device) < lengths.unsqueeze(1)
-    out = F.scaled_dot_product_attention(*map(_padded, (q, k, v)), attn_mask=present[:, None, None], scale=scale)
+    out = F.scaled_dot_product_attention(_padded(q), _padded(k), _padded(v), present[:, None, None], scale=scale)
     return nested.nested_from_padded(out, offsets=q._offsets, ragged_idx=2, min_seqlen=q._maybe_min_seqlen,
                                      max_seqlen=q._maybe_max_seqlen, sum_S=q._values.shape[1])
 

@@ -32,7 +32,7 @@ from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, as_lazy_as, current_device, metadata_of, new_fake
 from framesmith.fake.views import PUT_BACK
-from framesmith.fake.wrappers import is_wrapper
+from framesmith.fake.wrappers import is_wrapper, wrappers_among
 from framesmith.graph.purity import is_pure
 from framesmith.symbolic.node import symint
 from framesmith.util.errors import DataDependent, Unsupported
@@ -146,7 +146,13 @@ class Recorder:
         return self.dispatch(func, args, kwargs or _NO_KWARGS)
 
     def _by_parts(self, kind: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
-        """Let a class do an operator, and record what it does to the parts of its tensors."""
+        """Let a class do an operator, and record what it does to the parts of its tensors. As above autograd, it is
+        asked about what a composite operator is made of; the dispatch keys of nested tensors have kernels of their own
+        there."""
+        if not (torch.is_inference_mode_enabled() or any(x.is_nested for x in wrappers_among((args, kwargs.values())))):
+            found = self.inside(func.decompose, *args, **kwargs)
+            if found is not NotImplemented:
+                return found
         before, self.below = self.below, func is not _aten.detach.default
         try:
             return self.inside(kind.__torch_dispatch__, func, types, args, kwargs)
@@ -281,7 +287,7 @@ class Recorder:
         if not (self.below and self.shape_env is not None and x.dtype is torch.int64 and x.dim() == 1
                 and x.shape[0] <= _MOST_ELEMENTS):
             raise DataDependent("Tensor.tolist needs the tensor's data")
-        return [self.integer(x.select(0, i)) for i in range(int(x.shape[0]))]
+        return [self.integer(_aten.select.int(x, 0, i)) for i in range(int(x.shape[0]))]
 
     def has_integer(self, fake: FakeTensor) -> bool:
         """Return whether the element of a tensor is a symbol already."""

@@ -7,7 +7,7 @@ asks the class about each operator on it, and what the class does to the parts i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, ValuesView
 from functools import cache
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 
 
 @cache
-def is_wrapper(cls: type) -> bool:
+def is_wrapper(cls: Any) -> bool:
     """Tell whether tensors of a class are made of others by the protocol."""
-    return (issubclass(cls, torch.Tensor) and hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
-            and cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)  # type: ignore[comparison-overlap]
+    return issubclass(cls, torch.Tensor) and all(
+        hasattr(cls, name) for name in ("__tensor_flatten__", "__tensor_unflatten__"))
 
 
 def flattened(x: Any) -> tuple[dict[str, Any], Any]:
@@ -28,7 +28,10 @@ def flattened(x: Any) -> tuple[dict[str, Any], Any]:
         return {name: getattr(x, name) for name in names}, context
 
 
-def wrappers_among(values: Iterable[Any]) -> bool:
-    """Tell whether there is a tensor of such a class among `values`, lists and tuples opened."""
-    return any(is_wrapper(type(v)) if isinstance(v, torch.Tensor)
-               else type(v) in (list, tuple) and wrappers_among(v) for v in values)
+def wrappers_among(values: Iterable[Any]) -> Iterator[Any]:
+    """The tensors of such classes among `values`, lists and tuples opened."""
+    for v in values:
+        if isinstance(v, (list, tuple, ValuesView)):
+            yield from wrappers_among(v)
+        elif is_wrapper(type(v)):  # type: ignore[arg-type]
+            yield v

@@ -44,7 +44,7 @@ class WrapperTensor(Tensor):
         own = vars(self.fake).get(name, MISSING)
         if own is MISSING:
             return tracer.torch_call(getattr, [self, tracer.made(name)], {})
-        if isinstance(own, FakeTensor) or is_wrapper(type(own)) or type(own) in SYMBOLIC:
+        if isinstance(own, FakeTensor) or is_wrapper(type(own)) or type(own) in SYMBOLIC:  # type: ignore[arg-type]
             return tracer.made(own)
         if self.source is not None and name in vars(self.value):
             return tracer.wrap(vars(self.value)[name], DictAttr(self.source, name))
