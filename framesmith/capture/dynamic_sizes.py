@@ -58,14 +58,10 @@ class DynamicSizes:
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
-<<<<<<< HEAD
-        assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's range.
-        `part`: it is one of a tensor that wraps others. There the class marks sizes, not the program: to assume one is
-        no error, and 0 and 1 are sizes as others are."""
-=======
         assumed, unless they are marked to be in a range, or a size is 1 that was seen to be another: the symbol of that
-        one begins at 1. Raises ContradictedMark for a size outside of a mark's range."""
->>>>>>> a2836beaa04d789d16d72a8c75ae3112423e054a
+        one begins at 1. Raises ContradictedMark for a size outside of a mark's range. `part`: the tensor is one that
+        another is made of. There the class marks sizes, not the program: to assume one is no error, and 0 and 1 are
+        sizes as others are."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
