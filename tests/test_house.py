@@ -34,9 +34,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 490, "symbolic": 1700, "graph": 1380, "prims": 2970, "fake": 3820, "capture": 16680, "autograd": 1510,
+    "util": 490, "symbolic": 1700, "graph": 1440, "prims": 2970, "fake": 3830, "capture": 16840, "autograd": 1760,
     "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 240,
-    "export": 2430, "site": 60, ".": 2340, "csrc": 10830,
+    "export": 2430, "site": 50, ".": 2310, "csrc": 10820,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
