@@ -19,7 +19,7 @@ HOUSE = [
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
     {"hot_sizes"}, {"compiler"},
     {"export", "distributed", "shared_variants", "tools"}, {"wrapping", "buckets"},
-    {"api"}, {"exc", "testing", "bench"},
+    {"api"}, {"exc", "testing", "bench", "reporting"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
