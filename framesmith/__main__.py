@@ -1,4 +1,4 @@
-"""`python -m framesmith COMMAND`: a row of `COMMANDS` each, loaded when it is asked for."""
+"""`python -m framesmith COMMAND`: see `COMMANDS`, or `python -m framesmith help`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import importlib
 import sys
 
 COMMANDS = {
-    "bench": ("framesmith.bench", "time a model against eager"),
-    "report": ("framesmith.reporting", "run a program and report what the compiler did"),
+    "report": ("framesmith.reporting:main", "run a program and report what the compiler did, or show a saved report"),
+    "run": ("framesmith.running:run", "run a program in which torch.compile means framesmith"),
+    "site": ("framesmith.running:site", "print the folder that, in PYTHONPATH, does the same for every program"),
 }
-"""Of each command: the module whose `main(argv)` it is, and what it does."""
+"""name -> function over the further arguments, which returns an exit status, and what it does"""
 
 
-def main(argv: list[str]) -> None:
-    """Run the command that the first argument names, with the others."""
-    if not argv or argv[0] not in COMMANDS:
+def main(arguments: list[str]) -> int:
+    """Run the command that the first argument names."""
+    if not arguments or arguments[0] not in COMMANDS:
         print("usage: python -m framesmith COMMAND ...\n")
-        print("\n".join([f"  {name:10}{said}" for name, (_, said) in COMMANDS.items()]))
-        raise SystemExit(0 if argv and argv[0] in ("-h", "--help") else 2)
-    importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
+        print("\n".join(f"  {name:8} {what}" for name, (_, what) in COMMANDS.items()))
+        return 0 if arguments[:1] in (["help"], ["-h"], ["--help"]) else 2
+    module, _, function = COMMANDS[arguments[0]][0].partition(":")
+    return getattr(importlib.import_module(module), function)(arguments[1:])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
