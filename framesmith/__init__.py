@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from framesmith.api import (
         allow_in_graph,
         assume_constant_result,
+        bisect,
+        check,
         compile,  # noqa: A004
         disable,
         disallow_in_graph,
         explain,
+        minify,
         reset,
         shapes,
         warm_up,
@@ -32,18 +35,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Dim", "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable",
-    "disallow_in_graph", "exc", "explain", "export",
+    "Dim", "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "config",
+    "cuda_graph_memory", "disable", "disallow_in_graph", "exc", "explain", "export",
     "graph_break", "is_compiling", "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static",
-    "mark_unbacked",
+    "mark_unbacked", "minify",
     "register_backend", "register_decomposition", "register_lowering", "register_pass", "reset", "shapes", "testing",
     "unregister", "warm_up",
 ]
 
 _HOME = {
     "framesmith.api": (
-        "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "reset",
-        "shapes", "warm_up",
+        "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "disable", "disallow_in_graph",
+        "explain", "minify", "reset", "shapes", "warm_up",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
     "framesmith.export": ("Dim", "load"),

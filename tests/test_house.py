@@ -18,7 +18,7 @@ HOUSE = [
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
     {"hot_sizes"}, {"compiler"},
-    {"export", "distributed", "shared_variants", "tools"}, {"wrapping", "buckets"},
+    {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
     {"api"}, {"exc", "testing", "bench"},
     {"__init__", "__main__"},
 ]
@@ -34,9 +34,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 450, "symbolic": 1700, "graph": 1380, "prims": 2970, "fake": 3820, "capture": 16660, "autograd": 1510,
-    "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 240,
-    "export": 2430, ".": 2060, "csrc": 10810,
+    "util": 450, "symbolic": 1700, "graph": 1380, "prims": 2970, "fake": 3820, "capture": 16660, "autograd": 1520,
+    "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 1900,
+    "export": 2430, ".": 2150, "csrc": 10810,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
