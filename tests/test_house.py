@@ -34,7 +34,7 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 490, "symbolic": 1700, "graph": 1440, "prims": 2970, "fake": 3960, "capture": 17110, "autograd": 1790,
+    "util": 490, "symbolic": 1700, "graph": 1440, "prims": 2970, "fake": 3960, "capture": 17180, "autograd": 1790,
     "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 240,
     "export": 2430, "site": 50, ".": 2310, "csrc": 10820,
 }
