@@ -14,8 +14,8 @@ from framesmith.fake import FakeTensor
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le, or_
-from framesmith.symbolic.node import SYMBOLIC, expr_of, symint
-from framesmith.util.errors import ContradictedMark, DataDependent
+from framesmith.symbolic.node import SYMBOLIC, SymNode, expr_of, symint
+from framesmith.util.errors import ContradictedMark, DataDependent, Unsupported
 from framesmith.util.marks import Mark, marked_dimensions
 
 from . import trackers as t
@@ -203,11 +203,22 @@ def size_text(rebuilder: Any, value: Any) -> str:
         return "".join(["(", *(f"{size_text(rebuilder, n)}, " for n in value), ")"])
     if type(value) not in SYMBOLIC:
         return str(rebuilder.hold(value))
+    if not isinstance(value.node, SymNode):
+        return _read_foreign(rebuilder, value)
     e = value.node.expr
     if isinstance(e, Expr) and "m" not in e.text:  # a name like `max` may be the program's own
         return f"({_SYMBOL.sub(lambda found: _read(rebuilder, found[0]), e.text)})"
     values = ", ".join([f"{s.name!r}: {_read(rebuilder, s.name)}" for s in sorted(e.free, key=lambda s: s.name)])
     return f"{rebuilder.hold(e.evaluate)}({{{values}}})"
+
+
+def _read_foreign(rebuilder: Any, value: Any) -> str:
+    """The expression of a symbol of a class of tensors: the size of one that has it."""
+    for x in [x for x in rebuilder.tracer.seen.values() if type(x) is t.WrapperTensor]:
+        for d, n in enumerate(x.fake.shape):
+            if type(n) is torch.SymInt and not isinstance(n.node, SymNode) and bool(n == value):
+                return f"{rebuilder.value(x)}.shape[{d}]"
+    raise Unsupported("a size that a class of tensors made up lives across the end of captured code")
 
 
 def holders(rebuilder: Any, fakes: list[FakeTensor]) -> list[FakeTensor]:

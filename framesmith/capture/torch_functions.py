@@ -37,7 +37,8 @@ from .symbolic_arithmetic import given, taken
 from .thread_state import read_state
 from .trackers import Args, Kwargs
 from .trackers.tensors import get_item, set_item
-from .wrapper_tensors import refuse_derivative
+from .wrapper_derivatives import differentiated
+from .wrapper_tensors import needs_derivative
 
 _SUBSCRIPTED = ("__getitem__", "__setitem__")
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
@@ -106,10 +107,11 @@ class TorchFunctions(Session):
             self.refuse_out(real, named)
         try:
             own = list(wrappers_among([getattr(fn, "__self__", None), *real, *named.values()]))
-            refuse_derivative(self, own, [*real, *named.values()])
             asked = self.functions and own
             fn = INSTEAD.get(fn, fn) if asked else fn
             with under_functions(self.modes.functions), torch._C._EnableTorchFunction() if asked else nullcontext():
+                if own and needs_derivative(self, own, [*real, *named.values()]):
+                    return self.made(differentiated(self, fn, real, named))
                 out = fn(*real, **named)
         except (FramesmithError, RecursionError, MemoryError, t.CapturedError):
             raise

@@ -99,18 +99,16 @@ def carrier(value: Any, parts: dict[str, Any]) -> str | None:
     if not value.requires_grad:
         return None
     found = [name for name, x in parts.items() if is_differentiable(x.dtype) and x.numel()]
-    if not value.is_nested or len(found) != 1:
+    if len(found) != 1:
         raise OddTensor(f"a {type(value).__name__} that requires grad")
     return found[0]
 
 
-def refuse_derivative(tracer: Any, own: list[Any], values: list[Any]) -> None:
-    """Break before an operator on tensors `own` through which gradients are to go, unless their class computes them by
-    the same parts: autograd differentiates the operator, and not what a class does to its parts."""
-    odd = [x for x in own if not x.is_nested]
-    if odd and tracer.differentiable and torch.is_grad_enabled() and any(
-            map(tracer.wants_grad, [*own, *tensors_in(values)])):
-        raise Unsupported(f"an operator on a {type(odd[0]).__name__} where gradients are wanted")
+def needs_derivative(tracer: Any, own: list[Any], values: list[Any]) -> bool:
+    """Return whether gradients are to go through an operator on tensors `own` that has another derivative than what
+    their class does to their parts. Jagged nested tensors have one: what is done to their values."""
+    return (not all(x.is_nested for x in own) and bool(tracer.differentiable) and torch.is_grad_enabled()
+            and any(map(tracer.wants_grad, [*own, *tensors_in(values)])))
 
 
 # --- tensors that leave -----------------------------------------------------------------------------------------------
@@ -143,47 +141,48 @@ def wrap(cls: Any, names: tuple[str, ...], context: Any, parts: tuple[Any, ...],
     wanted = [name for name, x in given.items() if x.requires_grad] if torch.is_grad_enabled() else []
     if not wanted:
         return cls.__tensor_unflatten__(given, context, size, stride)
-    name, = wanted
-    return _Wrap.apply(given[name], name, functools.partial(_made, cls, given, context, size, stride))
+    made = functools.partial(_made, cls, given, context, size, stride)
+    return _Wrap.apply(tuple(wanted), made, *[given[name] for name in wanted])
 
 
-def _made(cls: Any, parts: dict[str, Any], context: Any, size: Any, stride: Any, name: str, part: Any) -> Any:
-    return cls.__tensor_unflatten__({**parts, name: part}, context, size, stride)
+def _made(cls: Any, parts: dict[str, Any], context: Any, size: Any, stride: Any, fresh: dict[str, Any]) -> Any:
+    return cls.__tensor_unflatten__({**parts, **fresh}, context, size, stride)
 
 
 @functools.cache
 def unwrapping(name: str) -> Callable[[Any], torch.Tensor]:
     """The function that gives the part `name` of a tensor, with its history."""
-    return lambda x: _Unwrap.apply(x, name)  # type: ignore[no-any-return]
+    return lambda x: _Unwrap.apply(x, (name,))[0]  # type: ignore[no-any-return]
 
 
 class _Wrap(torch.autograd.Function):
-    """A tensor of one part, `make(name, part)`."""
+    """A tensor of parts, `make({name: part})`."""
 
     @staticmethod
-    def forward(ctx: Any, part: Any, name: str, make: Callable[[str, Any], Any]) -> Any:  # type: ignore[override]
-        ctx.name = name
-        return make(name, part.detach())
+    def forward(ctx: Any, names: tuple[str, ...], make: Callable[..., Any],  # type: ignore[override]
+                *parts: Any) -> Any:
+        ctx.names = names
+        return make({name: x.detach() for name, x in zip(names, parts)})
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        return _Unwrap.apply(grad, ctx.name), None, None
+        return None, None, *_Unwrap.apply(grad, ctx.names)
 
 
 class _Unwrap(torch.autograd.Function):
-    """The part `name` of a tensor; its gradient is a tensor of the same class."""
+    """The parts of a tensor at `names`; its gradient is a tensor of the same class."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, name: str) -> Any:  # type: ignore[override]
-        ctx.name = name
+    def forward(ctx: Any, x: Any, names: tuple[str, ...]) -> Any:  # type: ignore[override]
+        ctx.names = names
         parts, context = flattened(x.detach())
         with torch._C.DisableTorchFunctionSubclass():
             ctx.make = functools.partial(_made, type(x), parts, context, tuple(x.shape), x.stride())
-        return parts[name].detach()
+        return tuple([parts[name].detach() for name in names])
 
     @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
-        return _Wrap.apply(grad, ctx.name, ctx.make), None
+    def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
+        return _Wrap.apply(ctx.names, ctx.make, *grads), None
 
 
 def apart(sources: dict[Source, None]) -> list[Guard]:

@@ -139,6 +139,18 @@ class Recorder:
         finally:
             self.__enter__()
 
+    @contextmanager
+    def above_autograd(self) -> Iterator[None]:
+        """Let autograd follow what is called in the block."""
+        before = [torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in _KEYS]
+        try:
+            for key in _KEYS:
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+            yield
+        finally:
+            for key, value in zip(_KEYS, before, strict=True):
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, value)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         for kind in types:
             if is_wrapper(kind):

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import framesmith
 from framesmith.compiler import FrameCompiler, Ledger
 from framesmith.config import Config
 from framesmith.wrapping import wrap_function
@@ -185,3 +186,20 @@ def test_a_model_in_training_is_one_graph(backend):
             results.append([loss.detach(), *(p.grad for p in model.parameters())])
         torch.testing.assert_close(results[1], results[0])
     assert backend != "native" or len(ledger.records) <= 2
+
+
+def test_across_a_break():
+    """A nested tensor, and the ragged size itself, go on in a continuation."""
+    def fn(x):
+        rows, length, _ = x.shape
+        y = x * 2
+        framesmith.graph_break()
+        z = (y + x).view(rows, length, 2, 4)
+        framesmith.graph_break()
+        return z.values() + 1, z, z.shape, length
+
+    fast, _ = compiled(fn, fullgraph=False)
+    for grad in (False, True):
+        for lengths in BATCHES[:4]:
+            x = ragged(lengths, grad)
+            same(graded(fn, x), graded(fast, x))
