@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from framesmith.api import (
         allow_in_graph,
         assume_constant_result,
+        bisect,
+        check,
         compile,  # noqa: A004
         disable,
         disallow_in_graph,
         explain,
         metrics,
+        minify,
         prometheus,
         report,
         reset,
@@ -38,19 +41,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Dim", "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable",
-    "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
-    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "metrics", "on_event",
-    "prometheus", "register_backend", "register_decomposition", "register_lowering", "register_pass", "report", "reset",
-    "shapes", "testing", "uninstall",
-    "unregister", "warm_up",
+    "Dim", "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "config", "cuda_graph_memory",
+    "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
+    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "metrics", "minify",
+    "on_event", "prometheus", "register_backend", "register_decomposition", "register_lowering", "register_pass",
+    "report", "reset", "shapes", "testing", "uninstall", "unregister", "warm_up",
 ]
 
 _HOME = {
     "framesmith.api": (
-        "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "metrics",
-        "prometheus", "report", "reset",
-        "shapes", "warm_up",
+        "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "disable", "disallow_in_graph",
+        "explain", "metrics", "minify", "prometheus", "report", "reset", "shapes", "warm_up",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
     "framesmith.export": ("Dim", "load"),

@@ -26,9 +26,13 @@ from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.shared_variants import compiler_for
 from framesmith.tools import metrics as counters
+from framesmith.tools.bisect import Bisected, bisect_call
+from framesmith.tools.check import Check, check_call
+from framesmith.tools.child import Setup
 from framesmith.tools.collect import collect
 from framesmith.tools.explain import Explanation, explain_call
 from framesmith.tools.measure import measure_call, measure_graphs
+from framesmith.tools.minify import Minified, minify_call
 from framesmith.tools.report import Report
 from framesmith.tools.shapes import Shapes, shapes_of_call
 from framesmith.util import events, log
@@ -286,6 +290,52 @@ def shapes(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Shapes:
     tensors, without running it: see `tools.shapes.Shapes`. Raises `exc.ShapeError` where an operator refuses the
     shapes, and `exc.Unsupported` where the graph would break."""
     return shapes_of_call(_plain(model), args, kwargs)
+
+
+def check(model: Callable[..., Any], /, *args: Any, tolerance: float | None = None, train: bool = False,
+          options: dict[str, Any] | None = None, **kwargs: Any) -> Check:
+    """Run `model(*args, **kwargs)` in eager, compiled and in float64, and name the first operator whose compiled value
+    is off by more than rounding: see `tools.check.Check`, which is true where nothing is.
+
+    `tolerance`: relative, in the place of the dtype's own. `train`: with gradients of parameters and of arguments that
+    require grad. `options`: as for `compile`; those of `model`, if it is compiled, by default. Buffers and generators
+    are as before afterwards.
+    """
+    plain, root, config = _asked(model, options)
+    return check_call(plain, root, args, kwargs, config, train, tolerance)
+
+
+def minify(model: Callable[..., Any], /, *args: Any, train: bool = False, options: dict[str, Any] | None = None,
+           setup: Setup = None, seconds: float = 30.0, slow: float = 2.0, budget: float = 300.0,
+           tolerance: float | None = None, **kwargs: Any) -> Minified:
+    """Find the smallest program that shows what is wrong with `model(*args, **kwargs)`: a wrong result, an error, a
+    crash, a hang, or code slower than eager. `str()` of what is returned is a script: see `tools.minify.Minified`.
+
+    Candidates are compiled and run in a child process. `setup`: "module", "module:function" or a function, called
+    there first. `seconds`: a candidate that gives no answer for so long hangs. `slow`: so many times as long as eager
+    is slow; 0: that is no fault. `budget`: seconds for the whole search. `train`, `options`, `tolerance`: as for
+    `check`.
+    """
+    _, root, config = _asked(model, options)
+    return minify_call(root, args, kwargs, config, train, setup, seconds, slow, budget, tolerance)
+
+
+def bisect(model: Callable[..., Any], /, *args: Any, train: bool = False, options: dict[str, Any] | None = None,
+           setup: Setup = None, seconds: float = 30.0, slow: float = 2.0, tolerance: float | None = None,
+           **kwargs: Any) -> Bisected:
+    """Find which option, pass, decomposition or lowering is to blame for what is wrong with `model(*args, **kwargs)`:
+    see `tools.bisect.Bisected`. The arguments are those of `minify`."""
+    _, root, config = _asked(model, options)
+    return bisect_call(root, args, kwargs, config, train, setup, seconds, slow, tolerance)
+
+
+def _asked(model: Any, options: dict[str, Any] | None) -> tuple[Any, Callable[..., Any], Config]:
+    """A model as it was before `compile`, a function that calls it, and the options."""
+    compiled = model._framesmith_call if isinstance(model, CompiledModule) else model
+    callback = getattr(compiled, "callback", None)
+    config = callback.config if isinstance(callback, FrameCompiler) and options is None else Config.asked(options or {})
+    plain = _plain(model)
+    return plain, root_of(plain) if isinstance(plain, nn.Module) else plain, config.with_(fullgraph=False)
 
 
 def _plain(model: Any) -> Any:

@@ -121,12 +121,13 @@ PASSES = (
     Pass("flatten_rnn_weights", "aten", _in_place(flatten_rnn_weights), _CUDA, _caching),
     Pass("lay_out_conv_weights", "aten", _in_place(lay_out_conv_weights), _CUDA, _freezing),
     Pass("split_bias_gradients", "aten", _in_place(split_bias_gradients), _CUDA, _freezing),
-    Pass("decompose", "prims", lambda g, c: decompose(g, device=c.target.device, rounding=c.config.rounding)),
-    Pass("lower", "loops", lambda g, c: lower(g, c.constants, c.target.device)),
+    Pass("decompose", "prims", lambda g, c: decompose(g, device=c.target.device, rounding=c.config.rounding),
+         makes=True),
+    Pass("lower", "loops", lambda g, c: lower(g, c.constants, c.target.device), makes=True),
     Pass("pad_strides", "loops", lambda g, c: pad_strides(g), _CUDA),
     Pass("pad_dimensions", "loops", lambda g, c: pad_dimensions(g), _CUDA),
     Pass("choose_templates", "loops", lambda g, c: c.target.choose_templates(g, c.sizes(g)), _CUDA),
-    Pass("schedule", "program", lambda g, c: c.target.schedule(g, c.sizes(g))),
+    Pass("schedule", "program", lambda g, c: c.target.schedule(g, c.sizes(g)), makes=True),
 )
 """Every pass in order: its name, the form that it transforms (or, as the first of a form, makes), the devices and the
 condition."""
