@@ -44,11 +44,12 @@ def _inference(call: Callable[..., Any], **inputs: torch.Tensor) -> torch.Tensor
 
 
 def _step(call: Callable[..., Any], **inputs: torch.Tensor) -> torch.Tensor:
-    """The gradient of the first parameter."""
+    """The gradient of the first parameter. The loss reads every second feature: over all of them the mean square of
+    what a layer norm gives is constant, and its gradient zero but for rounding."""
     parameters = list(call.parameters())  # type: ignore[attr-defined]
     for p in parameters:
         p.grad = None
-    _first(call(**inputs)).square().mean().backward()
+    _first(call(**inputs))[..., ::2].square().mean().backward()
     found: torch.Tensor = parameters[0].grad
     return found
 
@@ -91,7 +92,7 @@ def row_of(case: Case, device: str, mode: str, rounds: int) -> dict[str, Any]:
         ours = run(framesmith.compile(model, mode=mode))
         seconds, got = _first_pass(ours, sizes)
         compiles = len(captured)
-        static = run(framesmith.compile(model, mode=mode, dynamic=False, options={"max_variants": len(timed) + 1}))
+        static = run(framesmith.compile(model, mode=mode, dynamic=False, options={"max_variants": 2 * len(timed)}))
         _first_pass(static, timed)
         dynamo.reset()
         dynamo.utils.counters.clear()

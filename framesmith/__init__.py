@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith import exc
 from framesmith.config import Config as config
+from framesmith.util.registration import announce
 
 if TYPE_CHECKING:
     from framesmith import export, testing
@@ -31,15 +32,16 @@ if TYPE_CHECKING:
     from framesmith.export import Dim, load
     from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
     from framesmith.runtime.recorder import cuda_graph_memory
+    from framesmith.takeover import install, installed, uninstall
     from framesmith.util.marks import graph_break, is_compiling, mark_dynamic, mark_static, mark_unbacked
 
 __version__ = "0.1.0"
 __all__ = [
-    "Dim", "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "config",
-    "cuda_graph_memory", "disable", "disallow_in_graph", "exc", "explain", "export",
-    "graph_break", "is_compiling", "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static",
-    "mark_unbacked", "minify",
+    "Dim", "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "config", "cuda_graph_memory",
+    "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
+    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "minify",
     "register_backend", "register_decomposition", "register_lowering", "register_pass", "reset", "shapes", "testing",
+    "uninstall",
     "unregister", "warm_up",
 ]
 
@@ -52,9 +54,11 @@ _HOME = {
     "framesmith.export": ("Dim", "load"),
     "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
     "framesmith.runtime.recorder": ("cuda_graph_memory",),
+    "framesmith.takeover": ("install", "installed", "uninstall"),
     "framesmith.util.marks": ("graph_break", "is_compiling", "mark_dynamic", "mark_static", "mark_unbacked"),
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
+announce()
 
 
 def __getattr__(name: str) -> Any:

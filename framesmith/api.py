@@ -45,6 +45,7 @@ def compile(  # noqa: A001 - torch.compile's name
     options: dict[str, Any] | None = None,
     disable: bool = False,
     recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """A compiled version of a module or function; also a decorator, with or without arguments.
 
@@ -54,12 +55,12 @@ def compile(  # noqa: A001 - torch.compile's name
     third replay calls from CUDA graphs, see docs/gpu.md). `options`: fields of `Config` by name, or torch.compile's
     options; "buckets": {argument: {dim: sizes}}, where sizes are "powers", a list, or a tuple of these and the number
     to pad with: such dimensions are padded up to one of the sizes, and results cut back (see docs/dynamic-sizes.md).
-    `disable`: return the model as it is. `recompile_limit`: `max_variants`. Nothing is compiled before the first call.
+    `disable`: return the model as it is. `recompile_limit`: `max_variants`. `isolate_recompiles`: share no variants
+    with what an earlier call has compiled of the same function. Nothing is compiled before the first call.
     """
     given: dict[str, Any] = {
         "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options,
-        "disable": disable,
-        "recompile_limit": recompile_limit,
+        "disable": disable, "recompile_limit": recompile_limit, "isolate_recompiles": isolate_recompiles,
     }
     if model is None:
         return functools.partial(compile, **given)
@@ -82,7 +83,7 @@ def compile(  # noqa: A001 - torch.compile's name
             call = Bucketed(view._framesmith_call, view._framesmith_original, buckets)
             object.__setattr__(view, "_framesmith_call", call)
         return view
-    compiled = _wrap_callable(model, config, request)
+    compiled = _wrap_callable(model, config, request, isolate_recompiles)
     return functools.update_wrapper(Bucketed(compiled, model, buckets), model) if buckets else compiled
 
 
@@ -98,15 +99,17 @@ def _say_if_suspended(fn: Any, callback: FrameCompiler) -> None:
 
 def _noted(callback: FrameCompiler) -> FrameCompiler:
     _callbacks.add(callback)
+    if not hasattr(torch.compiler.reset, "__wrapped__"):
+        torch.compiler.reset = _with_ours(torch.compiler.reset)
     return callback
 
 
-def _wrap_callable(fn: Callable[..., Any], config: Config, request: Request) -> Callable[..., Any]:
+def _wrap_callable(fn: Callable[..., Any], config: Config, request: Request, isolated: bool) -> Callable[..., Any]:
     if isinstance(fn, _C.CompiledFunction):
         fn = getattr(fn, "_framesmith_wrapped", fn.function)
     if isinstance(fn, types.BuiltinFunctionType | type):
         return fn
-    callback = _noted(compiler_for(fn, config))
+    callback = _noted(FrameCompiler(config) if isolated else compiler_for(fn, config))
     _say_if_suspended(fn, callback)
     compiled = wrap_function(fn, callback, request)
     callback.admit(compiled)
@@ -159,9 +162,6 @@ def _with_ours(theirs: Callable[[], None]) -> Callable[[], None]:
     return reset_both
 
 
-torch.compiler.reset = _with_ours(torch.compiler.reset)
-
-
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
     """Run `fn` (a function or a module) in plain Python always and, if `recursive`, all that it calls. Also a
     decorator.
@@ -170,6 +170,11 @@ def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, rea
     """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
+    if isinstance(fn, type):  # its instances do
+        fn.__init__ = disable(fn.__init__)  # type: ignore[misc]
+        if issubclass(fn, nn.Module):
+            fn._call_impl = disable(fn._call_impl)  # type: ignore[method-assign]
+        return fn
     if isinstance(fn, nn.Module):
         return wrap_module(fn, None, Request(compile=disable, options={"recursive": recursive, "reason": reason}))
     if recursive:

@@ -11,7 +11,7 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.config import Config
-from framesmith.graph.control import Loop, close, results_of
+from framesmith.graph.control import close, results_of
 from framesmith.graph.interpreter import run
 from framesmith.graph.pieces import Controlled, Piece, Place, is_cut, pieces
 from framesmith.graph.traversal import copy_node
@@ -66,11 +66,13 @@ def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
             begun.append(begin_native(step.graph, [_example(p, real) for p in step.takes], config))
         elif isinstance(step, Controlled):
             target: Any = step.node.target
-            operands = step.node.args[1:]
-            given = [_example(a, real) for a in operands]  # type: ignore[arg-type]
-            if isinstance(target, Loop):  # what changes is no parameter
-                operands = (*[None] * target.size, *operands[target.size:])
-            begun += [_begin_arm(arm, operands, given, config) for arm in target.arms]
+            varying = target.varying  # what changes is no parameter
+            operands = (*[None] * varying, *step.node.args[1 + varying:])
+            for arm in target.arms:
+                places = [n for n in arm.nodes if n.op == "placeholder"]
+                given = [_example(n if a is None else a, real)  # type: ignore[arg-type]
+                         for n, a in zip(places, operands, strict=True)]
+                begun.append(_begin_arm(arm, operands, given, config))
     calls, reports = zip(*[b.finish() for b in begun]) if begun else ((), ())
     call = _C.CompiledFunction(Stepwise(graph, steps, calls).__call__, None)
     return uncounted(graph)(call), joined([r for r in reports if r is not None])
@@ -109,9 +111,11 @@ def _begin_arm(arm: fx.Graph, operands: Sequence[Any], examples: Sequence[Any], 
 
 def _example(place: Place, real: dict[fx.Node, Any]) -> Any:
     """What stands for an input of a piece while it is compiled: the graph's own inputs, or sizes that are guesses."""
+    if not isinstance(place, fx.Node):
+        return 0
     if place in real:
-        return real[place]  # type: ignore[index]
-    if isinstance(place, fx.Node) and isinstance(place.meta["val"], torch.Tensor):
+        return real[place]
+    if isinstance(place.meta["val"], torch.Tensor):
         val = place.meta["val"]
         return torch.empty_strided([*map(hint_of, val.shape)], [*map(hint_of, val.stride())], dtype=val.dtype,
                                    device="meta")
@@ -164,7 +168,7 @@ def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
 
 
 BACKENDS: dict[str, Backend] = {
-    **dict.fromkeys(("native", "inductor", "cudagraphs"), compile_native),
+    **dict.fromkeys(("native", "framesmith", "inductor", "cudagraphs"), compile_native),
     **dict.fromkeys(("eager", "aot_eager"), run_eager),
 }
 NATIVE = frozenset(name for name, backend in BACKENDS.items() if backend is compile_native)

@@ -84,6 +84,13 @@ class CompiledModule:
         """The original, by the name that torch.compile gives it."""
         return self._framesmith_original
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Take keys as torch.compile's wrapper writes them, too."""
+        before = prefix + "_orig_mod."
+        for key in [key for key in state_dict if key.startswith(before)]:
+            state_dict[prefix + key.removeprefix(before)] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[misc]
+
     def __prepare_scriptable__(self) -> Any:
         """Return the original, which torch.jit.script takes instead."""
         return self._framesmith_original

@@ -19,7 +19,7 @@ HOUSE = [
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
     {"hot_sizes"}, {"compiler"},
     {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
-    {"api"}, {"exc", "testing", "bench"},
+    {"api"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
@@ -34,9 +34,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 450, "symbolic": 1700, "graph": 1380, "prims": 2970, "fake": 3820, "capture": 16660, "autograd": 1520,
+    "util": 490, "symbolic": 1700, "graph": 1440, "prims": 2970, "fake": 3830, "capture": 16840, "autograd": 1770,
     "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 1900,
-    "export": 2430, ".": 2150, "csrc": 10810,
+    "export": 2430, "site": 50, ".": 2350, "csrc": 10820,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -15,23 +15,19 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.autograd.joint import DERIVED, laid_out, trace_joint, without_overlap
+from framesmith.autograd.arms import Way, copied, emitted, in_layout, owned, part_of, tangents_of, zeros_like
+from framesmith.autograd.joint import DERIVED, trace_joint, without_overlap
 from framesmith.autograd.partition import partition
-from framesmith.fake import FakeTensor, Recorder
-from framesmith.fake.layout import preserved_strides
-from framesmith.fake.outputs import memory_of
-from framesmith.fake.tensor import dense, is_differentiable, metadata_of
-from framesmith.graph.control import Branch, append, append_blank, close, layout_of, results_of
+from framesmith.fake import FakeTensor
+from framesmith.fake.tensor import is_differentiable, metadata_of
+from framesmith.graph.control import Branch, append_blank, close, layout_of, results_of
 from framesmith.graph.purity import draws
 from framesmith.graph.symbols import symbols_of
-from framesmith.graph.traversal import ancestors, copy_node
+from framesmith.graph.traversal import copy_node
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
-Way = tuple[str, int]
-"""Where a backward finds a value: ("input", operand) or ("result", result of the forward); of one arm also ("extra",
-number)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +88,10 @@ def _derivative(branch: Branch, requires: tuple[bool, ...]) -> Derivative:
 
 
 def _cut(arm: fx.Graph, requires: tuple[bool, ...]) -> _Arm:
-    graph, made = _copied(arm)
+    graph, made = copied(arm)
     for place, flag in zip([n for n in graph.nodes if n.op == "placeholder"], requires, strict=True):
         place.meta["requires_grad"] = flag
-    close(graph, [_own(graph, made[r]) if isinstance(r, fx.Node) else r for r in results_of(arm)])
+    close(graph, [owned(graph, made[r]) if isinstance(r, fx.Node) else r for r in results_of(arm)])
     joint = trace_joint(graph)
     if joint.written:
         raise Unsupported("an arm of a branch that writes its operands")
@@ -104,26 +100,6 @@ def _cut(arm: fx.Graph, requires: tuple[bool, ...]) -> _Arm:
     if symbols_of(kept) & {n.meta["binds"] for n in graph.nodes if "binds" in n.meta}:
         raise Unsupported("gradients through sizes of data within an arm of a branch")
     return _Arm(parts.forward, parts.backward, parts.kept, joint.results, joint.differentiable, joint.wanted)
-
-
-def _copied(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
-    """A copy that is not closed yet, and its nodes by the original's."""
-    copy = fx.Graph()
-    made: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        if node.op != "output":
-            made[node] = copy_node(copy, node, made.__getitem__)
-    return copy, made
-
-
-def _own(graph: fx.Graph, result: fx.Node) -> fx.Node:
-    """A result in memory that is no operand's: history belongs to it."""
-    val = result.meta["val"]
-    if memory_of(result)[0].op != "placeholder" or not isinstance(val, FakeTensor):
-        return result
-    if preserved_strides(val) != val.stride():
-        raise Unsupported("an arm of a branch that passes on a tensor whose elements share memory, or have gaps")
-    return append(graph, aten.clone.default, (result,), val)
 
 
 def _slots(arms: Sequence[_Arm]) -> list[tuple[tuple[int, int], FakeTensor]]:
@@ -146,7 +122,7 @@ def _shared(way: Way, results: int, slots: list[int]) -> Way:
 
 def _forward(arm: _Arm, slots: Sequence[int], vals: Sequence[FakeTensor]) -> fx.Graph:
     """The forward of an arm, which gives something for what the other one keeps, too."""
-    graph, made = _copied(arm.forward)
+    graph, made = copied(arm.forward)
     given = [made[r] if isinstance(r, fx.Node) else r for r in results_of(arm.forward)]
     return close(graph, [*given[:arm.results], *[
         given[arm.results + n] if n >= 0 else append_blank(graph, val)
@@ -162,28 +138,13 @@ def _draws_apart(arms: Sequence[fx.Graph]) -> tuple[Branch | None, Sequence[fx.G
     drawing, rest = [], []
     for k, arm in enumerate(arms):
         given = [n for n in arm.nodes if n.op == "placeholder"]
-        graph, made = _part(arm, given, [v for which, v in drawn if which == k])
+        graph, made = part_of(arm, given, [v for which, v in drawn if which == k])
         drawing.append(close(graph, [made[v] if which == k else append_blank(
             graph, v.meta["val"]) for which, v in drawn]))
         results = results_of(arm)
-        graph, made = _part(arm, [*given, *[v for _, v in drawn]], [r for r in results if isinstance(r, fx.Node)])
+        graph, made = part_of(arm, [*given, *[v for _, v in drawn]], [r for r in results if isinstance(r, fx.Node)])
         rest.append(close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results]))
     return Branch(drawing[1], drawing[0]), rest
-
-
-def _part(arm: fx.Graph, given: Sequence[fx.Node],
-          results: Sequence[fx.Node]) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
-    """What computes `results` of `given`, not closed yet, and its nodes by those of the arm."""
-    graph = fx.Graph()
-    made: dict[fx.Node, fx.Node] = {}
-    for node in given:
-        made[node] = graph.placeholder(node.name)
-        made[node].meta["val"] = node.meta["val"]
-    needed = ancestors(results, stop=made)
-    for node in arm.nodes:
-        if node in needed and node not in made:
-            made[node] = copy_node(graph, node, made.__getitem__)
-    return graph, made
 
 
 def _value(way: Way, forward: Branch) -> FakeTensor:
@@ -208,22 +169,9 @@ def _backward(arm: _Arm, ways: dict[Way, Way], values: dict[Way, FakeTensor], ta
         if node.op == "call_function":
             made[node] = copy_node(graph, node, made.__getitem__)
     given = dict(zip(arm.grads, results_of(arm.backward), strict=True))
-    found = {k: _laid_out(graph, made[n], wanted[k]) for k, n in given.items() if isinstance(n, fx.Node)}
-    return close(graph, [found[k] if k in found else _zeros(graph, val) if complete else None
+    found = {k: in_layout(graph, made[n], wanted[k]) for k, n in given.items() if isinstance(n, fx.Node)}
+    return close(graph, [found[k] if k in found else zeros_like(graph, val) if complete else None
                          for k, val in wanted.items()])
-
-
-def _zeros(graph: fx.Graph, val: FakeTensor) -> fx.Node:
-    zeros = append(graph, aten.full.default, (list(val.shape), 0), dense(val, tuple(val.shape)), dtype=val.dtype,
-                   device=val.device)
-    return _laid_out(graph, zeros, val)
-
-
-def _laid_out(graph: fx.Graph, grad: fx.Node, val: FakeTensor) -> fx.Node:
-    """A gradient in the layout in which the other arm gives it."""
-    if grad.meta["val"].stride() == val.stride():
-        return grad
-    return append(graph, aten.copy.default, (append_blank(graph, val), grad), val)
 
 
 class _Branched(torch.autograd.Function):
@@ -233,8 +181,9 @@ class _Branched(torch.autograd.Function):
     def forward(ctx: Any, replay: Any, branch: Branch, condition: Any, *operands: Any) -> Any:  # type: ignore[override]
         with replay.recorder.off():
             own = derivative(branch, tuple(ctx.needs_input_grad[3:]))
-        operands += () if own.draw is None else _emitted(replay.recorder, own.draw, condition, operands)
-        results = _emitted(replay.recorder, own.forward, condition, operands)
+        if own.draw is not None:
+            operands += emitted(replay.recorder, own.draw, own.draw.vals, (condition, *operands))
+        results = emitted(replay.recorder, own.forward, own.forward.vals, (condition, *operands))
         ctx.mark_non_differentiable(*[r for k, r in enumerate(results) if k not in own.differentiable])
         values = [(operands if kind == "input" else results)[n] for kind, n in own.kept]
         ctx.save_for_backward(condition, *[v for v in values if isinstance(v, torch.Tensor)])
@@ -247,22 +196,13 @@ class _Branched(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
         own: Derivative = ctx.own
-        given = [grads[k] for k in own.differentiable]
         condition, *tensors = ctx.saved_tensors
         left = iter(tensors)
         values = [next(left) if v is None else v for v in ctx.numbers]
-        tangents = [laid_out(aten.zeros.default(val.shape, dtype=val.dtype, device=val.device) if g is None else g, val)
-                    for g, val in zip(given, ctx.layouts)]
-        made = _emitted(ctx.replay.recorder, own.backward, condition, [*values, *tangents])
+        tangents = tangents_of([grads[k] for k in own.differentiable], ctx.layouts)
+        made = emitted(ctx.replay.recorder, own.backward, own.backward.vals, (condition, *values, *tangents))
         found = dict(zip(own.wanted, made))
         return None, None, None, *[found.get(k) for k in range(ctx.operands)]
-
-
-def _emitted(recorder: Recorder, branch: Branch, condition: Any, operands: Sequence[Any]) -> tuple[FakeTensor, ...]:
-    """Record a branch; its results."""
-    vals = tuple(map(metadata_of, branch.vals))
-    node = recorder.emit(branch, tuple([recorder.nodes(x) for x in (condition, *operands)]), vals)
-    return recorder.results(node, vals)  # type: ignore[no-any-return]
 
 
 DERIVED[Branch] = lambda replay, branch, args: _Branched.apply(replay, branch, *args)

@@ -140,7 +140,8 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
         asked = [i for i, value in enumerate(results) if isinstance(value, FakeTensor) and _has_history(value)]
         tangents = [recorder.input_like(without_overlap(results[i]), f"{TANGENT}{k}") for k, i in enumerate(asked)]
         used = [k for k in range(len(asked)) if defined is None or defined[k]]
-        asked_for = [i for i, x in enumerate(replay.inputs) if x.requires_grad] if wanted is None else list(wanted)
+        asked_for = ([i for i, x in enumerate(replay.inputs) if isinstance(x, FakeTensor) and x.requires_grad]
+                     if wanted is None else list(wanted))
         leaves = {i: replay.inputs[i] for i in asked_for}
         reached: list[int] = []
         grads: Sequence[Any] = [None] * len(leaves)
@@ -351,7 +352,7 @@ class _Replay:
         self.recorder = recorder
         self.graph = graph
         self.values: dict[fx.Node, Any] = {}
-        self.inputs: list[FakeTensor] = []
+        self.inputs: list[Any] = []
         self.copies: list[tuple[fx.Node, FakeTensor, dict[str, bool]]] = []
         """Writes of inputs of which no gradient is asked: the input's node, its new value, and whether the write is
         uncounted."""
@@ -458,7 +459,9 @@ class _Replay:
             self.values[node] = next(places) if node.op == "placeholder" else self._call(node)
         raise AssertionError("a graph without an output")
 
-    def _input(self, node: fx.Node) -> FakeTensor:
+    def _input(self, node: fx.Node) -> Any:
+        if not isinstance(node.meta["val"], FakeTensor):
+            return self.recorder.size_input(node.meta["val"], node.name)
         fake = self.recorder.input_like(node.meta["val"], node.name, bool(node.meta.get("requires_grad")))
         fake._alias.node.meta.update({k: node.meta[k] for k in ("source", "constant", "passing") if k in node.meta})
         if node.meta.get("param") and not fake.requires_grad:

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from framesmith._C import CompiledFunction, DifferentiableGraph, misplaced
-from framesmith.autograd import branches  # noqa: F401  registers derivatives
+from framesmith.autograd import branches, loops  # noqa: F401  register derivatives
 from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed

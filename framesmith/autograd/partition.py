@@ -22,7 +22,7 @@ from framesmith.fake.tensor import new_fake
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
-from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
+from framesmith.graph.symbols import argument_symbols, size_sources, symbols_held, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, descendants
 from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.layout import contiguous_strides
@@ -264,7 +264,7 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
 
 def _varying_sizes(inputs: list[fx.Node]) -> dict[Any, Any]:
     """The sizes of inputs that vary, by their symbols."""
-    return {expr_of(n): n for node in inputs for n in getattr(node.meta["val"], "shape", ()) if type(n) is not int}
+    return {expr_of(n): n for node in inputs for n in symbols_held(node) if isinstance(n, torch.SymInt)}
 
 
 def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:

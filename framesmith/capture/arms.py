@@ -369,7 +369,7 @@ def _of_places(nodes: Sequence[Any]) -> Graph:
 
 def _graph(operands: Sequence[Any], inner: Sequence[Node], results: Sequence[Node]) -> Graph:
     graph = _of_places(operands)
-    made = dict(zip(operands, graph.nodes))
+    made = {n: place for n, place in zip(operands, graph.nodes) if isinstance(n, Node)}
     for node in inner:
         made[node] = copy_node(graph, node, made.__getitem__)
     return close(graph, [made[n] for n in results])

@@ -5,11 +5,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.expr import Rel, ne
+from framesmith.symbolic.node import symint
 from framesmith.util.errors import DataDependent
 
 from . import trackers as t
@@ -25,6 +29,8 @@ _APART = {operator.iadd: operator.add, operator.isub: operator.sub, operator.imu
           operator.itruediv: operator.truediv, operator.ipow: operator.pow}
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+_WITH_ZERO = {"le": torch.le, "eq": torch.eq, "ne": torch.ne}
+_CONNECTED = {"and": torch.logical_and, "or": torch.logical_or}
 _MOST = 64
 _LONGEST = 40
 """Instructions that are followed to see that they end in a raise."""
@@ -220,6 +226,8 @@ def truth(tracer: Any, v: t.Tracker) -> t.Tracker:
     """bool(v)"""
     if not decides(tracer, v):
         return t.boolean(v.truth(tracer))
+    if isinstance(v, t.Sym):
+        return v if v.pytype() is bool else t.Sym(v.value != 0)
     made = v if isinstance(v, t.Data) else number(tracer, v, bool)  # type: ignore[arg-type]
     if made is None:
         raise DataDependent("truth of a tensor's data")
@@ -230,6 +238,8 @@ def negated(tracer: Any, v: t.Tracker) -> t.Tracker:
     """`not v`"""
     if type(v) is t.Const or not decides(tracer, v):
         return t.boolean(not v.truth(tracer))
+    if isinstance(v, t.Sym):
+        return t.Sym(torch.sym_not(truth(tracer, v).value))  # type: ignore[attr-defined]
     return t.Data(bool, (truth(tracer, v),), lambda a: f"(not {a})", operator.not_)
 
 
@@ -237,6 +247,9 @@ def condition(tracer: Any, v: t.Tracker) -> t.Tensor | None:
     """A tensor of one element with the truth of `v`; None where the graph does not compute it."""
     if isinstance(v, t.Tensor):
         return None if tracer.asks(v) or v.fake.numel() != 1 else v
+    if _is_undecided(v):
+        node = truth(tracer, v).value.node  # type: ignore[attr-defined]
+        return _of_relation(tracer, node.value, node.env)
     if type(v) is not t.Data or v.drawn:
         return None
     if v.fn is None:
@@ -246,6 +259,21 @@ def condition(tracer: Any, v: t.Tracker) -> t.Tensor | None:
         inner = condition(tracer, v.parts[0])
         return inner if inner is None or v.fn is operator.truth else tracer.torch_call(torch.logical_not, [inner], {})
     return computed_in_graph(tracer, v)  # type: ignore[return-value]
+
+
+def _of_relation(tracer: Any, rel: Rel, env: ShapeEnv) -> t.Tensor:
+    """The truth of a relation between sizes, as a tensor."""
+    if rel.op in _CONNECTED:
+        parts = [_of_relation(tracer, r, env) for r in rel.args]
+        return reduce(lambda a, b: tracer.torch_call(_CONNECTED[rel.op], [a, b], {}), parts)
+    return tracer.torch_call(_WITH_ZERO[rel.op], [_of_size(tracer, symint(rel.args[0], env)), t.Const(0)],  # type: ignore[no-any-return]
+                             {})
+
+
+def _of_size(tracer: Any, value: Any) -> t.Tensor:
+    """A size as a tensor."""
+    how = {"dtype": tracer.made(torch.int64)}
+    return tracer.torch_call(torch.full, [tracer.made(()), t.Sym(value)], how)  # type: ignore[no-any-return]
 
 
 def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracker | None:
@@ -296,7 +324,10 @@ def same(a: t.Tracker, b: t.Tracker) -> bool:
 
 def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
     """Assume that the truth of a tensor or of data is `holds`: residual code looks before anything else, see
-    `assertions`."""
+    `assertions`; of a size of data the graph does."""
+    if isinstance(condition, t.Sym):
+        (truth if holds else negated)(tracer, condition).value.node.expect_true("", 0)  # type: ignore[attr-defined]
+        return
     if not tracer.assumes:
         raise DataDependent("an assertion on a tensor's data in code that writes its inputs, or draws random numbers")
     seen = settled(tracer, condition) if isinstance(condition, t.Tensor) else condition
@@ -307,7 +338,18 @@ def decides(tracer: Any, v: t.Tracker) -> bool:
     """Return whether the truth of `v` is a matter of data."""
     if isinstance(v, t.Tensor):
         return not tracer.asks(v) and v.fake.numel() == 1 and v.known(tracer) is None
-    return type(v) is t.Data
+    return type(v) is t.Data or _is_undecided(v)
+
+
+def _is_undecided(v: t.Tracker) -> bool:
+    """Return whether the truth of a size, or of a comparison of sizes, is a matter of data: nothing decides it, and the
+    graph gives one of the symbols its value."""
+    if type(v) is not t.Sym or isinstance(v.value, torch.SymFloat):
+        return False
+    node = v.value.node
+    rel = ne(node.value, 0) if isinstance(v.value, torch.SymInt) else node.value
+    own = node.env.data & rel.free
+    return bool(own) and own.isdisjoint(node.env.given) and node.env.known(rel) is None
 
 
 def raises(dec: Decoded, index: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from framesmith.fake.tensor import FakeTensor
 from framesmith.graph.control import Loop, layout_of
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
@@ -32,6 +33,14 @@ def stand_in() -> None:
 stand_in.is_pure = True  # type: ignore[attr-defined]
 
 
+def entered(tracer: Any, val: FakeTensor, grad: bool) -> t.Tensor:
+    """A stand-in like `val`."""
+    recorder = tracer.recorder
+    made: t.Tensor = tracer.made(recorder.own(val, recorder.emit(stand_in, (), val)))
+    recorder.nodes(val).meta.update(grad=grad, turn=tracer.turn)
+    return made
+
+
 def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: Step,
            stop: Stop | None) -> list[t.Tensor]:
     """Record a loop that goes on while `condition` is true: its last state."""
@@ -42,7 +51,7 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
         raise Unsupported("a tensor of a class of the program's, or with attributes, that a loop changes")
     initial = [recorder.nodes(x.fake) for x in state]
     vals = [like(x.fake) for x in state]
-    entries = [tracer.made(recorder.own(val, recorder.emit(stand_in, (), val))) for val in vals]
+    entries = [entered(tracer, val, False) for val in vals]
     places: list[Node] = [recorder.nodes(x.fake) for x in entries]
     found: list[tuple[t.Tracker, Sequence[t.Tracker]]] = []
 

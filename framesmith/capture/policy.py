@@ -54,6 +54,7 @@ _FOLLOWED = frozenset({
     "torch.distributed.algorithms._checkpoint",
     "framesmith.capture.polyfills",
     *(f"framesmith.graph.attention.{n}" for n in ("dense", "_dense", "spread", "indices", "laid_out")),
+    "torch._higher_order_ops.invoke_subgraph.mark_compile_region",
     "torch.func.functional_call", "torch.func.stack_module_state", "torch._functorch.functional_call",
     "torch._functorch.vmap._check_randomness_arg",
     *(f"torch.func.{n}" for n in ("vmap", "grad", "grad_and_value", "jacrev", "jacfwd", "hessian")),

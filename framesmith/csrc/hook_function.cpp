@@ -21,32 +21,45 @@ struct CompiledFunction {
 
 constexpr int kTold = 4;
 
-// What the program said by torch.compiler.set_stance, a global of a module: two dicts' versions say when to look again.
+// What the program said by torch.compiler.set_stance: a global of two modules, ours and torch.compile's. The versions
+// of three dicts say when to look again.
 class Stance {
  public:
   bool forces_eager() {
-    if (dict_version(modules_) != modules_version_ || (names_ && dict_version(names_) != names_version_)) look();
+    if (dict_version(modules_) != modules_version_ || ours_.changed() || theirs_.changed()) look();
     return eager_;
   }
   void watch(PyObject* modules) { modules_ = Py_NewRef(modules); }
 
  private:
+  struct Module {
+    const char* name;
+    PyObject* names = nullptr;  // the module's dict, once there is one
+    uint64_t version = 0;
+
+    bool changed() const { return names && dict_version(names) != version; }
+    bool forces_eager(PyObject* modules) {
+      PyObject* module = PyDict_GetItemString(modules, name);
+      Py_XSETREF(names, module && PyModule_Check(module) ? Py_NewRef(PyModule_GetDict(module)) : nullptr);
+      if (names) version = dict_version(names);
+      PyObject* stance = names ? PyDict_GetItemString(names, "_stance") : nullptr;
+      PyObject* said = stance ? PyObject_GetAttrString(stance, "stance") : nullptr;
+      const bool eager = said && PyUnicode_Check(said) && PyUnicode_CompareWithASCIIString(said, "force_eager") == 0;
+      Py_XDECREF(said);
+      PyErr_Clear();
+      return eager;
+    }
+  };
+
   void look() {
     modules_version_ = dict_version(modules_);
-    PyObject* module = PyDict_GetItemString(modules_, "torch._dynamo.eval_frame");
-    Py_XSETREF(names_, module && PyModule_Check(module) ? Py_NewRef(PyModule_GetDict(module)) : nullptr);
-    if (names_) names_version_ = dict_version(names_);
-    PyObject* stance = names_ ? PyDict_GetItemString(names_, "_stance") : nullptr;
-    PyObject* name = stance ? PyObject_GetAttrString(stance, "stance") : nullptr;
-    eager_ = name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "force_eager") == 0;
-    Py_XDECREF(name);
-    PyErr_Clear();
+    const bool ours = ours_.forces_eager(modules_), theirs = theirs_.forces_eager(modules_);
+    eager_ = ours || theirs;
   }
 
   PyObject* modules_ = nullptr;  // sys.modules
-  PyObject* names_ = nullptr;    // the module's dict, once there is one
   uint64_t modules_version_ = 0;
-  uint64_t names_version_ = 0;
+  Module ours_{"framesmith.util.dynamo"}, theirs_{"torch._dynamo.eval_frame"};
   bool eager_ = false;
 } stance;
 

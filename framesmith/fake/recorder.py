@@ -196,6 +196,11 @@ class Recorder:
         grad."""
         return self._give_place(metadata_of(val, grad), name)
 
+    def size_input(self, size: Any, name: str) -> Any:
+        """A placeholder for a size, which the graph reads by its symbol."""
+        self._placeholder(name, size)
+        return size
+
     def _give_place(self, fake: FakeTensor, name: str) -> FakeTensor:
         node = self._placeholder(name, fake)
         self.on_cuda |= fake.device.type == "cuda"

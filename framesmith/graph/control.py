@@ -1,18 +1,21 @@
-"""Control flow as nodes: a branch on a value of the graph, whose arms are graphs, and a loop, whose body is one.
+"""Control flow as nodes: a branch on a value of the graph, whose arms are graphs, a loop and a scan, whose body is one.
 
     Branch(yes, no)(condition, *operands)  ->  the results of one arm
-    Loop(body, n)(condition, *operands)    ->  the last n values of the state
+    Loop(body, n)(condition, *operands)    ->  the last n values of the state, what the rounds gave, stacked
+    Scan(body, n, m)(length, *operands)    ->  the last n values of the state, what the rounds gave, stacked
 
 Both arms take all operands, and give results of the same layout; one may give None where the other gives a gradient.
-The first n operands of a loop are its state; as long as the condition is true, body(*operands) gives the next condition
-and the next state. Operands are tensors and the sizes that the graphs read. A result may be an operand itself: then it
-is that tensor.
+The first n operands of a loop are its state; as long as the condition is true, body(*operands) gives the next
+condition, the next state, and what is collected. Of a scan m operands follow, which have `length` slices along their
+first dimension: a round takes one slice of each in the place of these. Operands are tensors and the sizes that the
+graphs read. A result may be an operand itself: then it is that tensor. Stacks are contiguous.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -25,6 +28,8 @@ from framesmith.graph.purity import draws
 from framesmith.graph.traversal import last_node
 
 aten = torch.ops.aten
+Arm = Callable[[Any], Sequence[Any]]
+"""What computes an arm of its operands."""
 
 
 class Control(OfOneGraph):
@@ -35,6 +40,18 @@ class Control(OfOneGraph):
     @property
     def arms(self) -> tuple[Graph, ...]:
         raise NotImplementedError
+
+    @property
+    def varying(self) -> int:
+        """How many of the operands are others in each round."""
+        return 0
+
+    def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        """The results, by callables that stand for the arms."""
+        raise NotImplementedError
+
+    def __call__(self, first: Any, *operands: Any) -> tuple[Any, ...]:
+        return tuple(self.run([partial(run, arm) for arm in self.arms], first, operands))
 
     @property
     def is_pure(self) -> bool:  # type: ignore[override]
@@ -70,31 +87,91 @@ class Branch(Control):
     def __str__(self) -> str:
         return f"{Control.__str__(self)} {self.complete}"
 
-    def __call__(self, condition: Any, *operands: Any) -> tuple[Any, ...]:
-        return tuple(run(self.arms[bool(condition)], operands))
+    def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        return arms[bool(first)](operands)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop(Control):
-    """See the module. `size`: of the state."""
+    """See the module. `size`: of the state. `rounds`: their number as a `torch.SymInt`, where somebody may want to know
+    it; a loop that `collects` gives its symbol a value, which is a size of what it collects first. `complete`,
+    `derivatives`: as a branch has them."""
 
     __name__: ClassVar[str] = "loop"  # type: ignore[misc]
     body: Graph
     size: int
+    complete: bool = False
+    rounds: Any = None
+    collects: bool = False
+    derivatives: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def arms(self) -> tuple[Graph, ...]:
         return (self.body,)
 
-    def __call__(self, condition: Any, *operands: Any) -> tuple[Any, ...]:
-        return self.run(lambda given: run(self.body, given), condition, operands)
+    @property
+    def varying(self) -> int:
+        return self.size
 
-    def run(self, body: Callable[[Any], Sequence[Any]], condition: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """The last state, by a callable that stands for the body."""
+    def __str__(self) -> str:
+        return f"{Control.__str__(self)} {self.size} {self.complete} {self.rounds if self.collects else ''}"
+
+    def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
         state, rest = operands[:self.size], operands[self.size:]
-        while condition:
-            condition, *state = body([*state, *rest])  # type: ignore[assignment]
-        return tuple(state)
+        rounds: list[Sequence[Any]] = []
+        while first:
+            first, *state = arms[0]([*state, *rest])
+            if self.collects:
+                rounds.append(state[self.size:])
+                state = state[:self.size]
+        if not self.collects:
+            return state
+        return [*state, *(map(torch.stack, zip(*rounds)) if rounds else self._nothing(arms[0], operands))]
+
+    def _nothing(self, body: Arm, operands: Sequence[Any]) -> list[torch.Tensor]:
+        """What no rounds give: of the layout of what one would."""
+        return [y.new_empty((0, *y.shape)) for y in body(operands)[1 + self.size:]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan(Control):
+    """See the module. `carried`, `scanned`: n and m. `backwards`: from the last slice to the first. `absent`: those of
+    the state that are None if there is no slice. `derivatives`: as a branch has them."""
+
+    __name__: ClassVar[str] = "scan"  # type: ignore[misc]
+    body: Graph
+    carried: int
+    scanned: int
+    backwards: bool = False
+    absent: tuple[int, ...] = ()
+    derivatives: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def arms(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+    @property
+    def varying(self) -> int:
+        return self.carried + self.scanned
+
+    def __str__(self) -> str:
+        return f"{Control.__str__(self)} {self.carried} {self.scanned} {self.backwards} {self.absent}"
+
+    def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        state, over, rest = operands[:self.carried], operands[self.carried:self.varying], operands[self.varying:]
+        if not first:
+            blank = arms[0]([*state, *[x.new_zeros(x.shape[1:]) for x in over], *rest])[self.carried:]
+            return [*[None if k in self.absent else x for k, x in enumerate(state)],
+                    *[y.new_empty((0, *y.shape)) for y in blank]]
+        stacks: list[torch.Tensor] | None = None
+        for k in range(first - 1, -1, -1) if self.backwards else range(first):
+            given = arms[0]([*state, *[x[k] for x in over], *rest])
+            state, out = given[:self.carried], given[self.carried:]
+            if stacks is None:
+                stacks = [y.new_empty((first, *y.shape)) for y in out]
+            for stack, y in zip(stacks, out, strict=True):
+                stack[k] = y
+        return [*state, *stacks]  # type: ignore[misc]
 
 
 def results_of(graph: Graph) -> Sequence[Any]:
@@ -130,4 +207,4 @@ def layout_of(val: torch.Tensor, of: Callable[[Any], Any]) -> tuple[Any, ...]:
     return tuple(map(of, val.shape)), tuple(map(of, val.stride())), val.dtype, val.device
 
 
-__all__ = ["Branch", "Control", "Loop", "append", "append_blank", "close", "layout_of", "results_of"]
+__all__ = ["Branch", "Control", "Loop", "Scan", "append", "append_blank", "close", "layout_of", "results_of"]

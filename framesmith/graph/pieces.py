@@ -56,7 +56,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Controlled:
-    """A branch or loop, `node`, and where its results go."""
+    """Control flow, `node`, and where its results go."""
 
     node: fx.Node
     gives: tuple[fx.Node | None, ...]
@@ -64,7 +64,8 @@ class Controlled:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps in order, and the symbols of the graph's inputs that they take as numbers: (place, dimension)."""
+    """The steps in order, and the symbols of the graph's inputs that they take as numbers: (place, dimension),
+    or (place, -1) where the input is the number."""
 
     steps: tuple[Piece | Binding | Controlled, ...]
     sizes: dict[Symbol, tuple[int, int]]
@@ -87,6 +88,8 @@ def pieces(graph: fx.Graph) -> Steps:
     needs = set(nodes[-1].all_input_nodes).union(*[n.all_input_nodes for n in binders])
     steps: list[Piece | Binding | Controlled] = []
     places = [n for n in nodes if n.op == "placeholder"]
+    given.update({expr_of(n.meta["val"]): (k, -1) for k, n in enumerate(places)  # type: ignore[misc]
+                  if isinstance(n.meta["val"], torch.SymInt) and expr_of(n.meta["val"]) not in given})
     cut = _Cut(levels, needs, env_of(*[x for n in (*binders, *places) for x in symbols_held(n)]))
     for level in range(top + 1):
         piece = cut.piece([n for n in nodes if levels.get(n) == level and not _is_of_step(n)], level)
@@ -100,9 +103,11 @@ def pieces(graph: fx.Graph) -> Steps:
     for step in steps:
         if isinstance(step, Binding | Controlled):
             read |= argument_symbols(step.node)
+        if isinstance(step, Controlled):
+            read |= symbols_of([n for n in step.gives if n is not None])
         if isinstance(step, Binding):
             read = read.union(*[rel.free for rel in step.checks])
-    bound = {step.symbol for step in steps if isinstance(step, Binding)}
+    bound = {step.node.meta["binds"] for step in steps if not isinstance(step, Piece) and "binds" in step.node.meta}
     if unknown := read - bound - given.keys():
         raise CompileError(f"sizes {unknown} that nothing gives")
     return Steps(tuple(steps), {s: given[s] for s in read - bound}, tuple(outputs))

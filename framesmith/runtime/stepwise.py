@@ -1,5 +1,5 @@
 """Running a graph that was cut into pieces: each piece is compiled code, each operator between them a call of eager's
-kernel, whose result gives a symbol its value, or a branch or loop, whose arms are compiled code, too."""
+kernel, whose result gives a symbol its value, or control flow, whose arms are compiled code, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.graph.control import Loop
 from framesmith.graph.interpreter import evaluate
 from framesmith.graph.pieces import Binding, Controlled, Piece, Place, Steps
 from framesmith.graph.purity import draws
@@ -56,7 +55,7 @@ class Stepwise:
         if type(inputs) is list:
             inputs.clear()
         for slot, place, dim in self._sizes:
-            values[slot] = values[place].shape[dim]
+            values[slot] = values[place] if dim < 0 else values[place].shape[dim]
         if self._rewinds:
             self._run_or_rewind(values)
         else:
@@ -119,17 +118,20 @@ class Stepwise:
         """A gradient that an arm does not give is None where it leaves the graph, and zeros where it is computed
         with."""
         node = step.node
-        call = partial(node.target.run, arms[0]) if isinstance(node.target, Loop) else partial(_branch, arms)
-        condition, *operands = [self._argument(a) for a in node.args]
+        call = partial(node.target.run, arms)  # type: ignore[union-attr]
+        first, *operands = [self._argument(a) for a in node.args]
         gives = [(k, self._slot(n), self._zeros(n.meta["val"]) if n in later else None)
                  for k, n in enumerate(step.gives) if n is not None]
         dead = [self._slot(n) for n in node.all_input_nodes if n in last]
+        bound = (self._slot(node.meta["binds"]), node.target.size) if "binds" in node.meta else None  # type: ignore[union-attr]
 
         def run(values: list[Any]) -> None:
-            given, chosen = [a(values) for a in operands], condition(values)
+            given, chosen = [a(values) for a in operands], first(values)
             for k in dead:
                 values[k] = None
             found = call(chosen, given)
+            if bound is not None:
+                values[bound[0]] = found[bound[1]].shape[0]
             for k, slot, zeros in gives:
                 value = found[k]
                 values[slot] = zeros(values) if value is None and zeros is not None else value
@@ -155,10 +157,6 @@ class Stepwise:
             slots = [(s, self._slot(s)) for s in free]
             return lambda values: evaluate(value, {s: values[k] for s, k in slots})
         return lambda values: value
-
-
-def _branch(arms: Sequence[Compiled], condition: Any, given: list[Any]) -> tuple[Any, ...]:
-    return arms[bool(condition)](given)
 
 
 def _last_reads(steps: Steps) -> list[set[Place]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import CodeType
 
 import torch
@@ -32,9 +33,33 @@ def hide_from_dynamo(code: CodeType) -> None:
         _hook.skip_code(code)
 
 
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile",
+           "aot_eager_then_compile")
+
+
+@dataclass(frozen=True, slots=True)
+class Stance:
+    """What compiled functions do at a call that no variant takes."""
+
+    stance: str = "default"
+
+
+_stance = Stance()
+"""Ours, under `install`. Compiled functions look at it."""
+
+
+def set_stance(new: Stance) -> Stance:
+    """Change ours; return the one before."""
+    global _stance
+    before, _stance = _stance, new
+    return before
+
+
 def stance() -> str:
     """Return what `torch.compiler.set_stance` was given last. ("force_eager" never gets here: compiled functions ask
     for it at each call.)"""
+    if _stance.stance != "default":
+        return _stance.stance
     return getattr(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None), "stance", "default")
 
 

@@ -23,6 +23,8 @@ _ROWS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "fallback_random": lambda value: {},  # random numbers are eager's
 }
 """torch.compile's name -> its value as fields of `Config`"""
+_OF_COMPILE = frozenset({"guard_filter_fn", "use_aoti"})
+"""Names that torch.compile itself takes."""
 
 
 def own_options(options: dict[str, Any], fields: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
@@ -37,7 +39,7 @@ def own_options(options: dict[str, Any], fields: frozenset[str]) -> tuple[dict[s
             if {found.get("mode"), own.get("mode")} == {"max-autotune-no-cudagraphs", "reduce-overhead"}:
                 found = {"mode": "max-autotune"}
             own.update(found)
-        elif name not in fields and name in known_names():
+        elif name not in fields and (name in _OF_COMPILE or name in known_names()):
             ignored.append(name)
         else:
             own[name] = value

@@ -16,7 +16,7 @@ FACE = {
     "assume_constant_result",
     "testing",
     "cuda_graph_memory", "register_decomposition", "register_lowering", "register_pass", "unregister", "shapes",
-    "Dim", "export", "load",
+    "Dim", "export", "load", "install", "installed", "uninstall", "bisect", "check", "minify",
 }
 
 

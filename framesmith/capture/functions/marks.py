@@ -30,6 +30,12 @@ def _compiling(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.TRUE
 
 
+@by_name("torch._higher_order_ops.invoke_subgraph.invoke_subgraph_placeholder")
+def _region(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Capture the body of a function that `nested_compile_region` marks with its caller."""
+    return args[0].call(tracer, args[1:], kwargs)
+
+
 @by_name("torch.compiler.cudagraph_mark_step_begin", *(f"torch._dynamo.decorators.{n}" for n in (
     "mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_static_address", "mark_unbacked")))
 @calls(marks.mark_dynamic, marks.mark_static)
@@ -80,6 +86,11 @@ def constant(fn: Callable[..., Any]) -> None:
             return fn(*args, **kwargs)
 
     calls(fn)(lambda tracer, args, kwargs: tracer.fold_call(asked if tracer.functions else fn, args, kwargs))
+
+
+def substitute(original: Callable[..., Any], fn: Callable[..., Any]) -> None:
+    """Calls of `original` are captured as calls of `fn`."""
+    calls(original)(lambda tracer, args, kwargs: tracer.made(fn).call(tracer, args, kwargs))
 
 
 def forget(fn: Callable[..., Any]) -> None:

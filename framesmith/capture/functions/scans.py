@@ -1,6 +1,6 @@
-"""Scans and maps of torch, followed as Python over slices; an associative scan whose combining function works element
-by element in log2(n) steps, each of which joins elements twice as far apart (W. D. Hillis, G. L. Steele: Data parallel
-algorithms, CACM 29(12), 1986)."""
+"""Scans and maps of torch, followed as Python over slices, or as one node over many; an associative scan whose
+combining function works element by element in log2(n) steps, each of which joins elements twice as far apart (W. D.
+Hillis, G. L. Steele: Data parallel algorithms, CACM 29(12), 1986)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from framesmith.util.errors import Unsupported
 from .. import trackers as t
 from ..arms import drop, recorded
 from ..polyfills import scans as py
-from ..registry import BY_NAME
+from ..registry import BY_NAME, calls
+from ..scanning import scanned
 from ..trackers import Args, Kwargs
 
 _MOVES = frozenset({torch.ops.aten.slice.Tensor, torch.ops.aten.cat.default, torch.ops.aten.flip.default})
@@ -22,8 +23,10 @@ LONGEST = 128
 """Slices that are computed one by one."""
 
 
-def _unrolled(fn: Callable[..., Any], place: int, along: int) -> Callable[[Any, Args, Kwargs], t.Tracker]:
-    """A handler that inlines `fn`, whose argument `place` is sliced along dimension `dim`, or along `along`."""
+def _by_slices(unrolled: Callable[..., Any], at_once: Callable[..., Any], place: int,
+               along: int) -> Callable[[Any, Args, Kwargs], t.Tracker]:
+    """A handler that inlines `unrolled`, whose argument `place` is sliced along dimension `dim`, or along `along`; of
+    more slices, or a number of them that varies, `at_once`, which is a node."""
 
     def handler(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         xs = args[place] if len(args) > place else kwargs["xs"]
@@ -34,11 +37,22 @@ def _unrolled(fn: Callable[..., Any], place: int, along: int) -> Callable[[Any, 
                 break
             xs = items[0]
         size = xs.fake.shape[dim] if isinstance(xs, t.Tensor) else 0
-        if int(size) > LONGEST:
-            raise Unsupported(f"more than {LONGEST} slices of a {fn.__name__}", hint="loop over fewer of them")
-        return tracer.inline(tracer.made(fn), args, kwargs)  # type: ignore[no-any-return]
+        few = type(size) is int and size <= LONGEST
+        return tracer.inline(tracer.made(unrolled if few else at_once), args, kwargs)  # type: ignore[no-any-return]
 
     return handler
+
+
+@calls(py.over_slices)
+def _over_slices(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    step, state, xs, backwards = args
+
+    def one(given: list[t.Tensor]) -> tuple[list[t.Tracker], list[t.Tracker], t.Tracker]:
+        after, out, kind = step.call(tracer, list(given), {}).items_list(tracer)
+        return after.items_list(tracer), out.items_list(tracer), kind
+
+    last, stacks, kind = scanned(tracer, one, state.items_list(tracer), xs.items_list(tracer), backwards.real(tracer))
+    return t.Tuple([t.List(list(last)), t.List(list(stacks)), kind])
 
 
 def _associative_scan(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -55,7 +69,7 @@ def _associative_scan(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return _one_by_one(tracer, args, kwargs)
 
 
-_one_by_one = _unrolled(py.associative_scan, 1, 0)
+_one_by_one = _by_slices(py.associative_scan, py.associative_scan_at_once, 1, 0)
 BY_NAME["torch._higher_order_ops.associative_scan.associative_scan"] = _associative_scan
-BY_NAME["torch._higher_order_ops.scan.scan"] = _unrolled(py.scan, 2, 0)
-BY_NAME["torch._higher_order_ops.map.map"] = _unrolled(py.map_slices, 1, 0)
+BY_NAME["torch._higher_order_ops.scan.scan"] = _by_slices(py.scan, py.scan_at_once, 2, 0)
+BY_NAME["torch._higher_order_ops.map.map"] = _by_slices(py.map_slices, py.map_at_once, 1, 0)

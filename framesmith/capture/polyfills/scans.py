@@ -56,6 +56,62 @@ def associative_scan(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, 
     return _stacked(out, dim)
 
 
+def over_slices(step: Any, state: list[Any], xs: list[Any], backwards: bool) -> Any:
+    """`step(*state, *slices)`, which gives the next state, what is collected and its structure, for each slice of `xs`
+    along the first dimension: the last state, the stacks, and their structure. Captured as one node."""
+    count = xs[0].shape[0]
+    found: list[Any] = [None] * count
+    kind = None
+    for k in range(count - 1, -1, -1) if backwards else range(count):
+        state, found[k], kind = step(*state, *[x.select(0, k) for x in xs])
+    return state, [torch.stack(parts) for parts in zip(*found)], kind
+
+
+def scan_at_once(combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
+    leaves, spec = tree_flatten(xs)
+    state, form = tree_flatten(init)
+    dim = dim + leaves[0].ndim if dim < 0 else dim
+
+    def step(*given: Any) -> Any:
+        carry, y = combine_fn(tree_unflatten(given[:len(state)], form), tree_unflatten(given[len(state):], spec))
+        out, kind = tree_flatten(y)
+        return tree_flatten(carry)[0], out, kind
+
+    last, out, kind = over_slices(step, state, [x.movedim(dim, 0) for x in leaves], reverse)
+    joined = [y.movedim(0, dim) if dim < y.ndim else y for y in out] if KEEPS_DIM else out
+    return tree_unflatten(last, form), tree_unflatten(joined, kind)
+
+
+def map_at_once(f: Any, xs: Any, *args: Any) -> Any:
+    leaves, spec = tree_flatten(xs)
+
+    def step(*given: Any) -> Any:
+        out, kind = tree_flatten(f(tree_unflatten(given, spec), *args))
+        return [], out, kind
+
+    _, out, kind = over_slices(step, [], leaves, False)
+    return tree_unflatten(out, kind)
+
+
+def associative_scan_at_once(combine_fn: Any, xs: Any, dim: int, reverse: bool = False,
+                             combine_mode: str = "pointwise") -> Any:
+    leaves, spec = tree_flatten(xs)
+    dim = dim + leaves[0].ndim if dim < 0 else dim
+    leaves = [x.movedim(dim, 0) for x in leaves]
+    size = leaves[0].shape[0]
+    state = [x.select(0, size - 1 if reverse else 0) for x in leaves]
+
+    def step(*given: Any) -> Any:
+        found = tree_flatten(combine_fn(tree_unflatten(given[:len(state)], spec),
+                                        tree_unflatten(given[len(state):], spec)))[0]
+        return found, found, None
+
+    _, out, _ = over_slices(step, state, [x.narrow(0, 0 if reverse else 1, size - 1) for x in leaves], reverse)
+    firsts = [x.unsqueeze(0) for x in state]
+    parts = [torch.cat([y, x] if reverse else [x, y]) for x, y in zip(firsts, out)]
+    return tree_unflatten([y.movedim(0, dim).contiguous() for y in parts], spec)
+
+
 def scanned(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
     """The associative scan of a function that works element by element: it is given many elements at once."""
     parts, spec = tree_flatten(xs)

@@ -1,0 +1,101 @@
+"""Scans: the body is recorded once, over stand-ins for what is carried on and for a slice of each operand, and cut out
+as the body of one node (`graph.control`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from framesmith.fake.layout import meets_itself
+from framesmith.fake.tensor import FakeTensor, dense, new_fake
+from framesmith.graph.control import Scan, layout_of
+from framesmith.symbolic.node import expr_of
+from framesmith.util.errors import Unsupported
+
+from . import trackers as t
+from .arms import Arm, cut_out, drop, emitted, like, recorded, result_of
+from .looping import entered
+
+aten = torch.ops.aten
+Step = Callable[[list[t.Tensor]], tuple[Sequence[t.Tracker], Sequence[t.Tracker], t.Tracker]]
+"""From the state and a slice of each operand to the next state, what is collected, and a value of Python."""
+
+
+def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.Tracker],
+            backwards: bool) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
+    """Record a scan: the last state, what is collected, stacked, and the value of Python."""
+    if tracer.transformed or tracer.modes.functions:
+        raise Unsupported("a scan in a function transform or mode")
+    recorder = tracer.recorder
+    initial, over = _tensors(tracer, state), _tensors(tracer, xs)
+    length = over[0].fake.shape[0]
+    if any(expr_of(x.fake.shape[0]) is not expr_of(length) for x in over) or length == 0:
+        raise Unsupported("a scan over operands of different lengths, or of none")
+    initial = [tracer.torch_call(torch.clone, [x], {}) for x in initial]
+    slices = [new_fake(tuple(x.fake.shape[1:]), x.fake.stride()[1:], x.fake.dtype, x.fake.device) for x in over]
+    vals, wants = [like(x.fake) for x in initial], [tracer.wants_grad(x.fake) for x in initial]
+    for _ in range(2 + len(initial)):
+        entries = [*map(entered, [tracer] * len(vals), vals, wants),
+                   *[entered(tracer, val, tracer.wants_grad(x.fake)) for x, val in zip(over, slices)]]
+        found: list[t.Tracker] = []
+        arm = recorded(tracer, lambda: _given(step, entries, found))  # noqa: B023
+        after = arm.values[:len(initial)]
+        if len(after) != len(initial) or not all(isinstance(x, t.Tensor) for x in arm.values):
+            raise Unsupported("a body of a scan that gives other things than tensors, or another number of them")
+        now = [x.fake for x in after]  # type: ignore[union-attr]
+        grads = [tracer.wants_grad(x) for x in now]
+        if all(layout_of(x, expr_of) == layout_of(val, expr_of) for x, val in zip(now, vals)) and grads == wants:
+            break
+        drop(arm)
+        vals, wants = [like(x) for x in now], [a or b for a, b in zip(wants, grads)]
+    else:
+        raise Unsupported("a scan changes the layout of what it carries")
+    count = len(initial)
+    results = [_result(tracer, arm, x, k < count) for k, x in enumerate(arm.values)]  # type: ignore[arg-type]
+    places: list[Node] = [recorder.nodes(x.fake) for x in entries]
+    graphs, operands = cut_out(tracer, [arm], [results], places)
+    begun = [recorder.nodes(_laid_out(tracer, x, val).fake) for x, val in zip(initial, vals)]
+    args = (length, *begun, *[recorder.nodes(x.fake) for x in over], *operands)
+    stacks = [dense(x.fake, (length, *x.fake.shape)) for x in arm.values[count:]]  # type: ignore[union-attr]
+    outs = [tracer.wants_grad(x.fake) for x in arm.values[count:]]  # type: ignore[union-attr]
+    made = emitted(tracer, Scan(graphs[0], count, len(over), backwards), args, [*vals, *stacks], [*grads, *outs])
+    return made[:count], made[count:], found[0]
+
+
+def _given(step: Step, entries: list[t.Tensor], found: list[t.Tracker]) -> list[t.Tracker | None]:
+    after, out, kind = step(entries)
+    found.append(kind)
+    return [*after, *out]
+
+
+def _tensors(tracer: Any, values: Sequence[t.Tracker]) -> list[t.Tensor]:
+    for x in values:
+        if not isinstance(x, t.Tensor) or x.pyclass not in (torch.Tensor, torch.nn.Parameter) or x.attrs:
+            raise Unsupported(f"a scan over {x.describe()}")
+    return list(values)  # type: ignore[arg-type]
+
+
+def _result(tracer: Any, arm: Arm, x: t.Tensor, carried: bool) -> Node:
+    """A result of the body: what is carried on is no other tensor's memory, what is stacked may be."""
+    node, other, _ = result_of(tracer, arm, x) if carried or meets_itself(x.fake) else (
+        tracer.recorder.nodes(x.fake), None, False)
+    if other is not None or node not in arm.region and node.op == "call_function" and carried:
+        copy: Node = tracer.recorder.emit(aten.clone.default, (node,), like(x.fake))
+        copy.meta.update(grad=tracer.wants_grad(x.fake), turn=tracer.turn)
+        arm.region.append(copy)
+        return copy
+    return node
+
+
+def _laid_out(tracer: Any, x: t.Tensor, val: FakeTensor) -> t.Tensor:
+    """A first state in the layout in which the body gives the next."""
+    if (x.fake.shape, x.fake.dtype, x.fake.device) != (val.shape, val.dtype, val.device):
+        raise Unsupported(f"a scan changes the layout of {x.describe()}")
+    if x.fake.stride() == val.stride():
+        return x
+    how = {"dtype": tracer.made(val.dtype), "device": tracer.made(val.device)}
+    blank = tracer.torch_call(torch.empty_strided, [tracer.made(tuple(val.shape)), tracer.made(val.stride())], how)
+    return tracer.torch_call(torch.Tensor.copy_, [blank, x], {})  # type: ignore[no-any-return]
