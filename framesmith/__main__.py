@@ -7,6 +7,7 @@ import sys
 
 COMMANDS = {
     "run": ("framesmith.running:run", "run a program in which torch.compile means framesmith"),
+    "doctor": ("framesmith.tools.doctor:main", "check this machine, and say what to do"),
     "site": ("framesmith.running:site", "print the folder that, in PYTHONPATH, does the same for every program"),
 }
 """name -> function over the further arguments, which returns an exit status, and what it does"""
