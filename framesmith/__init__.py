@@ -23,7 +23,10 @@ if TYPE_CHECKING:
         disable,
         disallow_in_graph,
         explain,
+        metrics,
         minify,
+        prometheus,
+        report,
         reset,
         shapes,
         warm_up,
@@ -33,28 +36,29 @@ if TYPE_CHECKING:
     from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
     from framesmith.runtime.recorder import cuda_graph_memory
     from framesmith.takeover import install, installed, uninstall
+    from framesmith.util.events import on_event
     from framesmith.util.marks import graph_break, is_compiling, mark_dynamic, mark_static, mark_unbacked
 
 __version__ = "0.1.0"
 __all__ = [
     "Dim", "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "config", "cuda_graph_memory",
     "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
-    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "minify",
-    "register_backend", "register_decomposition", "register_lowering", "register_pass", "reset", "shapes", "testing",
-    "uninstall",
-    "unregister", "warm_up",
+    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "metrics", "minify",
+    "on_event", "prometheus", "register_backend", "register_decomposition", "register_lowering", "register_pass",
+    "report", "reset", "shapes", "testing", "uninstall", "unregister", "warm_up",
 ]
 
 _HOME = {
     "framesmith.api": (
         "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "disable", "disallow_in_graph",
-        "explain", "minify", "reset", "shapes", "warm_up",
+        "explain", "metrics", "minify", "prometheus", "report", "reset", "shapes", "warm_up",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
     "framesmith.export": ("Dim", "load"),
     "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
     "framesmith.runtime.recorder": ("cuda_graph_memory",),
     "framesmith.takeover": ("install", "installed", "uninstall"),
+    "framesmith.util.events": ("on_event",),
     "framesmith.util.marks": ("graph_break", "is_compiling", "mark_dynamic", "mark_static", "mark_unbacked"),
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}

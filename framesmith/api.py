@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
+import multiprocessing
+import os
 import types
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import rich
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -23,13 +27,17 @@ from framesmith.config import Config
 from framesmith.passes import with_registered
 from framesmith.pipeline import PASSES
 from framesmith.shared_variants import compiler_for
+from framesmith.tools import metrics as counters
 from framesmith.tools.bisect import Bisected, bisect_call
 from framesmith.tools.check import Check, check_call
 from framesmith.tools.child import Setup
+from framesmith.tools.collect import collect
 from framesmith.tools.explain import Explanation, explain_call
+from framesmith.tools.measure import measure_call, measure_graphs
 from framesmith.tools.minify import Minified, minify_call
+from framesmith.tools.report import Report
 from framesmith.tools.shapes import Shapes, shapes_of_call
-from framesmith.util import log
+from framesmith.util import events, log
 from framesmith.util.errors import BackendError, FramesmithError
 from framesmith.util.state_restored import state_restored
 from framesmith.wrapping import CompiledModule, Request, root_of, wrap_function, wrap_module
@@ -156,6 +164,7 @@ def reset() -> None:
     for callback in _callbacks:
         callback.forget()
     log.forget_warnings()
+    events.forget()
 
 
 def _with_ours(theirs: Callable[[], None]) -> Callable[[], None]:
@@ -225,6 +234,62 @@ def explain(model: Callable[..., Any]) -> Callable[..., Explanation]:
     return functools.partial(explain_call, root)
 
 
+def report(path: str | os.PathLike[str] | None = None, format: str | None = None, *, measure: bool = False,
+           call: tuple[Any, ...] | None = None) -> Report:
+    """What the compiler has done in this process so far: see `tools.report.Report`.
+
+    `path`: a file to write. `format`: "html", "json" or "console"; by default that of the file's ending. Without a
+    path, "console" prints. `measure`: time each kernel now, on data that is made up. `call`: (model, *args): time a
+    call of a compiled model against eager, and what the breaks cost in it. Buffers and generators are as before
+    afterwards.
+    """
+    if call is not None:
+        call[0](*call[1:])  # what it compiles is in the report
+    made = Report(collect([*_callbacks]))
+    if measure or call is not None:
+        if call is not None:
+            model, args = call[0], call[1:]
+            measure_call(made.facts, functools.partial(_plain(model), *args), functools.partial(model, *args),
+                         _plain(model))
+        if measure:
+            measure_graphs(made.facts)
+    if path is not None:
+        made.save(path, format)
+    elif format == "console":
+        rich.print(made)
+    return made
+
+
+def report_at_exit(path: str, format: str | None = None, measure: bool = False) -> None:
+    """Write a report when the process ends. `reset` does not shorten it. Processes that this one has started write
+    one each, if they compile anything, with their number in its name."""
+    events.keep("report at exit")
+
+    def write() -> None:
+        child = multiprocessing.parent_process() is not None
+        rank = os.environ.get("RANK", "0")
+        if child and not events.recent():
+            return
+        name, ending = os.path.splitext(path)
+        tag = f".{os.getpid()}" if child else f".rank{rank}" if rank != "0" else ""
+        report(name + tag + ending, format, measure=measure)
+
+    atexit.register(write)
+
+
+def metrics() -> dict[str, Any]:
+    """Counters since the process began: compiles by outcome, seconds by stage, graphs, kernels, bytes of constants,
+    breaks by reason, recompiles by guard, fallbacks, lookups in the cache; and the variants that are alive, with how
+    often calls took them."""
+    return counters.snapshot([*_callbacks])
+
+
+def prometheus(registry: Any = None) -> counters.Collector:
+    """Give `metrics()` to a registry of `prometheus_client` (default: that of the process), for it to ask whenever it
+    is scraped. Returns the collector, which `registry.unregister` takes. Raises ImportError without that package."""
+    return counters.prometheus(lambda: [*_callbacks], registry)
+
+
 def shapes(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Shapes:
     """The shapes that `model(*args, **kwargs)` gives, its arithmetic and its memory as formulas of the sizes of its
     tensors, without running it: see `tools.shapes.Shapes`. Raises `exc.ShapeError` where an operator refuses the
@@ -283,3 +348,7 @@ def _plain(model: Any) -> Any:
     if isinstance(model, CompiledModule):
         return model._framesmith_original  # type: ignore[attr-defined]
     return model.function if isinstance(model, _C.CompiledFunction) else model
+
+
+if _at_exit := os.environ.get("FRAMESMITH_REPORT"):
+    report_at_exit(_at_exit, measure=os.environ.get("FRAMESMITH_REPORT_MEASURE", "0") not in ("", "0"))

@@ -19,7 +19,7 @@ HOUSE = [
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
     {"hot_sizes"}, {"compiler"},
     {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
-    {"api"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"},
+    {"api"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"}, {"reporting"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
@@ -34,9 +34,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 490, "symbolic": 1700, "graph": 1440, "prims": 2970, "fake": 3830, "capture": 16840, "autograd": 1770,
-    "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 1900,
-    "export": 2430, "site": 50, ".": 2350, "csrc": 10820,
+    "util": 780, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 3950, "capture": 17140, "autograd": 1790,
+    "loops": 1460, "runtime": 1660, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2600,
+    "export": 2430, "site": 50, ".": 2590, "csrc": 10890,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -472,11 +472,11 @@ class _Replay:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
         target: Any = Written.apply if node.meta.get("written") else DIFFERENTIABLE.get(node.target, node.target)
         self.current = node
-        if "binds" in node.meta:
-            return self._bound(node, args, kwargs)
         if type(target) in DERIVED and "no_grad" not in node.meta and any(
                 isinstance(a, FakeTensor) and a.requires_grad for a in args[1:]):
             return DERIVED[type(target)](self, target, args)
+        if "binds" in node.meta:
+            return self._bound(node, args, kwargs)
         if isinstance(target, OfOneGraph):
             return self._again(node, args)
         # a node of its own: the joint graph may be differentiated in its turn

@@ -232,21 +232,22 @@ class _Join:
         one way alone comes to, through what is computed before the branch."""
         inside = {n for arm in self.arms for n in arm.region}
         read = {a for n in inside for a in n.all_input_nodes} - inside
-        around = self._inputs([n for n in read if n.op != "placeholder"])
+        around = inputs_of(self.tracer, [n for n in read if n.op != "placeholder"])
         for pair in zip(*results):
-            one, other = [self._inputs([n]) for n in pair]
+            one, other = [inputs_of(self.tracer, [n]) for n in pair]
             if (one ^ other) & around:
                 raise Unsupported("one way alone gives an input a gradient")
 
-    def _inputs(self, nodes: list[Node]) -> set[Node]:
-        """The inputs that gradients of `nodes` come to."""
-        found, todo = set(), list(filter(self.tracer.requires, nodes))
-        while todo:
-            node = todo.pop()
-            if node not in found:
-                found.add(node)
-                todo += filter(self.tracer.requires, node.all_input_nodes)
-        return found & self.tracer.differentiable.keys()
+
+def inputs_of(tracer: Any, nodes: Sequence[Node]) -> set[Node]:
+    """The inputs that gradients of `nodes` come to."""
+    found, todo = set(), list(filter(tracer.requires, nodes))
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += filter(tracer.requires, node.all_input_nodes)
+    return found & tracer.differentiable.keys()  # type: ignore[no-any-return]
 
 
 def result_of(tracer: Any, arm: Arm, x: t.Tensor) -> tuple[Node, Storage | None, bool]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import DataDependent, Unsupported
 
 from . import data
@@ -47,17 +49,29 @@ def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDepend
         starts = (f.ip, target) if jumps else (target, f.ip)
         around = next((loop for loop in reversed(tracer.looping) if loop.exit_of(f, at, target) >= 0), None)
         loop = None if around is not None else FrameLoop.around(f, at, target)
+        begins = False
+        if loop is not None:
+            loop.goes_on = begins = (loop.again == target) is jumps
+        elif around is None and tracer.differentiable and torch.is_grad_enabled():
+            head, behind = FrameLoop.behind(f, at) or (None, None)
+            if head is not None and head.at == at:  # not within a way: what it collects has no size outside
+                loop, begins = behind, head.goes_on
+            elif head is not None:
+                around = head
+                tracer.looping.append(head)
         if loop is not None and any(frame is f and index == at for frame, index, _ in active):
             raise Unsupported("a loop that data ends in more than one place")
         active.append((f, at, tracer.steps))
         if loop is not None:
             tracer.looping.append(loop)
-            loop.run(condition, (loop.again == target) is jumps, stop)
+            loop.run(condition, begins, stop)
             tracer.looping.pop()
             found = None
         elif around is not None:
             ways = _Ways(f, around.at, around, around.exit_of(f, at, target))
             found = ways.followed(condition, starts, stop)
+            if around.inside.isdisjoint([around.again]):
+                tracer.looping.pop()
         else:
             found = _Ways(f, join_of(f.code, at)).followed(condition, starts, stop)
         active.pop()

@@ -56,13 +56,17 @@ class DynamicSizes:
     numbers: frozenset[str] | None = None
     made_of_numbers: bool = False
 
-    def dims(self, source: Source, x: torch.Tensor) -> dict[int, Mark]:
+    def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
         assumed, unless they are marked to be in a range, or a size is 1 that was seen to be another: the symbol of that
-        one begins at 1. Raises ContradictedMark for a size outside of a mark's range."""
+        one begins at 1. Raises ContradictedMark for a size outside of a mark's range. `part`: the tensor is one that
+        another is made of. There the class marks sizes, not the program: to assume one is no error, and 0 and 1 are
+        sizes as others are."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
+        if part:
+            marked = {d: Mark(mark.lo or 0, mark.hi, False, mark.backed) for d, mark in marked.items()}
         for d, mark in marked.items():
             if mark.lo is not None and x.shape[d] < mark.lo or mark.hi is not None and x.shape[d] > mark.hi:
                 raise ContradictedMark(f"{_named(source, d)} is {x.shape[d]}, and marked to be in the range from "
@@ -84,13 +88,16 @@ class Sizes(Session):
         self._strides: list[Guard] = []
         self.carriers: dict[Source, tuple[t.SymbolicNumber, FakeTensor]] = {}
         """Integers that are sizes, and the inputs of the graph without elements that have these sizes."""
+        self.wrapped_parts: dict[Source, None] = {}
+        """Paths to the parts of tensors that wrap others."""
         self._marked: dict[Expr, str] = {}
         """Symbols of sizes that are marked to vary, in words."""
 
     def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
         """The shape of an input with a symbol for each size that varies; None if there is none."""
         dynamic = self.dynamic
-        if dynamic is None or type(value) not in _PLAIN or not (dims := dynamic.dims(source, value)):
+        if dynamic is None or type(value) not in _PLAIN or not (
+                dims := dynamic.dims(source, value, source in self.wrapped_parts)):
             return None
         if strides_like(value, tuple(value.shape)) != value.stride():  # a dimension of one element has any stride
             return None

@@ -10,13 +10,13 @@ import torch
 from torch.fx import Node
 
 from framesmith.fake.tensor import FakeTensor
-from framesmith.graph.control import Loop, layout_of
-from framesmith.symbolic.node import expr_of
+from framesmith.graph.control import Branch, Loop, layout_of
+from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.errors import Unsupported
 
 from . import data
 from . import trackers as t
-from .arms import Arm, cut_out, drop, emitted, like, recorded, result_of, same, share
+from .arms import Arm, cut_out, drop, emitted, inputs_of, like, recorded, result_of, same, share
 from .break_points import Stop
 from .bytecode.control_flow import loop_around
 from .bytecode.liveness import liveness
@@ -41,9 +41,10 @@ def entered(tracer: Any, val: FakeTensor, grad: bool) -> t.Tensor:
     return made
 
 
-def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: Step,
-           stop: Stop | None) -> list[t.Tensor]:
-    """Record a loop that goes on while `condition` is true: its last state."""
+def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: Step, stop: Stop | None,
+           declared: bool = False) -> list[t.Tensor]:
+    """Record a loop that goes on while `condition` is true: its last state. `declared`: a call of torch.while_loop,
+    whose results require grad if a round makes them so."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a loop that data ends in a function transform or mode")
     recorder = tracer.recorder
@@ -51,7 +52,8 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
         raise Unsupported("a tensor of a class of the program's, or with attributes, that a loop changes")
     initial = [recorder.nodes(x.fake) for x in state]
     vals = [like(x.fake) for x in state]
-    entries = [entered(tracer, val, False) for val in vals]
+    wants = [tracer.wants_grad(x.fake) for x in state]
+    entries = [entered(tracer, val, grad) for val, grad in zip(vals, wants)]
     places: list[Node] = [recorder.nodes(x.fake) for x in entries]
     found: list[tuple[t.Tracker, Sequence[t.Tracker]]] = []
 
@@ -67,18 +69,51 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
         if not isinstance(after, t.Tensor) or layout_of(before.fake, expr_of) != layout_of(after.fake, expr_of):
             raise Unsupported(f"a loop changes the layout of {before.describe()}")
     results = [result_of(tracer, arm, x) for x in arm.values]  # type: ignore[arg-type]
+    grads = [tracer.wants_grad(x.fake) for x in arm.values[1:]]  # type: ignore[union-attr]
     graphs, operands = cut_out(tracer, [arm], [[node for node, _, _ in results]], places)
-    if torch.is_grad_enabled() and any(map(tracer.requires, [n for n in (*initial, *operands, *arm.region)
-                                                             if isinstance(n, Node)])):
-        raise Unsupported("a loop that data ends over tensors that require grad", hint="call it under torch.no_grad()")
+    read = [n for n in operands if isinstance(n, Node) and tracer.requires(n)]
+    if grads != wants and not declared:
+        raise Unsupported("a tensor requires grad behind some rounds of a loop only")
+    wants = [a or b for a, b in zip(wants, grads)]
+    if torch.is_grad_enabled() and (any(wants) or read) and not declared:
+        _check_gradients(tracer, [n for n, grad in zip(initial, wants) if grad], read)
+        if any(isinstance(n.target, Branch) and n.meta.get("grad") for n in arm.region):
+            raise Unsupported("a branch in a loop, of which a gradient depends")  # that may be one of no round
     args = (recorder.nodes(condition.fake), *initial, *operands)
-    made = emitted(tracer, Loop(graphs[0], len(state)), args, vals, [False] * len(state))
+    made = emitted(tracer, Loop(graphs[0], len(state), declared, _rounds(tracer, wants)), args, vals, wants)
     others = {id(x): (x, passed) for _, x, passed in results if x is not None}
     for x in state:  # values may change places
         others[id(x.fake._alias.storage)] = x.fake._alias.storage, not x.fake._alias.storage.version
     own = {id(x.fake._alias.storage) for x in entries}
     share(tracer, [(x, other, passed) for x in made for k, (other, passed) in others.items() if k not in own], stop)
     return made
+
+
+def _rounds(tracer: Any, wants: Sequence[bool]) -> Any:
+    """The number of rounds as a size, which the derivative of a loop needs."""
+    if not any(wants) or not torch.is_grad_enabled():
+        return None
+    env = tracer.recorder.shape_env
+    if tracer.touched is not None or env is None:
+        raise Unsupported("gradients of a loop within a way of a branch or a body of a loop")
+    return symint(env.data_symbol(0, None, "rounds of a loop"), env)
+
+
+def _check_gradients(tracer: Any, initial: Sequence[Node], read: Sequence[Node]) -> None:
+    """Refuse where eager would leave the gradient of an input out that the graph has zeros for: without a round, a
+    result has gradients for its own first value alone."""
+    around = inputs_of(tracer, [n for n in (*initial, *read) if n.op != "placeholder"])
+    if any(around - inputs_of(tracer, [n]) for n in initial):
+        raise Unsupported("a loop gives an input a gradient if there is a round only")
+
+
+def _is_test(op: str) -> bool:
+    return op in ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE")
+
+
+def _jumps(op: str) -> bool:
+    """The truth with which a test jumps."""
+    return op == "POP_JUMP_IF_TRUE"
 
 
 class FrameLoop:
@@ -94,6 +129,28 @@ class FrameLoop:
         self.locals, self.stack = list(f.locals), f.stack[:-1]
         self.goes_on = True
         """The truth of the condition with which it goes on."""
+
+    @staticmethod
+    def behind(f: Frame, at: int) -> tuple[FrameLoop, FrameLoop] | None:
+        """The tests that lead into a loop from the jump at `at` on, as a loop that ends with the last of them, and the
+        loop, which ends with the same tests; None if `at` is none of them."""
+        instrs = f.dec.instrs
+        for k in range(at + 2, len(instrs)):
+            start = instrs[k].target
+            if not at < start <= k or instrs[k].op.startswith("FOR_ITER"):
+                continue
+            last, test = start - 1, k if _is_test(instrs[k].op) else k - 1
+            again, out = (start, k + 1) if test == k else (k, instrs[test].target)
+            if (_is_test(instrs[test].op) and _is_test(instrs[last].op) and instrs[at].target == out
+                    and all(ins.target in (-1, out) and (ins.target < 0 or _is_test(ins.op))
+                            for ins in instrs[at:start])):
+                inside = loop_around(f.code, test)[1]
+                head = FrameLoop(f, last, frozenset(range(at, start)), start, out)
+                head.goes_on = not _jumps(instrs[last].op)
+                loop = FrameLoop(f, test, inside, again, out)
+                loop.goes_on = _jumps(instrs[test].op) is (test == k)
+                return head, loop
+        return None
 
     @staticmethod
     def around(f: Frame, at: int, target: int) -> FrameLoop | None:
@@ -112,21 +169,21 @@ class FrameLoop:
     def goes(self, v: t.Tracker | None) -> t.Tensor:
         """The truth of the condition at the end of the body; of the one that leaves the loop for None."""
         tracer = self.frame.tracer
-        if v is None:
-            return tracer.torch_call(torch.tensor, [t.boolean(not self.goes_on)], {})  # type: ignore[no-any-return]
+        if v is None or not data.decides(tracer, v):
+            truth = v.truth(tracer) if v is not None else not self.goes_on
+            return tracer.torch_call(torch.tensor, [t.boolean(truth)], {})  # type: ignore[no-any-return]
         found = data.condition(tracer, v)
         if found is None:
             raise Unsupported(f"a loop that {v.describe()} ends")
         flat = tracer.torch_call(torch.reshape, [found, tracer.made(())], {})
         return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})  # type: ignore[no-any-return]
 
-    def run(self, condition: t.Tensor, goes_on: bool, stop: Stop | None) -> None:
-        """Record the loop, which goes on while the truth of `condition` is `goes_on`; the frame is behind it then."""
+    def run(self, condition: t.Tensor, begins: bool, stop: Stop | None) -> None:
+        """Record the loop, which begins if the truth of `condition` is `begins`; the frame is behind it then."""
         f, tracer = self.frame, self.frame.tracer
-        self.goes_on = goes_on
 
         def following(v: t.Tracker) -> t.Tracker:
-            return v if goes_on else data.negated(tracer, v)
+            return v if self.goes_on else data.negated(tracer, v)
 
         trial = recorded(tracer, lambda: [self._once({}), *f.locals])
         drop(trial)
@@ -145,7 +202,7 @@ class FrameLoop:
             return found
 
         initial = [data.tensor_of(tracer, self.locals[i]) for i in slots]  # type: ignore[arg-type]
-        go = data.condition(tracer, following(condition))
+        go = data.condition(tracer, condition if begins else data.negated(tracer, condition))
         assert go is not None
         made = looped(tracer, go, initial, step, stop)
         values = [x if i in self.live or same(x, y) else None

@@ -108,7 +108,7 @@ class Model(nn.Module):
 
 ODD = {
     "sparse": lambda: (torch.ones(4, 4), torch.eye(4).to_sparse()),
-    "nested": lambda: (torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged),),
+    "nested": lambda: (torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),),
     "meta": lambda: (torch.ones(4, 4, device="meta"),),
 }
 

@@ -186,17 +186,138 @@ def test_loops_that_do_more_are_breaks(program):
         assert seen == there and torch.equal(mine, theirs)
 
 
+U = torch.rand(4, requires_grad=True)
+
+
+def weighted(x):
+    y, n = x * 1, 0
+    while y.abs().sum() > 1 and n < 9:
+        y = (y * U).tanh() * 0.9
+        n += 1
+    return y, n
+
+
+def two_states(x):
+    a, b = x * 2, x.exp()
+    while a.abs().max() < 9:
+        a, b = a * 1.5 + b.cos() + 0.5, b * a.sin()
+    return a * b
+
+
+def doubled(x):
+    y = x * 1
+    while y.sum() < 20:
+        y = y + 1 + y.tanh()
+    return y * 2
+
+
+def drops(x):
+    while x.mean() < 1:
+        x = torch.nn.functional.dropout(x, 0.5) + 0.6
+    return x
+
+
+def with_a_branch(x):
+    y, n = x * 1, 0
+    while y.abs().max() > 0.5 and n < 4:
+        n += 1
+        if y.mean() > 0:
+            y = y.sin() - 0.3
+        else:
+            y = y * 0.5 * U
+    return y * 2
+
+
+def left_by_a_break(x):
+    y, n = x * x + 1, 0
+    while True:
+        z = y - (y * y - 2) / (2 * y)
+        n = n + 1
+        if (z - y).abs().max() < 1e-3:
+            break
+        y = z
+    return z * y, n
+
+
+TRAINED = [newton, weighted, two_states, doubled, left_by_a_break]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", TRAINED)
+def test_loops_are_trained(program, dynamic, captures):
+    compiled = framesmith.compile(program, fullgraph=True, dynamic=dynamic)
+    for x in INPUTS[:4]:
+        found = []
+        for run in (compiled, program):
+            leaf = x.double().requires_grad_()
+            out = torch.utils._pytree.tree_leaves(run(leaf))
+            y = next(o for o in out if isinstance(o, torch.Tensor))
+            grads = torch.autograd.grad(y.pow(2).sum(), [leaf, U], allow_unused=True)
+            found.append((out, grads))
+        (got, mine), (want, theirs) = found
+        alike(got, want)
+        torch.testing.assert_close(mine, theirs)
+        assert [g is None for g in mine] == [g is None for g in theirs]
+    assert len(captures) == 1
+
+
+def test_gradients_of_gradients_of_a_loop(captures):
+    compiled = framesmith.compile(two_states, fullgraph=True)
+    for x in INPUTS[:2]:
+        found = []
+        for run in (compiled, two_states):
+            leaf = x.double().requires_grad_()
+            (grad,) = torch.autograd.grad(run(leaf).sum(), leaf, create_graph=True)
+            found.append((grad, *torch.autograd.grad(grad.pow(2).sum(), leaf)))
+        torch.testing.assert_close(*found)
+    assert len(captures) == 1
+
+
+def with_inputs_of_their_own(x):
+    a, b = x * 1, U * 2
+    while a.sum() < 3:
+        a, b = a + b.abs().sum(), b * a.mean()
+    return a
+
+
+def begins_without(x):
+    total, y = torch.zeros(()), x * 1
+    while y.sum() < 3:
+        total, y = total + y.sum(), y + 1
+    return total, y
+
+
+def trained_in_a_branch(x):
+    if x.sum() > 0:
+        while x.sum() < 20:
+            x = x * 2
+    return x * 3
+
+
 @pytest.mark.filterwarnings("ignore:framesmith")
-def test_a_loop_that_is_trained_is_a_break():
-    compiled = framesmith.compile(until)
-    for x in INPUTS[:3]:
-        given = [x.clone().requires_grad_() for _ in range(2)]
-        alike(*[f(y * 2) for f, y in zip((compiled, until), given, strict=True)])
-        for f, y in zip((compiled, until), given, strict=True):
-            f(y * 2).pow(2).sum().backward()
-        torch.testing.assert_close(given[0].grad, given[1].grad)
-        with torch.no_grad():
-            alike(framesmith.compile(until, fullgraph=True)(given[0] * 2), until(given[0] * 2))
+@pytest.mark.parametrize("program", [with_inputs_of_their_own, begins_without, trained_in_a_branch, with_a_branch])
+def test_loops_whose_gradients_depend_on_a_round_are_breaks(program):
+    compiled = framesmith.compile(program)
+    for x in INPUTS[:4]:
+        found = []
+        for run in (compiled, program):
+            leaf = x.clone().requires_grad_()
+            out = run(leaf * 1)
+            out = out if isinstance(out, tuple) else (out,)
+            loss = sum(o.pow(2).sum() for o in out if o.requires_grad)
+            found.append((out, torch.autograd.grad(loss, [leaf, U], allow_unused=True)))
+        (got, mine), (want, theirs) = found
+        alike(got, want)
+        assert [g is None for g in mine] == [g is None for g in theirs]
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+def test_a_trained_loop_that_draws_runs():
+    torch.manual_seed(0)
+    x = torch.rand(3, 4, requires_grad=True)
+    framesmith.compile(drops)(x * 1).sum().backward()
+    assert x.grad is not None
 
 
 W = torch.rand(4)
@@ -221,3 +342,18 @@ def test_while_loop(name, backend, captures):
     for x in (torch.rand(4), -torch.rand(4), torch.ones(4) * 8):
         alike(compiled(x), program(x))
     assert len(captures) == 1
+
+
+@pytest.mark.parametrize("name", ["tensors", "by keywords"])
+def test_while_loop_is_trained(name):
+    program = WHILES[name]
+    compiled = framesmith.compile(program, fullgraph=True)
+    for x in (torch.rand(4), torch.ones(4) * 8):
+        found = []
+        for run in (compiled, program):
+            leaf = x.clone().requires_grad_()
+            with torch.enable_grad():
+                leaves = [y for y in torch.utils._pytree.tree_leaves(run(leaf)) if isinstance(y, torch.Tensor)]
+            loss = sum(y.pow(2).sum() for y in leaves if y.requires_grad)
+            found.append(torch.autograd.grad(loss, leaf)[0])
+        torch.testing.assert_close(*found)

@@ -66,7 +66,7 @@ def _repeated(tracer: Any, cond_fn: t.Tracker, body_fn: t.Tracker, carried_input
     condition = data.condition(tracer, first)
     if condition is None:
         raise Unsupported(f"a while_loop that {first.describe()} ends")
-    return unflattened(looped(tracer, condition, initial, step, None))
+    return unflattened(looped(tracer, condition, initial, step, None, True))
 
 
 def _as_tensor(tracer: Any, x: t.Tracker) -> t.Tensor:
