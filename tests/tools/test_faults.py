@@ -76,6 +76,7 @@ BLAMED = {
     "wrong_reduction": "the lowering of the prim amax",
     "batch_norm_folded_without_its_mean": "the pass fold_batch_norm",
     "raise_in_a_pass": "the pass dce",
+    "wrong_where_two_reductions_are_fused": "the fusion of",
     "sign_of_a_gradient": "the decomposition of aten.gelu_backward.default",
     "swapped_operands_in_the_partition": "capture and autograd",
 }
@@ -86,4 +87,4 @@ def test_bisect_says_what_is_to_blame(fault):
     fault, model, args = fault
     found = framesmith.bisect(model, *args, train=fault.train, options=OPTIONS, seconds=SECONDS, slow=0.0)
     assert found.verdict.kind == fault.kind
-    assert BLAMED[fault.name] in [*found.blamed, found.stage], found
+    assert any(text.startswith(BLAMED[fault.name]) for text in [*found.blamed, found.stage]), found
