@@ -24,6 +24,8 @@ from framesmith.capture.break_points import GENERATORS
 from framesmith.capture.functions import marks
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.passes import with_registered
+from framesmith.pipeline import PASSES
 from framesmith.shared_variants import compiler_for
 from framesmith.tools import metrics as counters
 from framesmith.tools.bisect import Bisected, bisect_call
@@ -36,7 +38,7 @@ from framesmith.tools.minify import Minified, minify_call
 from framesmith.tools.report import Report
 from framesmith.tools.shapes import Shapes, shapes_of_call
 from framesmith.util import events, log
-from framesmith.util.errors import BackendError
+from framesmith.util.errors import BackendError, FramesmithError
 from framesmith.util.state_restored import state_restored
 from framesmith.wrapping import CompiledModule, Request, root_of, wrap_function, wrap_module
 
@@ -83,6 +85,9 @@ def compile(  # noqa: A001 - torch.compile's name
     config = Config.asked(options, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode,
                           max_variants=recompile_limit)
     request = Request(compile=compile, options=given)
+    optional = {one.name for one in with_registered(PASSES) if not one.makes}
+    if wrong := config.left_out - optional:
+        raise FramesmithError(f"no optional passes {sorted(wrong)}; there are {', '.join(sorted(optional))}")
     if isinstance(model, nn.Module):
         callback = _noted(FrameCompiler(config))
         _say_if_suspended(type(model).forward, callback)

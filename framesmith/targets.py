@@ -85,7 +85,8 @@ class Target:
     def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
         """Nests to fused kernels in order. `sizes`: the values of size symbols in the call that is compiled for."""
         c = self.config
-        return schedule(loops, c.fusion, c.vectorize, self.machine, c.scoped_memory, c.rounding)
+        machine = replace(self.machine, fused=c.fusion_limit)
+        return schedule(loops, c.fusion, c.vectorize, machine, c.scoped_memory, c.rounding)
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int],
               sizes: Sizes) -> Draft:
@@ -140,7 +141,7 @@ class CudaTarget(Target):
 
     def schedule(self, loops: LoopGraph, sizes: Sizes, in_place: bool = True) -> Program:
         c = self.config
-        machine = replace(self.machine, in_place=in_place)
+        machine = replace(self.machine, in_place=in_place, fused=c.fusion_limit)
         return schedule(loops, c.fusion, c.vectorize, machine, True, c.rounding, c.scoped_memory)
 
     def choose_templates(self, loops: LoopGraph, sizes: Sizes) -> LoopGraph:

@@ -35,8 +35,8 @@ NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 790, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 3960, "capture": 17250, "autograd": 1790,
-    "loops": 1460, "runtime": 1660, "lower": 5000, "schedule": 2090, "codegen": 4660, "tuning": 490, "tools": 2230,
-    "export": 2540, "site": 50, ".": 2580, "csrc": 10890,
+    "loops": 1460, "runtime": 1660, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2440,
+    "export": 2540, "site": 50, ".": 2590, "csrc": 10890,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

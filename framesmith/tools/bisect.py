@@ -48,20 +48,21 @@ class Bisected:
     """The outcome of `bisect`. `verdict`: what is wrong. `stage`: "capture and autograd" (the graph is wrong without
     any code of ours), "code", or "" where nothing is wrong. `options`: what makes it right, as `options=` takes it,
     with what that turns off. `passes`: those without which it is right. `rows`: of decompositions and lowerings,
-    the same. `tried`: how often the graph was compiled."""
+    the same. `fusions`: the first that makes it wrong. `tried`: how often the graph was compiled."""
 
     verdict: Verdict
     stage: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     passes: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
+    fusions: list[str] = field(default_factory=list)
     tried: int = 0
 
     @property
     def blamed(self) -> list[str]:
         """What is to blame, in words, the most particular first."""
         words = {name: text for name, _, text in OPTIONS}
-        return [*self.rows, *(f"the pass {name}" for name in self.passes),
+        return [*self.fusions, *self.rows, *(f"the pass {name}" for name in self.passes),
                 *(f"{words[name]} ({name}={value!r} is right)" for name, value in self.options.items())]
 
     def __str__(self) -> str:
@@ -112,8 +113,20 @@ def _blamed(program: Program, first: Verdict, court: Court) -> Bisected:
                if getattr(config, name) != value and is_right(**{name: value})}
     names = [one.name for one in with_registered(PASSES) if not one.makes and _may_run(one.targets, program)]
     passes = [name for name in names if is_right(without=",".join(filter(None, (config.without, name))))]
+    fusions = [_fusion(program, first, court)] if "fusion" in options else []
     rows = [_FORMS[kind].format(key) for kind in TABLES for key in _needed(kind, program, court)]
-    return Bisected(first, "code", options, passes, rows, court.tried)
+    return Bisected(first, "code", options, passes, rows, fusions, court.tried)
+
+
+def _fusion(program: Program, first: Verdict, court: Court) -> str:
+    """The first loop nest that makes the program wrong when it is fused, by bisection: the kernel that it becomes."""
+    low, high = 0, 8 * len(program.calls) + 8
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if court.verdict(program, fusion_limit=middle).same(first) else (middle, high)
+    before, after = (court.verdict(program, fusion_limit=limit).kernels for limit in (low, high))
+    made = [kernel for kernel in after if kernel not in before]
+    return f"the fusion of loop nest {low} into a kernel" + (f" of {made[0]}" if made else "")
 
 
 def _may_run(targets: Sequence[str], program: Program) -> bool:

@@ -8,7 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,13 +31,14 @@ _ROUNDS = 5
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is wrong with a program. `sign`: which of several faults of the kind it is. `result`: which result differs;
-    `off`: by how much."""
+    `off`: by how much. `kernels`: what each of the code's kernels computes, as far as that is known."""
 
     kind: str
     detail: str = ""
     sign: str = ""
     result: int | None = None
     off: float = 0.0
+    kernels: tuple[str, ...] = ()
 
     def same(self, other: Verdict) -> bool:
         """Return whether another program fails in the same way."""
@@ -90,8 +91,8 @@ def judge(q: Question) -> Verdict:
                 if faults := [r.reason for r in ledger.refusals if r.internal]:
                     return Verdict("error", faults[0], _sign(faults[0]))
                 if found := _difference(plain, got, lambda: exact(q.text, q.train), q.tolerance):
-                    return found
-            return _slowness(space, fn, q) if q.slow else Verdict(FINE)
+                    return replace(found, kernels=_kernels(ledger))
+            return _slowness(space, fn, q) if q.slow else Verdict(FINE, kernels=_kernels(ledger))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1].name
         text = f"{type(error).__name__}: {error}".strip()
@@ -125,6 +126,11 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "decomposition": lambda: [str(t) for t in rules], "lowering": lambda: list(PRIM_ROWS),
 }
 """The tables whose rows can be done without, and their keys."""
+
+
+def _kernels(ledger: Ledger) -> tuple[str, ...]:
+    reports = [r.report for r in ledger.records if r.report is not None]
+    return tuple([", ".join(what for _, what in kernel) for report in reports for kernel in report.work])
 
 
 def _sign(text: str) -> str:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from framesmith import pipeline
 from framesmith.autograd import node as autograd_node
-from framesmith.codegen.cpp import loops, reductions
+from framesmith.codegen.cpp import emit, loops, reductions
 from framesmith.lower.table import PRIM_ROWS
 from framesmith.prims.registry import rules
 from framesmith.prims.scalars import SCALAR_OPS
@@ -222,6 +222,22 @@ def overlapping_memory(patch):
 
 
 # ---------------------------------------------------------------------------------------------------------- kernel text
+
+
+@fault(lambda: (lambda a: (a.sum(1), a.amax(1)), x(6, 10)), "aten.sum.dim_IntList")
+def wrong_where_two_reductions_are_fused(patch):
+    real = emit.emit_kernel
+    right, wrong = reductions.FOLDS["sum"], replace(reductions.FOLDS["sum"], neutral=lambda t: f"{t.scalar}(1)")
+
+    def broken(kernel, *args):
+        fused = len([p for p in kernel.params if "w" in p.mode]) > 1
+        reductions.FOLDS["sum"] = wrong if fused else right
+        try:
+            return real(kernel, *args)
+        finally:
+            reductions.FOLDS["sum"] = right
+
+    patch.setattr(emit, "emit_kernel", broken)
 
 
 @fault(chain(torch.sigmoid), "aten.sigmoid")

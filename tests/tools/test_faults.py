@@ -69,3 +69,22 @@ def test_what_is_right():
 
     assert framesmith.check(f, x, train=True)
     assert not framesmith.minify(f, x, train=True, slow=0.0).kind
+
+
+BLAMED = {
+    "sign_of_a_decomposition": "the decomposition of aten.tanh.default",
+    "wrong_reduction": "the lowering of the prim amax",
+    "batch_norm_folded_without_its_mean": "the pass fold_batch_norm",
+    "raise_in_a_pass": "the pass dce",
+    "wrong_where_two_reductions_are_fused": "the fusion of",
+    "sign_of_a_gradient": "the decomposition of aten.gelu_backward.default",
+    "swapped_operands_in_the_partition": "capture and autograd",
+}
+
+
+@pytest.mark.parametrize("fault", [BY_NAME[name] for name in BLAMED], ids=lambda f: f.name, indirect=True)
+def test_bisect_says_what_is_to_blame(fault):
+    fault, model, args = fault
+    found = framesmith.bisect(model, *args, train=fault.train, options=OPTIONS, seconds=SECONDS, slow=0.0)
+    assert found.verdict.kind == fault.kind
+    assert any(text.startswith(BLAMED[fault.name]) for text in [*found.blamed, found.stage]), found
