@@ -19,7 +19,8 @@ HOUSE = [
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
     {"hot_sizes"}, {"compiler"},
     {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
-    {"api"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"}, {"reporting"},
+    {"api"}, {"inspection"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"},
+    {"reporting"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}

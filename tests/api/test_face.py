@@ -16,13 +16,8 @@ FACE = {
     "assume_constant_result",
     "testing",
     "cuda_graph_memory", "register_decomposition", "register_lowering", "register_pass", "unregister", "shapes",
-<<<<<<< HEAD
     "Dim", "export", "load", "install", "installed", "uninstall", "bisect", "check", "minify", "metrics", "on_event",
     "prometheus", "report",
-=======
-    "Dim", "export", "load", "install", "installed", "uninstall", "bisect", "check", "minify",
-    "metrics", "on_event", "prometheus", "report",
->>>>>>> 3974596686ec49ab86ab30e3ffe278d5911e04b3
 }
 
 
