@@ -317,7 +317,8 @@ class FrameCompiler:
             instead = "remove the break before it, or what makes a variant before that; or else "
             remedy = instead * is_continuation(code) + prevention(nearest.guard[1], path, nearest.old)
             assumed = nearest.assumed if nearest.assumed and not nearest.assumed[0].startswith(_OWN) else None
-            events.emit(events.Recompile(*_place(code, func), readable(path), nearest.guard[1], nearest.text,
+            events.emit(events.Recompile(*_place(code, func), readable(path), nearest.guard[1],
+                                         readable(_argument(code, func, nearest.text)).partition(" (assumed at")[0],
                                          nearest.old, nearest.new, assumed, remedy))
         before = dict(seen.sizes)
         for path, dims in resized_tensors(mine, code, func, f_locals).items():
@@ -661,14 +662,14 @@ def _called(code: CodeType, func: FunctionType) -> CodeType:
 
 
 def _argument(code: CodeType, func: FunctionType, path: str) -> str:
-    """A guard's path as the user's function names it, if a frame of ours passes it on."""
+    """A guard's path (or a text with some) as the user's function names it, if a frame of ours passes it on."""
     own = _called(code, func)
     if own is code:
         return path
     first = own.co_varnames[:1] == ("self",)
     names = own.co_varnames[first:own.co_argcount]
-    path = re.sub(r"^L\['kwargs'\]\['(\w+)'\]", r"L['\1']", path)
-    return re.sub(r"^L\['args'\]\[(\d+)\]", lambda m: f"L['{names[int(m[1])]}']" if int(m[1]) < len(names) else m[0],
+    path = re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"L['\1']", path).replace("L['kwargs']", "the keyword arguments")
+    return re.sub(r"L\['args'\]\[(\d+)\]", lambda m: f"L['{names[int(m[1])]}']" if int(m[1]) < len(names) else m[0],
                   path)
 
 

@@ -42,7 +42,7 @@ def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDepend
     active: list[tuple[Frame, int, int]] = tracer.branching
     at, place = f.ip - 1, [p[:2] for p in tracer.user_place()]
     try:
-        if tracer.recorder.shape_env is None or (condition := data.condition(tracer, v)) is None:
+        if not tracer.branches or (condition := data.condition(tracer, v)) is None:
             raise refusal
         if len(active) >= DEEPEST or active and tracer.steps - active[0][2] > LONGEST:
             raise Unsupported("the ways branch again and again")

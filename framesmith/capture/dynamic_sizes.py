@@ -58,10 +58,9 @@ class DynamicSizes:
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
-        assumed, unless they are marked to be in a range, or a size is 1 that was seen to be another: the symbol of that
-        one begins at 1. Raises ContradictedMark for a size outside of a mark's range. `part`: the tensor is one that
-        another is made of. There the class marks sizes, not the program: to assume one is no error, and 0 and 1 are
-        sizes as others are."""
+        assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's range.
+        `part`: the tensor is one that another is made of. There the class marks sizes, not the program: to assume one
+        is no error, and 0 and 1 are sizes as others are."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
@@ -72,9 +71,7 @@ class DynamicSizes:
                 raise ContradictedMark(f"{_named(source, d)} is {x.shape[d]}, and marked to be in the range from "
                                        f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
                                        hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
-        seen = dict.fromkeys(range(x.dim()), Mark(strict=False)) if self.every else {
-            d: Mark(lo=1 if d < x.dim() and x.shape[d] == 1 else None, strict=False)
-            for d in self.seen.get(str(source), ())}
+        seen = dict.fromkeys(range(x.dim()) if self.every else self.seen.get(str(source), ()), Mark(strict=False))
         return {d: mark for d, mark in (seen | marked).items() if d < x.dim() and d not in fixed
                 and (x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed))}
 

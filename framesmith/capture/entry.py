@@ -160,6 +160,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         tracer = Tracer(recorder, f_globals, step, depth, limit)
         tracer.varying, tracer.dynamic = varying, None if doubted else sizes
         recorder.shape_env = tracer.shapes if sizes is not None and sizes.data else None
+        tracer.branches = recorder.shape_env is not None
         if sizes is not None:
             sizes.made = sizes.made_of_numbers = False
         tracer.assumes, tracer.assumes_indices = assumes, assumes_indices

@@ -69,6 +69,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
              Hashing, Texts, Showing, TorchFunctions):
     """See the module.  `frames[0]` is the frame that is captured, the others are inlined below it."""
 
+    branches = False
+    """Branches on data may be nodes of the graph."""
     touched: list[Any] | None = None
     """What was changed, while somebody wants to know."""
     makes_parameters = False

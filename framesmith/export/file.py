@@ -21,11 +21,13 @@ import safetensors.torch
 import torch
 from torch import fx
 
+from framesmith.export.flow import fields_of, made_of
 from framesmith.export.program import STATE, Input, Output, Runnable
 from framesmith.export.ranges import Constraints, Dimension, Relation
 from framesmith.export.sizes import SIZE_OPERATORS, parse_size
 from framesmith.export.trace import Leaf
 from framesmith.export.trees import Tree
+from framesmith.graph.control import Control, close, results_of
 from framesmith.graph.verifier import verify
 from framesmith.prims.core import Prim, Spec
 from framesmith.prims.core import table as prims
@@ -33,7 +35,8 @@ from framesmith.symbolic.expr import Expr, Symbol, eq, le, ne, or_
 from framesmith.util.errors import ExportError, VerifyError
 
 FORMAT = "framesmith program"
-VERSION = 1
+VERSION = 2
+"""Of programs with control flow; of others 1."""
 _SIZE_TARGETS: dict[str, Any] = {f"{f.__module__.strip('_')}.{f.__name__}": f for f in SIZE_OPERATORS
                                  if not isinstance(f, torch._ops.OpOverload)}
 _SIZE_TARGETS["operator.getitem"] = operator.getitem
@@ -57,7 +60,8 @@ def save(program: Runnable, path: str | os.PathLike[str]) -> None:
         stored[name] = _store(x, tensors)
     body = json.dumps({**program_json(program), "state": stored}, separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
-    metadata = {"format": FORMAT, "version": str(VERSION), "sha256": digest, "program": body}
+    version = VERSION if any(isinstance(n.target, Control) for n in program.graph.nodes) else 1
+    metadata = {"format": FORMAT, "version": str(version), "sha256": digest, "program": body}
     target = Path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
@@ -102,7 +106,9 @@ def program_json(program: Runnable) -> dict[str, Any]:
 
 
 def _node_out(node: fx.Node) -> dict[str, Any]:
-    out: dict[str, Any] = {"name": node.name, "target": target_name(node.target), "args": [_out(a) for a in node.args]}
+    target: Any = node.target
+    told = _control_out(target) if isinstance(target, Control) else target_name(target)
+    out: dict[str, Any] = {"name": node.name, "target": told, "args": [_out(a) for a in node.args]}
     if node.kwargs:
         out["kwargs"] = {k: _out(v) for k, v in node.kwargs.items()}
     if (value := _value_out(node.meta.get("val"))) is not None:
@@ -112,6 +118,13 @@ def _node_out(node: fx.Node) -> dict[str, Any]:
     if modules := node.meta.get("modules"):
         out["modules"] = [list(m) for m in modules]
     return out
+
+
+def _control_out(target: Control) -> dict[str, Any]:
+    arms = [{"inputs": [[n.name, _value_out(n.meta["val"])] for n in arm.nodes if n.op == "placeholder"],
+             "nodes": [_node_out(n) for n in arm.nodes if n.op == "call_function"],
+             "returns": _out(results_of(arm))} for arm in target.arms]
+    return {"control": target.__name__, "fields": fields_of(target), "arms": arms}  # type: ignore[attr-defined]
 
 
 def target_name(target: Any) -> str:
@@ -208,17 +221,7 @@ def _program_in(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) ->
         node = nodes[i["name"]] = graph.create_node("placeholder", i["name"], name=i["name"])
         spec = node.meta["val"] = read.spec(i["value"])
         inputs.append(Input(node.name, i["kind"], i["target"], spec, i.get("grad", False)))
-    for n in data["nodes"]:
-        kwargs = {k: read.value(v) for k, v in n.get("kwargs", {}).items()}
-        target = find_target(n["target"])
-        node = graph.create_node("call_function", target, tuple([read.value(a) for a in n["args"]]), kwargs,
-                                 name=n["name"])
-        nodes[n["name"]] = node
-        node.meta["val"] = read.meta(n.get("value"))
-        if "at" in n:
-            node.meta["stack"] = (tuple(n["at"]),)
-        if "modules" in n:
-            node.meta["modules"] = tuple([tuple(m) for m in n["modules"]])
+    _nodes_in(graph, data["nodes"], read)
     graph.output(read.value(data["returns"]))
     state = {name: _state_in(s, tensors) for name, s in data["state"].items()}
     for i in inputs:
@@ -232,6 +235,33 @@ def _program_in(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) ->
     return Runnable(graph, inputs, [Output(*o) for o in data["outputs"]], results, Tree.from_json(data["result"]),
                    Tree.from_json(data["arguments"]), {i: read.value(v) for i, v in data["fixed"]}, constraints, state,
                    data["operators"], data["name"], list(data["notes"]))
+
+
+def _nodes_in(graph: fx.Graph, rows: list[Any], read: _Reader) -> None:
+    """Add the calls to a graph."""
+    for n in rows:
+        kwargs = {k: read.value(v) for k, v in n.get("kwargs", {}).items()}
+        target = _control_in(n["target"], read) if isinstance(n["target"], dict) else find_target(n["target"])
+        node = graph.create_node("call_function", target, tuple([read.value(a) for a in n["args"]]), kwargs,
+                                 name=n["name"])
+        read.nodes[n["name"]] = node
+        node.meta["val"] = read.meta(n.get("value"))
+        if "at" in n:
+            node.meta["stack"] = (tuple(n["at"]),)
+        if "modules" in n:
+            node.meta["modules"] = tuple([tuple(m) for m in n["modules"]])
+
+
+def _control_in(x: Any, read: _Reader) -> Control:
+    arms = []
+    for row in x["arms"]:
+        graph, inner = fx.Graph(), _Reader({}, read.symbols)
+        for name, value in row["inputs"]:
+            node = inner.nodes[name] = graph.create_node("placeholder", name, name=name)
+            node.meta["val"] = inner.meta(value)
+        _nodes_in(graph, row["nodes"], inner)
+        arms.append(verify(close(graph, inner.value(row["returns"]))))
+    return made_of(x["control"], arms, x["fields"])
 
 
 def _state_in(stored: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -264,7 +294,7 @@ def find_target(name: str) -> Any:
 class _Reader:
     """Reads what `_out` writes."""
 
-    def __init__(self, nodes: Mapping[str, fx.Node], symbols: Mapping[str, Expr]) -> None:
+    def __init__(self, nodes: dict[str, fx.Node], symbols: Mapping[str, Expr]) -> None:
         self.nodes = nodes
         self.symbols = symbols
 

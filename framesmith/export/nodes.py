@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.export.flow import of_copies, with_arms
 from framesmith.export.sizes import SizeNodes, spec_of
+from framesmith.graph.control import Control
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import ExportError
 from framesmith.util.stack import user_frame
@@ -31,7 +33,10 @@ def copy_nodes(source: fx.Graph, into: fx.Graph, values: dict[fx.Node, Any], inp
             return [read(v) for v in node.args[0]]
         if node.op == "call_function":
             args, kwargs = read(node.args), {k: read(v) for k, v in node.kwargs.items()}
-            made = values[node] = into.create_node("call_function", node.target, args, kwargs, name=node.name)
+            target: Any = node.target
+            if isinstance(target, Control):
+                target = with_arms(target, lambda arm: of_copies(arm, spec_of, copy_nodes))
+            made = values[node] = into.create_node("call_function", target, args, kwargs, name=node.name)
             made.meta["val"] = spec_of(node.meta.get("val"))
             stack = node.meta.get("stack")
             if stack:

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from framesmith.autograd.joint import output_node
+from framesmith.export.flow import with_arms
 from framesmith.export.places import Stack
 from framesmith.export.sizes import SYM_SIZE
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
@@ -25,7 +26,8 @@ from framesmith.fake.handlers import CONCRETE_QUERIES, functional
 from framesmith.fake.infer import infer
 from framesmith.fake.products import product
 from framesmith.fake.schema import is_composite
-from framesmith.fake.tensor import new_fake
+from framesmith.fake.tensor import metadata_of, new_fake
+from framesmith.graph.control import Control
 from framesmith.prims.core import Spec
 from framesmith.prims.decompose import decompose
 from framesmith.symbolic.env import ShapeEnv
@@ -201,9 +203,10 @@ def _in_prims(func: Any, args: tuple, kwargs: dict) -> tuple[fx.Graph, list[Fake
 class Replay:
     """Runs a graph again on fakes of a recorder: `sizes` has the value of each size that a node computes."""
 
-    def __init__(self, recorder: Recorder, env: ShapeEnv) -> None:
+    def __init__(self, recorder: Recorder, env: ShapeEnv, dialect: str) -> None:
         self.recorder = recorder
         self.env = env
+        self.dialect = dialect
         self.values: dict[fx.Node, Any] = {}
         self.copies: list[tuple[fx.Node, Any]] = []
 
@@ -216,6 +219,8 @@ class Replay:
                 self.values[node] = self._input(node)
             elif node.op == "output":
                 return list(self.read(node.args[0]))  # type: ignore[arg-type]
+            elif isinstance(node.target, Control):
+                self.values[node] = self._controlled(node, node.target)
             elif node.target is SYM_SIZE:
                 x, dim = self.read(node.args)
                 self.values[node] = x.shape[dim]
@@ -228,10 +233,22 @@ class Replay:
 
     def _input(self, node: fx.Node) -> Any:
         val = node.meta["val"]
+        if isinstance(val, torch.SymInt | Expr | int):
+            return self.recorder.size_input(val if isinstance(val, torch.SymInt) else symint(val, self.env), node.name)
+        return self.recorder.input_like(self._fake(val), node.name)
+
+    def _fake(self, val: Any) -> Any:
         if isinstance(val, Spec):
             shape, stride = (tuple([symint(n, self.env) for n in part]) for part in (val.shape, val.stride or ()))
-            val = new_fake(shape, stride, val.dtype, val.device)
-        return self.recorder.input_like(val, node.name)
+            return new_fake(shape, stride, val.dtype, val.device)
+        return metadata_of(val)
+
+    def _controlled(self, node: fx.Node, target: Control) -> Any:
+        with self.recorder.off():
+            made = with_arms(target, lambda arm: lower_graph(arm, self.dialect, self.env)[0])
+        vals = tuple(map(self._fake, node.meta["val"]))
+        args = tuple(map(self.recorder.nodes, self.read(node.args)))
+        return self.recorder.results(self.recorder.emit(made, args, vals), vals)
 
     def read(self, x: Any) -> Any:
         if isinstance(x, fx.Node):
@@ -250,7 +267,7 @@ def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv) -> tuple[fx.Graph,
     if hasattr(env, "inside"):
         env.inside = True
     recorder = Recorder() if dialect == "aten" else _Lowering()
-    replay = Replay(recorder, env)
+    replay = Replay(recorder, env, dialect)
     with torch.no_grad(), dispatch_restored(), recorder:
         outputs = replay.run(graph)
         late = [value for _, value in replay.copies]

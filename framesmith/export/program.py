@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from framesmith.export.flow import calls
 from framesmith.export.operators import in_core
 from framesmith.export.ranges import Constraints, check, solve
 from framesmith.export.sizes import SIZE_OPERATORS
@@ -100,7 +101,7 @@ class Runnable:
         """Operators in the graph that are no part of its set: they have no form in it."""
         known = {"aten": lambda target: True, "core": in_core,
                  "prims": lambda target: isinstance(target, Prim) or in_core(target)}[self.operators]
-        targets = {n.target for n in self.graph.nodes if n.op == "call_function"} - SIZE_OPERATORS
+        targets = {n.target for n in calls(self.graph)} - SIZE_OPERATORS
         return sorted(str(target) for target in targets if not known(target))
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from framesmith.export.flow import calls
 from framesmith.export.nodes import copy_nodes
 from framesmith.export.operators import lower_graph
 from framesmith.export.program import Output, Runnable
@@ -99,7 +100,7 @@ def check(program: Runnable) -> Runnable:
     names = [n.name for n in graph.nodes if n.op == "placeholder"]
     if names != [i.name for i in program.inputs]:
         raise VerifyError("the inputs are not the graph's")
-    for node in graph.nodes:
+    for node in calls(graph):
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
             raise VerifyError(f"{node.name} writes: {node.target}")

@@ -40,6 +40,8 @@ class SizeNodes:
         self.made: dict[Any, fx.Node] = {}
         self.places: dict[Symbol, tuple[fx.Node, int, Expr]] = {}
         for node in inputs:
+            if isinstance(node.meta.get("val"), Expr):
+                self.made[node.meta["val"]] = node
             for d, size in enumerate(node.meta["val"].shape if isinstance(node.meta.get("val"), Spec) else ()):
                 if isinstance(size, Expr) and len(size.free) == 1 and linear(size)[0][0][0] in size.free:
                     (symbol,) = size.free

@@ -14,7 +14,9 @@ import torch
 from torch import fx
 
 from framesmith.export.file import target_name
+from framesmith.export.flow import fields_of
 from framesmith.export.sizes import spec_of
+from framesmith.graph.control import Control, results_of
 from framesmith.graph.printer import dtype_text, where
 from framesmith.prims.core import Prim, Spec
 from framesmith.symbolic.expr import Expr
@@ -25,6 +27,8 @@ from types import SimpleNamespace
 
 import torch
 from framesmith.prims.core import table
+
+from framesmith.graph.control import Branch, Loop, Scan
 
 aten, prims = torch.ops.aten, SimpleNamespace(**table)
 
@@ -44,17 +48,37 @@ def python_text(program: Any) -> str:
     lines.append("):")
     for node in program.graph.nodes:
         if node.op == "call_function":
-            comment = "  ".join(filter(None, (spec_text(node.meta.get("val")), where(node))))
-            lines.append(f"    {node.name} = {call_text(node)}" + (f"  # {comment}" if comment else ""))
+            lines += [f"    {line}" for line in _statements(node)]
         elif node.op == "output":
             kinds = ", ".join(f"{o.kind} {o.target}".strip() for o in program.outputs)
             lines.append(f"    return {argument_text(tuple(node.args[0]))}  # {kinds}")
     return "\n".join(lines) + "\n"
 
 
+def _statements(node: fx.Node) -> Iterator[str]:
+    """The call as statements: of control flow, its arms are functions of a list before it."""
+    arms = node.target.arms if isinstance(node.target, Control) else ()
+    for k, arm in enumerate(arms):
+        yield f"def {node.name}_arm_{k}(given):"
+        if places := [n for n in arm.nodes if n.op == "placeholder"]:
+            yield f"    {', '.join(n.name for n in places)}{',' if len(places) == 1 else ''} = given"
+        for inner in arm.nodes:
+            if inner.op == "call_function":
+                yield from (f"    {line}" for line in _statements(inner))
+        yield f"    return {argument_text(tuple(results_of(arm)))}"
+    comment = "  ".join(filter(None, (spec_text(node.meta.get("val")), where(node))))
+    yield f"{node.name} = {call_text(node)}" + (f"  # {comment}" if comment else "")
+
+
 def call_text(node: fx.Node, name: Callable[[fx.Node], str] = lambda n: n.name) -> str:
     """The call as Python."""
     args = [argument_text(a, name) for a in node.args]
+    if isinstance(node.target, Control):
+        target: Any = node.target
+        made = [*["None"] * len(target.arms), *[f"{k}={v!r}" for k, v in fields_of(target).items()]]
+        arms = ", ".join(f"{name(node)}_arm_{k}" for k in range(len(target.arms)))
+        rest = f"{', '.join(args[1:])}{',' if len(args) == 2 else ''}"
+        return f"{type(target).__name__}({', '.join(made)}).run([{arms}], {args[0]}, ({rest}))"
     args += [f"{k}={argument_text(v, name)}" for k, v in node.kwargs.items()]
     return f"{_callee(node.target)}({', '.join(args)})"
 
@@ -133,11 +157,20 @@ def _calls(program: Any) -> Iterator[str]:
     places = {i.name: str(i.target) for i in program.inputs}
 
     def name(node: fx.Node) -> str:
+        if isinstance(node.target, Control):
+            return str(node.target.__name__)  # type: ignore[attr-defined]
+        if node.op == "placeholder" and node.graph is not program.graph:
+            return f"given[{[n for n in node.graph.nodes if n.op == 'placeholder'].index(node)}]"
         return places.get(node.name) or _callee(node.target).split(".")[-2 if _dotted(node.target) else -1]
 
-    for node in program.graph.nodes:
-        if node.op == "call_function":
-            yield f"{call_text(node, name)}  # {spec_text(node.meta.get('val'))}"
+    def lines(graph: fx.Graph, indent: str) -> Iterator[str]:
+        for node in graph.nodes:
+            if node.op == "call_function":
+                for arm in node.target.arms if isinstance(node.target, Control) else ():
+                    yield from lines(arm, f"  {indent}")
+                yield f"{indent}{call_text(node, name)}  # {spec_text(node.meta.get('val'))}"
+
+    yield from lines(program.graph, "")
 
 
 def _dotted(target: Any) -> bool:

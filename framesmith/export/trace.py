@@ -150,6 +150,7 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     tracer = _Tracer(recorder, call.__globals__)
     tracer.shapes = RangedEnv()
     tracer.shapes.where = tracer.user_place
+    tracer.branches = not training
     tracer.asked = {id(x): shapes[i] for i, x in enumerate(leaves) if i in shapes}
     tracer.labels = {id(x): label for x, label in zip(leaves, labels, strict=True)}
     tracer.shapes_of = {}

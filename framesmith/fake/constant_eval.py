@@ -55,7 +55,7 @@ def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | No
     val = node.meta.get("val")
     if "binds" in node.meta or any(map(is_of_data, [*getattr(val, "shape", ()), *flat((node.args, node.kwargs))])):
         return False
-    if isinstance(val, torch.Tensor) and val.numel() > most or len(seen) > _MOST_NODES:
+    if len(seen) > _MOST_NODES:
         return False
     target: Any = node.target
     if node.op == "placeholder":
@@ -71,6 +71,8 @@ def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | No
                                                             or not getattr(target, "is_pure", True)):
         return False  # it stands for what is not known yet, or draws
     if not all(_slice(n, seen, order, content, contents, most) for n in node.all_input_nodes):
+        return False
+    if isinstance(val, torch.Tensor) and val.numel() > most:  # asks about sizes, so of constants alone
         return False
     order.append(node)
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,17 +24,15 @@ def short_name(target: Any) -> str:
 def operators_of(graph: fx.Graph) -> tuple[Operator, ...]:
     """The operators of `graph` in order, with the bytes of their results at the sizes of this call."""
     calls = [n for n in graph.nodes if n.op == "call_function"]
+    known = {target: (short_name(target), is_view(target)) for target in {n.target for n in calls}}
     number = {n: k for k, n in enumerate(calls)}
-    last = {n: max([number.get(u, len(calls)) for u in n.users], default=k) for n, k in number.items()}
-    for n in reversed(calls):  # a view keeps its base alive
-        if _shares(n) and (base := n.all_input_nodes[0]) in last:
-            last[base] = max(last[base], last[n])
-    return tuple([Operator(short_name(n.target), user_frame(stack) if (stack := n.meta.get("stack")) else None,
-                           0 if _shares(n) else bytes_of(n), last[n]) for n in calls])
-
-
-def _shares(node: fx.Node) -> bool:
-    return is_view(node.target) and bool(node.all_input_nodes)
+    last = [max([number.get(u, len(calls)) for u in n.users], default=k) for k, n in enumerate(calls)]
+    views = [known[n.target][1] and bool(n.all_input_nodes) for n in calls]
+    for k in reversed(range(len(calls))):  # a view keeps its base alive
+        if views[k] and (base := number.get(calls[k].all_input_nodes[0])) is not None:
+            last[base] = max(last[base], last[k])
+    return tuple([Operator(known[n.target][0], user_frame(stack) if (stack := n.meta.get("stack")) else None,
+                           0 if views[k] else bytes_of(n), last[k]) for k, n in enumerate(calls)])
 
 
 def bytes_of(node: fx.Node) -> int:
@@ -45,7 +44,4 @@ def bytes_of(node: fx.Node) -> int:
 def _bytes(value: Any) -> int:
     if not isinstance(value, torch.Tensor):
         return 0
-    total: int = value.dtype.itemsize
-    for n in value.shape:
-        total *= hint_of(n)
-    return total
+    return value.dtype.itemsize * math.prod([n if type(n) is int else hint_of(n) for n in value.shape])

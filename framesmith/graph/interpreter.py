@@ -95,7 +95,7 @@ def _bind(symbols: dict[Any, int], val: Any, value: Any, name: str) -> None:
         pairs = [(val, value)]
     elif hasattr(val, "shape") and isinstance(value, torch.Tensor):
         stride = getattr(val, "stride", None)
-        steps = stride() if callable(stride) else stride or ()
+        steps = stride() if callable(stride) else ()  # a recipe's are not those that a run gives
         pairs = [*zip(val.shape, value.shape, strict=False), *zip(steps, value.stride(), strict=False)]
     else:
         return

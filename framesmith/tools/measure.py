@@ -75,7 +75,7 @@ def _trial(graph: Facts) -> _Trial | None:
         call = functools.partial(compiled, given)
         for _ in range(3):
             call()
-        graph["seconds"] = _seconds(call, device)
+        graph["seconds"] = _least_seconds(call, device)
     except Exception as problem:  # an operator may refuse data that is made up
         graph["unmeasured"] = f"{type(problem).__name__}: {problem}".partition("\n")[0]
         return None
@@ -195,11 +195,11 @@ def _seconds(call: Callable[[], Any], device: str, budget: float = 0.2, least: i
 
 
 def _profiled(calls: Sequence[Callable[[], Any]], names: Sequence[str], on_device: bool) -> dict[str, float]:
-    """Seconds of the ranges of these names in the calls; on a CUDA device, those of the device."""
+    """The least seconds of the ranges of these names in the calls; on a CUDA device, those of the device."""
     found: dict[str, list[float]] = defaultdict(list)
     for e in _watched(lambda: [call() for call in calls for _ in range(RUNS)], frozenset(names), on_device):
         found[e.name].append((e.device_time_total if on_device else e.time_range.elapsed_us()) * 1e-6)
-    return {name: _lower(times) for name, times in found.items()}
+    return {name: min(times) for name, times in found.items()}
 
 
 def _watched(run: Callable[[], Any], names: Collection[str], on_device: bool = False) -> list[Any]:
@@ -237,18 +237,19 @@ class Rates:
         return {"bytes": {str(size): rate for size, rate in self._copies.items()}, "operations": self.operations}
 
 
-def _least_seconds(call: Callable[[], Any], device: str) -> float:
+def _least_seconds(call: Callable[[], Any], device: str, budget: float = 0.03, least: int = 10) -> float:
+    """The least of some runs: what the machine can do when nothing else has it."""
+    times: list[float] = []
+    count = 1 if device == "cpu" else 10
     call()
-    best = float("inf")
-    for _ in range(5):
-        count = 1 if device == "cpu" else 10
+    while len(times) < least or sum(times) < budget and len(times) < 1000:
         _synchronize(device)
         start = time.perf_counter()
         for _ in range(count):
             call()
         _synchronize(device)
-        best = min(best, (time.perf_counter() - start) / count)
-    return best
+        times.append((time.perf_counter() - start) / count)
+    return min(times)
 
 
 # ------------------------------------------------------------------------------------------------ a call and its breaks

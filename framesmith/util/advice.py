@@ -36,7 +36,7 @@ def advice(reason: str) -> str:
 _LEFT, _LOCAL = re.compile(r"L\['__fs_s\d+'\]"), re.compile(r"L\['(\w+)'\]")
 _OBJECTS = "keep one object for all calls instead of making a new one for each"
 _MARKS: dict[str, str] = {
-    "equals": "pass what varies as a tensor (torch.tensor({name})); a number that has varied often becomes an input of "
+    "equals": "pass {name} as a tensor; a number that has varied often becomes an input of "
               "the graph by itself, unless dynamic=False",
     "type": "pass objects of one class, or raise options={{'max_variants': n}}: each class is a variant",
     "id": _OBJECTS, "same": _OBJECTS, "distinct": _OBJECTS, "gone": _OBJECTS, "function": _OBJECTS,

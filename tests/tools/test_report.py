@@ -17,6 +17,7 @@ from framesmith.util.events import CacheLookup
 from tests.tools import seen_model
 
 FILE = seen_model.__file__
+ROOT = Path(FILE).parents[2]
 LINES = Path(FILE).read_text().splitlines()
 
 SUM = "h = torch.relu(self.up(x))"
@@ -115,7 +116,7 @@ def test_misses_of_the_cache_have_reasons(tmp_path, monkeypatch):
     assert looked_up({"parallel_threshold": 5}) == [("code", False, "changed since: the options")]
     for file in tmp_path.rglob("*.plan"):
         file.write_bytes(b"")
-    assert looked_up({"parallel_threshold": 5})[0][1:] == (False, "the cache has no such graph yet")
+    assert looked_up({"parallel_threshold": 5})[0][1:] == (False, "its entry is gone or damaged")
 
 
 def test_explain_shows_its_report():
@@ -125,7 +126,7 @@ def test_explain_shows_its_report():
 
 def run(*command, **env):
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240,
-                          env={**os.environ, **env}, cwd=Path(FILE).parents[2])
+                          env={**os.environ, "PYTHONPATH": str(ROOT), **env}, cwd=ROOT)
     assert not done.returncode, done.stderr
     return done.stdout
 
