@@ -38,7 +38,7 @@ from .thread_state import read_state
 from .trackers import Args, Kwargs
 from .trackers.tensors import get_item, set_item
 from .wrapper_derivatives import differentiated
-from .wrapper_tensors import needs_derivative
+from .wrapper_tensors import needs_derivative, prepare_nested
 
 _SUBSCRIPTED = ("__getitem__", "__setitem__")
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
@@ -106,6 +106,8 @@ class TorchFunctions(Session):
         if before is not None and named.get("out") is not None:
             self.refuse_out(real, named)
         try:
+            if getattr(fn, "__module__", None) == "torch.nested":
+                prepare_nested(self.recorder)
             own = list(wrappers_among([getattr(fn, "__self__", None), *real, *named.values()]))
             asked = self.functions and own
             fn = INSTEAD.get(fn, fn) if asked else fn

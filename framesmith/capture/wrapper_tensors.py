@@ -8,6 +8,7 @@ autograd engine joins the wrapper and its part, in either direction.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,8 @@ def wrapper(tracer: Any, value: Any, source: Source) -> t.Tracker:
     parts, context = flattened(value)
     if any(isinstance(x, FakeTensor) for x in parts.values()):
         return tracer.remember(value, t.WrapperTensor(value))  # type: ignore[no-any-return]
+    if value.is_nested:
+        prepare_nested(tracer.recorder)
     cls: Any = type(value)
     for name in ("__torch_function__", "__torch_dispatch__", "__tensor_flatten__", "__tensor_unflatten__"):
         tracer.lookup(cls, name)
@@ -78,6 +81,14 @@ def wrapper(tracer: Any, value: Any, source: Source) -> t.Tracker:
     fixed = value.stride() if stride is not None and all(type(n) is int for n in stride) else None
     tracer.guard(source, "callable", Wraps(tuple(parts), context, value.requires_grad, kept, fixed))
     return tracer.remember(value, t.WrapperTensor(fake, value=value, source=source))  # type: ignore[no-any-return]
+
+
+def prepare_nested(recorder: Any) -> None:
+    """Make the tensor that PyTorch keeps for its calls about nested tensors, which must not be of fakes."""
+    nested = importlib.import_module("torch.nested._internal.nested_tensor")
+    if nested._dummy_instance is None:
+        with recorder.off():
+            nested._nt_view_dummy()
 
 
 def outer_layout(value: Any, parts: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...] | None, tuple[Any, ...] | None]:

@@ -203,3 +203,28 @@ def test_across_a_break():
         for lengths in BATCHES[:4]:
             x = ragged(lengths, grad)
             same(graded(fn, x), graded(fast, x))
+
+
+def test_nothing_of_a_capture_is_left_in_pytorch():
+    """The tensor that PyTorch keeps for its calls about nested tensors is a real one, whoever is the first to ask."""
+    from torch.nested._internal import nested_tensor
+
+    nested_tensor._dummy_instance = None
+    fast, _ = compiled(lambda values, offsets: torch.nested.nested_tensor_from_jagged(values, offsets).values() * 2)
+    values, offsets = torch.randn(8, 4), torch.tensor([0, 3, 8])
+    same(values * 2, fast(values, offsets))
+    assert type(nested_tensor._dummy_instance._values) is torch.Tensor
+
+
+def test_written_in_place():
+    def fn(x):
+        x.mul_(2)
+        return x, x.values() + 1
+
+    fast, _ = compiled(fn)
+    for lengths in BATCHES[:4]:
+        x = ragged(lengths)
+        twin = torch.nested.nested_tensor_from_jagged(x.values().clone(), x.offsets())
+        want, got = fn(x), fast(twin)
+        assert got[0] is twin
+        same([want[0].values(), want[1]], [got[0].values(), got[1]])
