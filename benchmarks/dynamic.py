@@ -44,8 +44,8 @@ def _inference(call: Callable[..., Any], **inputs: torch.Tensor) -> torch.Tensor
 
 
 def _step(call: Callable[..., Any], **inputs: torch.Tensor) -> torch.Tensor:
-    """The gradient of the first parameter. The loss reads every second feature: over all of them the mean square of what
-    a layer norm gives is constant, and its gradient zero but for rounding."""
+    """The gradient of the first parameter. The loss reads every second feature: over all of them the mean square of
+    what a layer norm gives is constant, and its gradient zero but for rounding."""
     parameters = list(call.parameters())  # type: ignore[attr-defined]
     for p in parameters:
         p.grad = None

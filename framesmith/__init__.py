@@ -6,6 +6,7 @@ The face is complete, and loaded when first used: `import framesmith` costs next
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from framesmith import exc
@@ -20,37 +21,38 @@ if TYPE_CHECKING:
         compile,  # noqa: A004
         disable,
         disallow_in_graph,
-        explain,
         reset,
-        shapes,
         warm_up,
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
     from framesmith.export import Dim, load
     from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
+    from framesmith.inspection import bisect, check, explain, metrics, minify, prometheus, report, shapes
     from framesmith.runtime.recorder import cuda_graph_memory
     from framesmith.takeover import install, installed, uninstall
+    from framesmith.util.events import on_event
     from framesmith.util.marks import graph_break, is_compiling, mark_dynamic, mark_static, mark_unbacked
 
 __version__ = "0.1.0"
 __all__ = [
-    "Dim", "allow_in_graph", "assume_constant_result", "compile", "config", "cuda_graph_memory", "disable",
-    "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
-    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "register_backend",
-    "register_decomposition", "register_lowering", "register_pass", "reset", "shapes", "testing", "uninstall",
-    "unregister", "warm_up",
+    "Dim", "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "config", "cuda_graph_memory",
+    "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
+    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "metrics", "minify",
+    "on_event", "prometheus", "register_backend", "register_decomposition", "register_lowering", "register_pass",
+    "report", "reset", "shapes", "testing", "uninstall", "unregister", "warm_up",
 ]
 
 _HOME = {
     "framesmith.api": (
-        "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "explain", "reset",
-        "shapes", "warm_up",
+        "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "reset", "warm_up",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
     "framesmith.export": ("Dim", "load"),
     "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
+    "framesmith.inspection": ("bisect", "check", "explain", "metrics", "minify", "prometheus", "report", "shapes"),
     "framesmith.runtime.recorder": ("cuda_graph_memory",),
     "framesmith.takeover": ("install", "installed", "uninstall"),
+    "framesmith.util.events": ("on_event",),
     "framesmith.util.marks": ("graph_break", "is_compiling", "mark_dynamic", "mark_static", "mark_unbacked"),
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
@@ -62,10 +64,14 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"framesmith.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'framesmith' has no attribute {name!r}")
-    for each, module in _WHERE.items():
-        globals()[each] = getattr(importlib.import_module(module), each)
+    module = importlib.import_module(_WHERE[name])
+    globals().update({each: getattr(module, each) for each in _HOME[_WHERE[name]]})
     return globals()[name]
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if os.environ.get("FRAMESMITH_REPORT"):
+    importlib.import_module("framesmith.inspection")

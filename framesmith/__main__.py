@@ -6,7 +6,9 @@ import importlib
 import sys
 
 COMMANDS = {
+    "report": ("framesmith.reporting:main", "run a program and report what the compiler did, or show a saved report"),
     "run": ("framesmith.running:run", "run a program in which torch.compile means framesmith"),
+    "doctor": ("framesmith.tools.doctor:main", "check this machine, and say what to do"),
     "site": ("framesmith.running:site", "print the folder that, in PYTHONPATH, does the same for every program"),
 }
 """name -> function over the further arguments, which returns an exit status, and what it does"""

@@ -20,15 +20,15 @@ from framesmith.capture.break_points import GENERATORS
 from framesmith.capture.functions import marks
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.passes import with_registered
+from framesmith.pipeline import PASSES
 from framesmith.shared_variants import compiler_for
-from framesmith.tools.explain import Explanation, explain_call
-from framesmith.tools.shapes import Shapes, shapes_of_call
-from framesmith.util import log
-from framesmith.util.errors import BackendError
+from framesmith.util import events, log
+from framesmith.util.errors import BackendError, FramesmithError
 from framesmith.util.state_restored import state_restored
-from framesmith.wrapping import CompiledModule, Request, root_of, wrap_function, wrap_module
+from framesmith.wrapping import CompiledModule, Request, wrap_function, wrap_module
 
-_callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
+callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
 
 
 def compile(  # noqa: A001 - torch.compile's name
@@ -71,6 +71,9 @@ def compile(  # noqa: A001 - torch.compile's name
     config = Config.asked(options, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode,
                           max_variants=recompile_limit)
     request = Request(compile=compile, options=given)
+    optional = {one.name for one in with_registered(PASSES) if not one.makes}
+    if wrong := config.left_out - optional:
+        raise FramesmithError(f"no optional passes {sorted(wrong)}; there are {', '.join(sorted(optional))}")
     if isinstance(model, nn.Module):
         callback = _noted(FrameCompiler(config))
         _say_if_suspended(type(model).forward, callback)
@@ -94,7 +97,7 @@ def _say_if_suspended(fn: Any, callback: FrameCompiler) -> None:
 
 
 def _noted(callback: FrameCompiler) -> FrameCompiler:
-    _callbacks.add(callback)
+    callbacks.add(callback)
     if not hasattr(torch.compiler.reset, "__wrapped__"):
         torch.compiler.reset = _with_ours(torch.compiler.reset)
     return callback
@@ -144,9 +147,10 @@ def _differentiated(model: Any, result: Any, given: Any) -> None:
 
 def reset() -> None:
     """Forget every compiled variant and every warning; the next call of anything compiled starts afresh."""
-    for callback in _callbacks:
+    for callback in callbacks:
         callback.forget()
     log.forget_warnings()
+    events.forget()
 
 
 def _with_ours(theirs: Callable[[], None]) -> Callable[[], None]:
@@ -206,25 +210,3 @@ def _each(fn: Any, mark: Callable[[Callable[..., Any]], None]) -> Any:
             raise TypeError(f"expected a callable, not {f!r}")
         mark(f)
     return fn
-
-
-def explain(model: Callable[..., Any]) -> Callable[..., Explanation]:
-    """`explain(model)(*args)` captures and compiles one call anew and tells what came of it: see
-    `tools.explain.Explanation`."""
-    model = _plain(model)
-    root = root_of(model) if isinstance(model, nn.Module) else model
-    return functools.partial(explain_call, root)
-
-
-def shapes(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Shapes:
-    """The shapes that `model(*args, **kwargs)` gives, its arithmetic and its memory as formulas of the sizes of its
-    tensors, without running it: see `tools.shapes.Shapes`. Raises `exc.ShapeError` where an operator refuses the
-    shapes, and `exc.Unsupported` where the graph would break."""
-    return shapes_of_call(_plain(model), args, kwargs)
-
-
-def _plain(model: Any) -> Any:
-    """What was given to `compile`, of what it returned."""
-    if isinstance(model, CompiledModule):
-        return model._framesmith_original  # type: ignore[attr-defined]
-    return model.function if isinstance(model, _C.CompiledFunction) else model

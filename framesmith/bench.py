@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from framesmith.api import compile, explain  # noqa: A004
+from framesmith.api import compile  # noqa: A004
+from framesmith.inspection import explain
 
 
 def load(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import os
+import re
 import sys
 import threading
 import traceback
@@ -32,18 +34,17 @@ from framesmith.capture.dynamic_sizes import DynamicSizes
 from framesmith.capture.entry import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, namespaces, resized_tensors, why_missed
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
-from framesmith.capture.origins import origin
+from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
 from framesmith.capture.sources import Source
 from framesmith.config import Config
-from framesmith.graph.digest import target_name
-from framesmith.graph.launch import OfOneGraph
+from framesmith.graph.census import operators_of, short_name
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
 from framesmith.pipeline import Report
 from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
-from framesmith.util import log
-from framesmith.util.advice import advice
+from framesmith.util import events, log
+from framesmith.util.advice import advice, prevention, readable
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit, stance
 from framesmith.util.errors import (
@@ -119,6 +120,19 @@ class Refusal:
     """A fault of ours, not a limit that is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How often calls took a variant, the first call included."""
+
+    compile: int
+    function: str
+    file: str
+    line: int
+    uses: int
+    alive: bool
+    guards: list[str]
+
+
 @dataclass(slots=True)
 class Ledger:
     """The record of what a compiler has done, kept when somebody wants to know."""
@@ -177,6 +191,19 @@ class FrameCompiler:
         self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
 
+    def uses(self) -> list[Use]:
+        """The variants of this callback, and how often calls took them."""
+        found = []
+        for seen in tuple(self._seen.values()):
+            if (code := seen.code()) is None:
+                continue
+            for entry in _C.entries(code):
+                if entry.callback is self and isinstance(entry.tree, GuardTree) and entry.tree.made is not None:
+                    made = entry.tree.made
+                    found.append(Use(made.number, made.function, made.file, made.line, entry.hits + 1, entry.alive,
+                                     entry.tree.describe()))
+        return found
+
     @property
     def compiles(self) -> int:
         """How often this callback has compiled a frame."""
@@ -229,8 +256,15 @@ class FrameCompiler:
                 return _C.EAGER
             if self._miss(seen, code, func, f_locals, instance) >= self.limit:
                 return self._full(seen, code, instance)
-            with collector_paused(), handlers_heard():
-                return self._compile(seen, code, func, f_locals, instance)
+            why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
+                   else "first call")
+            with (events.compiling(*_place(code, func), why) as compile,
+                  collector_paused(), handlers_heard()):
+                answer = self._compile(seen, code, func, f_locals, instance)
+                if isinstance(answer, _C.Entry):
+                    compile.outcome = "compiled"
+                    answer.tree.made = compile  # type: ignore[attr-defined]
+                return answer
 
     def _by_stance(self, stance: str, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """The answer that `torch.compiler.set_stance` asks for where no variant takes the call; FULL: the usual one."""
@@ -273,10 +307,20 @@ class FrameCompiler:
             if entry.info is not None and entry.info() is None:
                 entry.drop()
         mine = [entry for entry in mine if entry.alive and (entry.info is None or entry.info() is instance)]
-        for miss in why_missed(mine, code, func, f_locals):
+        misses = why_missed(mine, code, func, f_locals)
+        for miss in misses:
             seen.misses[miss.guard] = miss
             seen.times[miss.guard] += 1
             log.emit("recompiles", f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}): {miss.text}")
+        if misses:
+            nearest = min(misses, key=lambda miss: len(miss.old))
+            path = _argument(code, func, nearest.guard[0])
+            instead = "remove the break before it, or what makes a variant before that; or else "
+            remedy = instead * is_continuation(code) + prevention(nearest.guard[1], path, nearest.old)
+            assumed = nearest.assumed if nearest.assumed and not nearest.assumed[0].startswith(_OWN) else None
+            events.emit(events.Recompile(*_place(code, func), readable(path), nearest.guard[1],
+                                         readable(_argument(code, func, nearest.text)).partition(" (assumed at")[0],
+                                         nearest.old, nearest.new, assumed, remedy))
         before = dict(seen.sizes)
         for path, dims in resized_tensors(mine, code, func, f_locals).items():
             seen.sizes[path] = seen.sizes.get(path, frozenset()) | dims
@@ -303,7 +347,7 @@ class FrameCompiler:
         compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
-            operators = Counter(_short_name(node.target) for node in graph.nodes if node.op == "call_function")
+            operators = Counter(short_name(node.target) for node in graph.nodes if node.op == "call_function")
             hot = None
             if self.config.backend in NATIVE and has_hot_sizes(graph, self.config) and not requires_grad(graph):
                 config = self.config  # what is made here may not hold `self`
@@ -312,6 +356,8 @@ class FrameCompiler:
                                alone, f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
             with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples)
+            if report is None:
+                events.emit(_interpreted(graph, self.config.backend))
             compiled.append((operators, report))
             return call if hot is None else hot.around(call)
 
@@ -442,6 +488,10 @@ class FrameCompiler:
             return seen.graphless > 1 and not self.config.keep_graphless
         if user.idle > IDLE:
             last = captured.breaks[-1]
+            events.emit(events.Fallback(
+                whole.co_qualname, whole.co_filename, whole.co_firstlineno,
+                f"{user.idle} breaks in a row had no tensor operation before them; the last: {last.reason} "
+                f"({last.file}:{last.line})", last.hint or advice(last.reason)))
             self.warn(
                 f"idle:{user.number}",
                 f"framesmith: {whole.co_qualname} ({whole.co_filename}:{whole.co_firstlineno}) runs in eager: "
@@ -455,11 +505,12 @@ class FrameCompiler:
         if not requires_grad(graph):
             return _straight(without_history(graph), examples, self.config)
         reports: list[Report | None] = []
+        owner = events.current()
         # what is made here may not hold `self`: it would keep its own variants alive
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with alone(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
                 call, report = _straight(part, given, config)
             reports.append(report)
             return call
@@ -467,13 +518,14 @@ class FrameCompiler:
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with alone(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
                 begun = begin_native(forward, given, config)
-                later = begin_ahead(backward, config) if begun.waits else None
+                with events.part_of_graph("backward"):
+                    later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
         def finish(begun: PendingGraph) -> Compiled:
-            with alone(), handlers_heard(), stage("back end"), without_default_device():
+            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
                 call, report = begun.finish()
             reports.append(report)
             return call
@@ -490,6 +542,8 @@ class FrameCompiler:
         file, line = refusal.at or (code.co_filename, code.co_firstlineno)
         if self.ledger is not None:
             self.ledger.refusals.append(Refusal(code.co_qualname, file, line, refusal.reason, refusal.hint))
+        events.emit(events.Fallback(code.co_qualname, file, line, refusal.reason,
+                                    refusal.hint or advice(refusal.reason)))
         key = "" if isinstance(refusal, OddTensor) else f"{file}:{line}:"
         place = "" if file.startswith(_OWN) else f" ({file}:{line})"
         self.warn(key + refusal.reason, f"framesmith: {code.co_qualname} runs in eager: {refusal.reason}{place}")
@@ -506,6 +560,8 @@ class FrameCompiler:
         return verdict
 
     def _no_machine_code(self, code: CodeType, problem: Exception) -> Any:
+        events.emit(events.Fallback(code.co_qualname, code.co_filename, code.co_firstlineno, str(problem),
+                                    "python -m framesmith doctor says what is missing"))
         self.warn(f"build:{type(problem).__name__}", f"framesmith: running in eager: {problem}")
         return _C.SKIP_RECURSIVE
 
@@ -517,6 +573,7 @@ class FrameCompiler:
         if self.ledger is not None:
             self.ledger.refusals.append(Refusal(code.co_qualname, code.co_filename, code.co_firstlineno, reason, REPORT,
                                                 internal=True))
+        events.emit(events.Fallback(code.co_qualname, code.co_filename, code.co_firstlineno, reason, REPORT, True))
         return _C.SKIP
 
     def note_silence(self, compiled: Any) -> None:
@@ -547,6 +604,11 @@ class FrameCompiler:
 
     def _full(self, seen: CodeState, code: CodeType, instance: nn.Module | None) -> Any:
         reasons = _reasons(seen)
+        events.emit(events.Fallback(
+            code.co_qualname, code.co_filename, code.co_firstlineno,
+            f"it has {self.limit} variants, and calls that none takes run in eager; what kept changing: {reasons}",
+            "options={'max_variants': n} allows more; " + "; ".join(dict.fromkeys(
+                [prevention(m.guard[1], m.guard[0], m.old) for m in seen.misses.values()]))))
         self.warn(
             f"full:{seen.number}",
             f"framesmith: {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has {self.limit} variants; "
@@ -575,8 +637,10 @@ class FrameCompiler:
 
     def _note(self, code: CodeType, captured: Captured, tree: GuardTree,
               compiled: list[tuple[Counter[str], Report | None]]) -> None:
+        events.emit(events.Captured(len(tree.notes), captured.stats["instructions"], captured.graph is not None))
         for b in captured.breaks:
             log.emit("breaks", f"{b.file}:{b.line} in {b.function}: {b.reason}")
+            events.emit(events.GraphBreak(b.file, b.line, b.function, b.reason, b.hint or advice(b.reason)))
         if log.enabled("guards"):
             log.emit("guards", "\n".join(f"{code.co_qualname}: {g}" for g in tree.describe()))
         if self.ledger is None:
@@ -586,6 +650,32 @@ class FrameCompiler:
             code.co_qualname, code.co_filename, code.co_firstlineno, captured.breaks, tree.describe(), operators,
             report, captured.stats["instructions"],
         ))
+
+
+def _place(code: CodeType, func: FunctionType) -> tuple[str, str, int]:
+    """Function, file and line of a frame in the user's terms: of one that calls a module, the module's `forward`."""
+    own = _called(code, func)
+    return own.co_qualname, own.co_filename, own.co_firstlineno
+
+
+def _called(code: CodeType, func: FunctionType) -> CodeType:
+    """The user's code that a frame of ours calls; else the frame's own."""
+    cells = dict(zip(code.co_freevars, func.__closure__ or ())) if code.co_filename.startswith(_OWN) else {}
+    called: Any = cells["module"].cell_contents if "module" in cells else None
+    inner = inspect.unwrap(type(called).forward if isinstance(called, nn.Module) else called) if called else None
+    return getattr(inner, "__code__", code)
+
+
+def _argument(code: CodeType, func: FunctionType, path: str) -> str:
+    """A guard's path (or a text with some) as the user's function names it, if a frame of ours passes it on."""
+    own = _called(code, func)
+    if own is code:
+        return path
+    first = own.co_varnames[:1] == ("self",)
+    names = own.co_varnames[first:own.co_argcount]
+    path = re.sub(r"L\['kwargs'\]\['(\w+)'\]", r"L['\1']", path).replace("L['kwargs']", "the keyword arguments")
+    return re.sub(r"L\['args'\]\[(\d+)\]", lambda m: f"L['{names[int(m[1])]}']" if int(m[1]) < len(names) else m[0],
+                  path)
 
 
 def _internal_fault(problem: Exception) -> tuple[str, str]:
@@ -601,6 +691,29 @@ def _tell_uncompiled(config: Config, ledger: Ledger | None, problem: Exception) 
         log.warn_once(key, f"framesmith: a backward runs operator by operator because of {reason}. {REPORT}")
     if ledger is not None:
         ledger.refusals.append(Refusal("backward", "", 0, reason, REPORT, internal=True))
+    events.emit(events.Fallback("backward", "", 0, reason, REPORT, True))
+
+
+def _interpreted(graph: fx.Graph, backend: Any) -> events.GraphCompiled:
+    """The event of a graph that has no code of ours."""
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", "a back end")
+    number = events.next_graph()
+    return events.GraphCompiled(number, "", events.graph_name(number), name, operators_of(graph), (), (), "", "", "",
+                                (), 0, 0)
+
+
+@contextlib.contextmanager
+def _part_of(owner: events.Compile | None) -> Iterator[None]:
+    """Compile a part of what `owner` captured: its forward within that compile, else its backward."""
+    if events.current() is not None and events.current() is owner:
+        with events.part_of_graph("forward"):
+            yield
+    elif owner is None:
+        yield
+    else:
+        with events.compiling(owner.function, owner.file, owner.line, "backward", "backward") as now:
+            yield
+            now.outcome = "compiled"
 
 
 def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
@@ -608,11 +721,6 @@ def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
     if isinstance(config.backend, str):
         return BACKENDS[config.backend](graph, examples, config)
     return run_user(config.backend, graph, examples), None
-
-
-def _short_name(target: Any) -> str:
-    """The name of an operator for a list of those of a graph."""
-    return target.__name__ if isinstance(target, OfOneGraph) else target_name(target)  # type: ignore[attr-defined]
 
 
 def _reasons(seen: CodeState) -> str:

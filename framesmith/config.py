@@ -46,8 +46,9 @@ class Config:
     depends on parameters alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights).
     `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that
     differ in sizes alone are one, compiled once (in the modes that measure kernels: those that differ in places of
-    memory alone). `verify`: check the invariants of graphs and of the scheduled program after every pass. Kernels use
-    as many threads as torch does.
+    memory alone). `without`: names of passes (see `pipeline.PASSES`) that do not run, with commas between them.
+    `fusion_limit`: of a graph's loop nests the first so many are fused; None: all. `verify`: check the invariants of
+    graphs and of the scheduled program after every pass. Kernels use as many threads as torch does.
     """
 
     fullgraph: bool = False
@@ -58,6 +59,7 @@ class Config:
     cache_dir: str | None = None
     cache: bool = True
     fusion: bool = True
+    fusion_limit: int | None = None
     library_choice: bool = True
     packing: bool = True
     vectorize: bool = True
@@ -65,6 +67,7 @@ class Config:
     weight_caching: bool = True
     tiling: bool = True
     sharing: bool = True
+    without: str = ""
     partitioner: bool = True
     activation_budget: float = 1.0
     scoped_memory: bool = False
@@ -121,7 +124,12 @@ class Config:
         """The options that change generated code, as text for cache keys."""
         c = self
         return (f"{c.fusion} {c.vectorize} {c.scoped_memory} {c.parallel_threshold} {c.build_jobs} {c.numerics} "
-                f"{c.tiling} {c.sharing}")
+                f"{c.tiling} {c.sharing} {c.without} {c.fusion_limit}")
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The names of passes that do not run."""
+        return frozenset(filter(None, map(str.strip, self.without.split(","))))
 
     @property
     def rounding(self) -> bool:

@@ -47,9 +47,13 @@ class Pass:
     run: Callable[[Any, Context], Any]
     targets: tuple[str, ...] = ()
     when: Callable[[Context], bool] | None = None
+    makes: bool = False
+    """Whether it makes its form of the one before; such a pass always runs."""
 
     def applies(self, context: Context) -> bool:
         """Return whether the pass is to run."""
+        if self.name in context.config.left_out and not self.makes:
+            return False
         there = not self.targets or context.target.device.type in self.targets
         return there and (self.when is None or self.when(context))
 

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,9 @@ from torch import fx
 
 from framesmith._C import watch
 from framesmith.capture.modes import without_default_device
+from framesmith.codegen.printed import KernelFacts
 from framesmith.config import Config
+from framesmith.graph.census import bytes_of, operators_of
 from framesmith.graph.cse import cse
 from framesmith.graph.dce import dce
 from framesmith.graph.devices import main_device
@@ -33,6 +35,7 @@ from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
 from framesmith.graph.symbols import close_guards, varying_convolutions
 from framesmith.loops.ir import SizeOf
+from framesmith.loops.live import live_bytes
 from framesmith.loops.nest import LoopGraph, graph_text
 from framesmith.loops.text import operators_by_place, program_text
 from framesmith.lower.contractions.attention_decoding import sum_decoded_rows
@@ -62,8 +65,9 @@ from framesmith.runtime.load import load
 from framesmith.runtime.plan import Plan
 from framesmith.runtime.recorder import record
 from framesmith.runtime.toolchain import Toolchain
+from framesmith.symbolic.expr import Expr
 from framesmith.targets import TARGETS, Target
-from framesmith.util import log
+from framesmith.util import events, log
 from framesmith.util.errors import CompileError
 from framesmith.util.stack import user_frame
 from framesmith.util.timing import stage
@@ -117,12 +121,13 @@ PASSES = (
     Pass("flatten_rnn_weights", "aten", _in_place(flatten_rnn_weights), _CUDA, _caching),
     Pass("lay_out_conv_weights", "aten", _in_place(lay_out_conv_weights), _CUDA, _freezing),
     Pass("split_bias_gradients", "aten", _in_place(split_bias_gradients), _CUDA, _freezing),
-    Pass("decompose", "prims", lambda g, c: decompose(g, device=c.target.device, rounding=c.config.rounding)),
-    Pass("lower", "loops", lambda g, c: lower(g, c.constants, c.target.device)),
+    Pass("decompose", "prims", lambda g, c: decompose(g, device=c.target.device, rounding=c.config.rounding),
+         makes=True),
+    Pass("lower", "loops", lambda g, c: lower(g, c.constants, c.target.device), makes=True),
     Pass("pad_strides", "loops", lambda g, c: pad_strides(g), _CUDA),
     Pass("pad_dimensions", "loops", lambda g, c: pad_dimensions(g), _CUDA),
     Pass("choose_templates", "loops", lambda g, c: c.target.choose_templates(g, c.sizes(g)), _CUDA),
-    Pass("schedule", "program", lambda g, c: c.target.schedule(g, c.sizes(g))),
+    Pass("schedule", "program", lambda g, c: c.target.schedule(g, c.sizes(g)), makes=True),
 )
 """Every pass in order: its name, the form that it transforms (or, as the first of a form, makes), the devices and the
 condition."""
@@ -170,6 +175,9 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
     Of a graph that `is_self_contained`, nothing but the number of `inputs` matters.
     """
     close_guards(graph)  # what the cache has is for all sizes that they admit
+    now = events.current()
+    census = Census(operators_of(graph), now.part if now else "",
+                    sum(bytes_of(n) for n in graph.nodes if n.op == "placeholder"))
     cache = Cache(config.cache_dir, config.cache)
     toolchain = cache.toolchain(config.compiler, config.compiler_flags)
     device = main_device(graph)
@@ -184,13 +192,17 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
     with stage("cache"):
         places = (frozen.inputs, frozen.parameters, len(inputs)) if frozen is not None else len(inputs)
         how = config.code_key(), toolchain.fingerprint, torch.get_num_threads(), target.identity()
-        key = key_of("generated", package_identity(), digest_text(main), places, *IDENTITIES, *how)
+        text = digest_text(main)
+        key = key_of("generated", package_identity(), text, places, *IDENTITIES, *how)
         generated = cache.load(key)
+        parts = {"framesmith itself": package_identity(), "what is frozen": places, "passes of the program": IDENTITIES,
+                 **dict(zip(("the options", "the C++ compiler", "the number of threads", "the device"), how))}
+        cache.account("code", key, generated is not None, text, parts)
     draft = None
     if generated is None:
         target.prepare()
         draft = _generate(main, frozen, constants, inputs, config, target)
-    return PendingGraph(config, toolchain, cache, target, main, frozen, constants, key, generated, draft)
+    return PendingGraph(config, toolchain, cache, target, main, frozen, constants, key, generated, draft, census)
 
 
 def is_self_contained(graph: fx.Graph, config: Config) -> bool:
@@ -200,6 +212,15 @@ def is_self_contained(graph: fx.Graph, config: Config) -> bool:
     fixed = all(isinstance(x, torch.Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in values)
     alone = fixed and not any(n.meta.get("param") for n in graph.nodes if n.op == "placeholder")
     return alone and not config.autotune and TARGETS[main_device(graph).type].aside
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """A graph as captured, for reports: its operators, the part of what was captured that it is, bytes of inputs."""
+
+    operators: tuple[events.Operator, ...]
+    part: str
+    given: int
 
 
 @dataclass(slots=True)
@@ -216,6 +237,7 @@ class PendingGraph:
     key: str
     generated: Generated | None
     draft: Callable[[], Generated] | None
+    census: Census
 
     @property
     def waits(self) -> bool:
@@ -235,14 +257,43 @@ class PendingGraph:
             log.emit("code", self.target.text(generated.units))
         with stage("build"):
             library = self.cache.library(generated.units, self.toolchain)
+        constants = sum(t.numel() * t.element_size() for t in self.constants.values)
         with stage("load"):
             call = load(generated.plan, library, None if frozen else (),
                         self.constants.refresh(generated.order) if frozen else None)
         line = _lines(self.main)
+        places = [(operator, line(number)) for operator, number in generated.plan.places]
         if config.records and generated.plan.device >= 0:
-            places = [(operator, line(number)) for operator, number in generated.plan.places]
             record(call, generated.plan, [n.target for n in self.main.nodes], places, config.recordings, config.warn)
-        return Result(call, _report(self.main, generated, line))
+        report = _report(self.main, generated, line)
+        number = events.next_graph()
+        with events.part_of_graph(self.census.part):
+            name = events.graph_name(number)
+        call.name(name, step_names(generated, report, places))
+        events.emit(events.GraphCompiled(
+            number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
+            self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))
+        return Result(call, report)
+
+    def _values(self) -> tuple[int, ...]:
+        """The values of the plan's size symbols in the call that is compiled for."""
+        assert self.generated is not None
+        given: Any = self.constants.given
+        return tuple([int(given[s.input][s.dim] if s.dim >= 0 else given[s.input])
+                      for s in self.generated.plan.symbols])
+
+
+def step_names(generated: Generated, report: Report, places: Sequence[tuple[str, str]]) -> list[str]:
+    """The names of the ranges that a profiler is shown in a call: kernel or operator, and the user's lines."""
+    plan, kernels = generated.plan, generated.kernels
+    named = {"kernel": [f"{k.name}: {work_text(work)}" for k, work in zip(kernels, report.work)],
+             "call": [f"call {work_text([(place, operator)])}" for operator, place in places]}
+    return [named[what][n] if n < len(named[what]) else f"{what} {n}" for what, n in plan.steps]
+
+
+def work_text(work: Sequence[tuple[str, str]]) -> str:
+    """What a kernel computes, in one line."""
+    return "; ".join([operators + (f" ({place})" if place else "") for place, operators in work])
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,13 +301,17 @@ class Generated:
     """A graph's entry in the disk cache: C++ text, the plan, and which frozen value is which constant of the plan.
 
     `work`: of each kernel, the operators that it computes and the numbers of their nodes, since an equal graph of
-    another program has other lines.
+    another program has other lines. `kernels`: how they are printed and what they cost. `memory`: see `live_bytes`.
+    `symbols`: the size symbols, as in the plan.
     """
 
     units: tuple[str, ...]
     plan: Plan
     order: tuple[int, ...]
     work: tuple[tuple[tuple[str, int], ...], ...]
+    kernels: tuple[KernelFacts, ...]
+    memory: tuple[Expr, ...]
+    symbols: tuple[Expr, ...]
 
 
 class _Constants:
@@ -264,6 +319,7 @@ class _Constants:
 
     def __init__(self, frozen: Frozen | None, inputs: Sequence[Any]) -> None:
         self.frozen = frozen
+        self.given = tuple([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in inputs])
         self.values: tuple[torch.Tensor, ...] = ()
         self.unwritten: Callable[[Sequence[torch.Tensor]], bool] | None = None
         if frozen is not None:
@@ -338,8 +394,11 @@ def _generate(
 
     def finish() -> Generated:
         wrapped, kernels = draft()
-        work = tuple([tuple(dict.fromkeys((o.op, o.node) for o in origins)) for origins in kernels])
-        return Generated(wrapped.units, wrapped.plan, tuple([index[id(tensor)] for tensor in wrapped.constants]), work)
+        work = tuple([tuple(dict.fromkeys((o.op, o.node) for o in kernel.origins)) for kernel in kernels])
+        facts = tuple([replace(kernel, origins=()) for kernel in kernels])
+        order = tuple([index[id(tensor)] for tensor in wrapped.constants])
+        return Generated(wrapped.units, wrapped.plan, order, work, facts, live_bytes(program),
+                         tuple(program.symbols))
 
     return finish
 

@@ -17,6 +17,7 @@ from framesmith import _C
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import VectorTarget as Machine
 from framesmith.codegen.device import wrap_device
+from framesmith.codegen.printed import KernelFacts
 from framesmith.codegen.triton.emit import is_narrow, print_kernels
 from framesmith.codegen.triton.kernel import Printed
 from framesmith.codegen.triton.kernel_dedup import shared
@@ -25,7 +26,7 @@ from framesmith.codegen.triton.tuning import Config as Tiles
 from framesmith.codegen.triton.user_kernels import Brought, brought_kernels
 from framesmith.codegen.wrapper import Wrapped, wrap
 from framesmith.config import Config
-from framesmith.loops.ir import Extern, Kernel, Origin, Program
+from framesmith.loops.ir import Extern, Kernel, Program
 from framesmith.loops.nest import LoopGraph
 from framesmith.loops.text import kernel_text
 from framesmith.lower.contractions.choice import Chooser
@@ -48,8 +49,8 @@ from framesmith.util.precision import CONVOLUTIONS, PRODUCTS, in_tf32
 SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
 """Bytes of shared memory that a block may have, by architecture."""
 LEAST_SHARED = 99 << 10
-Work = tuple[tuple[Origin, ...], ...]
-"""What each kernel computes."""
+Work = tuple[KernelFacts, ...]
+"""Of each kernel."""
 Draft = Callable[[], tuple[Wrapped, Work]]
 
 
@@ -84,7 +85,8 @@ class Target:
     def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
         """Nests to fused kernels in order. `sizes`: the values of size symbols in the call that is compiled for."""
         c = self.config
-        return schedule(loops, c.fusion, c.vectorize, self.machine, c.scoped_memory, c.rounding)
+        machine = replace(self.machine, fused=c.fusion_limit)
+        return schedule(loops, c.fusion, c.vectorize, machine, c.scoped_memory, c.rounding)
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int],
               sizes: Sizes) -> Draft:
@@ -92,7 +94,9 @@ class Target:
         source = emit_kernels(program, Machine(_C.LANES, self.config.parallel_threshold))
         jobs = self.config.build_jobs or cores()
         wrapped = wrap(program, source, positions=positions, inputs=inputs, watched=watched, jobs=jobs)
-        return lambda: (wrapped, tuple([function.origins for function in source.functions]))
+        work = tuple([KernelFacts(f.name, f.text, k.bytes, k.work, f.origins)
+                      for f, k in zip(source.functions, program.kernels, strict=True)])
+        return lambda: (wrapped, work)
 
     def text(self, units: Sequence[str]) -> str:
         """The generated code for readers."""
@@ -137,7 +141,7 @@ class CudaTarget(Target):
 
     def schedule(self, loops: LoopGraph, sizes: Sizes, in_place: bool = True) -> Program:
         c = self.config
-        machine = replace(self.machine, in_place=in_place)
+        machine = replace(self.machine, in_place=in_place, fused=c.fusion_limit)
         return schedule(loops, c.fusion, c.vectorize, machine, True, c.rounding, c.scoped_memory)
 
     def choose_templates(self, loops: LoopGraph, sizes: Sizes) -> LoopGraph:
@@ -208,7 +212,9 @@ class CudaTarget(Target):
                 raise BuildError("a kernel that needs more shared memory than the device has")
             images = tuple([Image(b.name, b.image, b.threads, b.shared) for b in binaries])
             plan = replace(wrapped.plan, device=self.device.index, images=images)
-            return replace(wrapped, plan=plan), tuple([kernel.origins for kernel in printed])
+            work = tuple([KernelFacts(image.name, p.text, k.bytes, k.work, p.origins)
+                          for p, k, image in zip(printed, program.kernels, images)])
+            return replace(wrapped, plan=plan), work
 
         return finish
 

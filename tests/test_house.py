@@ -18,8 +18,9 @@ HOUSE = [
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
     {"hot_sizes"}, {"compiler"},
-    {"export", "distributed", "shared_variants", "tools"}, {"wrapping", "buckets"},
-    {"api"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"},
+    {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
+    {"api"}, {"inspection"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"},
+    {"reporting"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
@@ -34,9 +35,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 490, "symbolic": 1700, "graph": 1440, "prims": 2970, "fake": 3830, "capture": 16960, "autograd": 1760,
-    "loops": 1430, "runtime": 1640, "lower": 5000, "schedule": 2090, "codegen": 4620, "tuning": 490, "tools": 240,
-    "export": 2550, "site": 50, ".": 2310, "csrc": 10830,
+    "util": 790, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 3960, "capture": 17260, "autograd": 1790,
+    "loops": 1460, "runtime": 1660, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2440,
+    "export": 2540, "site": 50, ".": 2600, "csrc": 10890,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -153,6 +153,43 @@ def _product(func: Any) -> Any:
     return product
 
 
+class _Padded(torch.autograd.Function):
+    """Rows of several lengths, padded to one: the gradient is that of the rows, without the padding's."""
+
+    @staticmethod
+    def forward(ctx: Any, values: FakeTensor, offsets: FakeTensor, length: Any,  # type: ignore[override]
+                padding: float) -> Any:
+        ctx.save_for_backward(offsets)
+        ctx.total = values.shape[0]
+        return aten._jagged_to_padded_dense_forward.default(values, [offsets], [length], padding)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        return _Ragged.apply(grad, *ctx.saved_tensors, ctx.total), None, None, None
+
+
+class _Ragged(torch.autograd.Function):
+    """The rows of several lengths that stand in padded ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: FakeTensor, offsets: FakeTensor, total: Any) -> Any:  # type: ignore[override]
+        ctx.save_for_backward(offsets)
+        ctx.length = x.shape[1]
+        return aten._padded_dense_to_jagged_forward.default(x, [offsets], total)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        return _Padded.apply(grad, *ctx.saved_tensors, ctx.length, 0.0), None, None
+
+
+def _padded(values: FakeTensor, offsets: Sequence[FakeTensor], lengths: Sequence[Any], padding: float = 0.0) -> Any:
+    return _Padded.apply(values, offsets[0], lengths[0], padding)
+
+
+def _ragged(x: FakeTensor, offsets: Sequence[FakeTensor], total: Any) -> Any:
+    return _Ragged.apply(x, offsets[0], total)
+
+
 def _composed(func: Any) -> Any:
     """An operator as eager writes it in terms of others."""
     return lambda *args: func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
@@ -194,6 +231,7 @@ DIFFERENTIABLE: dict[Any, Any] = {
     aten.silu_backward.default: _composed(aten.silu_backward.default),
     aten.mish_backward.default: _composed(aten.mish_backward.default),
     aten.native_group_norm_backward.default: _group_norm_backward, LAYER: aten.mkldnn_rnn_layer.default,
+    aten._jagged_to_padded_dense_forward.default: _padded, aten._padded_dense_to_jagged_forward.default: _ragged,
     aten.rrelu_with_noise_functional.default: _rrelu, aten.ormqr.default: _reflecting(aten.ormqr.default),
     aten.linalg_householder_product.default: _reflecting(aten.linalg_householder_product.default),
     **{f: _extreme(f) for f in (aten.max.default, aten.min.default, aten.median.default, aten.nanmedian.default)},

@@ -440,8 +440,15 @@ class _Replay:
                     uncounted = {"uncounted": node.meta.get("uncounted", False)}
                     self.copies.append((self.inputs[places[target]]._alias.node, value, uncounted))
             else:
-                self.values[node] = self._call(node)
+                self.values[node] = value = self._call(node)
+                self._place(value, self.recorder.stack)
         raise AssertionError("a graph without an output")
+
+    def _place(self, value: Any, stack: Any) -> None:
+        """Let what formulas compute for an operator have its place in the program."""
+        one = value[0] if isinstance(value, tuple) and value else value
+        if isinstance(one, FakeTensor) and one.grad_fn is not None:
+            one.grad_fn.register_prehook(lambda _, recorder=self.recorder: setattr(recorder, "stack", stack))
 
     def part(self, graph: fx.Graph, given: Sequence[Any]) -> Any:
         """The results of a graph that belongs to a node."""

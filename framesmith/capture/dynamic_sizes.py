@@ -14,8 +14,8 @@ from framesmith.fake import FakeTensor
 from framesmith.fake.layout import strides_like
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr, Symbol, and_, eq, ge, le, or_
-from framesmith.symbolic.node import SYMBOLIC, expr_of, symint
-from framesmith.util.errors import ContradictedMark, DataDependent
+from framesmith.symbolic.node import SYMBOLIC, SymNode, expr_of, symint
+from framesmith.util.errors import ContradictedMark, DataDependent, Unsupported
 from framesmith.util.marks import Mark, marked_dimensions
 
 from . import trackers as t
@@ -56,21 +56,22 @@ class DynamicSizes:
     numbers: frozenset[str] | None = None
     made_of_numbers: bool = False
 
-    def dims(self, source: Source, x: torch.Tensor) -> dict[int, Mark]:
+    def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
-        assumed, unless they are marked to be in a range, or a size is 1 that was seen to be another: the symbol of that
-        one begins at 1. Raises ContradictedMark for a size outside of a mark's range."""
+        assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's range.
+        `part`: the tensor is one that another is made of. There the class marks sizes, not the program: to assume one
+        is no error, and 0 and 1 are sizes as others are."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
+        if part:
+            marked = {d: Mark(mark.lo or 0, mark.hi, False, mark.backed) for d, mark in marked.items()}
         for d, mark in marked.items():
             if mark.lo is not None and x.shape[d] < mark.lo or mark.hi is not None and x.shape[d] > mark.hi:
                 raise ContradictedMark(f"{_named(source, d)} is {x.shape[d]}, and marked to be in the range from "
                                        f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
                                        hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
-        seen = dict.fromkeys(range(x.dim()), Mark(strict=False)) if self.every else {
-            d: Mark(lo=1 if d < x.dim() and x.shape[d] == 1 else None, strict=False)
-            for d in self.seen.get(str(source), ())}
+        seen = dict.fromkeys(range(x.dim()) if self.every else self.seen.get(str(source), ()), Mark(strict=False))
         return {d: mark for d, mark in (seen | marked).items() if d < x.dim() and d not in fixed
                 and (x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed))}
 
@@ -84,13 +85,16 @@ class Sizes(Session):
         self._strides: list[Guard] = []
         self.carriers: dict[Source, tuple[t.SymbolicNumber, FakeTensor]] = {}
         """Integers that are sizes, and the inputs of the graph without elements that have these sizes."""
+        self.wrapped_parts: dict[Source, None] = {}
+        """Paths to the parts of tensors that wrap others."""
         self._marked: dict[Expr, str] = {}
         """Symbols of sizes that are marked to vary, in words."""
 
     def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
         """The shape of an input with a symbol for each size that varies; None if there is none."""
         dynamic = self.dynamic
-        if dynamic is None or type(value) not in _PLAIN or not (dims := dynamic.dims(source, value)):
+        if dynamic is None or type(value) not in _PLAIN or not (
+                dims := dynamic.dims(source, value, source in self.wrapped_parts)):
             return None
         if strides_like(value, tuple(value.shape)) != value.stride():  # a dimension of one element has any stride
             return None
@@ -199,11 +203,22 @@ def size_text(rebuilder: Any, value: Any) -> str:
         return "".join(["(", *(f"{size_text(rebuilder, n)}, " for n in value), ")"])
     if type(value) not in SYMBOLIC:
         return str(rebuilder.hold(value))
+    if not isinstance(value.node, SymNode):
+        return _read_foreign(rebuilder, value)
     e = value.node.expr
     if isinstance(e, Expr) and "m" not in e.text:  # a name like `max` may be the program's own
         return f"({_SYMBOL.sub(lambda found: _read(rebuilder, found[0]), e.text)})"
     values = ", ".join([f"{s.name!r}: {_read(rebuilder, s.name)}" for s in sorted(e.free, key=lambda s: s.name)])
     return f"{rebuilder.hold(e.evaluate)}({{{values}}})"
+
+
+def _read_foreign(rebuilder: Any, value: Any) -> str:
+    """The expression of a symbol of a class of tensors: the size of one that has it."""
+    for x in [x for x in rebuilder.tracer.seen.values() if type(x) is t.WrapperTensor]:
+        for d, n in enumerate(x.fake.shape):
+            if type(n) is torch.SymInt and not isinstance(n.node, SymNode) and bool(n == value):
+                return f"{rebuilder.value(x)}.shape[{d}]"
+    raise Unsupported("a size that a class of tensors made up lives across the end of captured code")
 
 
 def holders(rebuilder: Any, fakes: list[FakeTensor]) -> list[FakeTensor]:

@@ -17,6 +17,7 @@ from torch.fx import Node
 
 from framesmith.fake.outputs import is_detached, memory_of
 from framesmith.fake.tensor import Alias, FakeTensor, is_differentiable, tensors_in
+from framesmith.fake.wrappers import flattened, is_wrapper
 from framesmith.graph.purity import is_view
 from framesmith.graph.traversal import last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
@@ -52,6 +53,8 @@ class Gradients(Session):
 
     def wants_grad(self, x: FakeTensor) -> bool:
         """`x.requires_grad`, of any tensor of the program."""
+        if is_wrapper(type(x)):
+            return any(map(self.wants_grad, flattened(x)[0].values()))
         alias = x._alias
         while alias.version != alias.storage.version and alias.parent is not None:
             if alias.func is aten.detach.default:

@@ -40,6 +40,12 @@ def explain(note: Note, value: Any) -> str:
     return text
 
 
+def change(note: Note, value: Any) -> tuple[str, str]:
+    """Return what a guard that fails wants, and what it was given instead, in short."""
+    pair = _CHANGE.get(note.kind)
+    return ("", "") if pair is None else tuple(map(_named, pair(note, value)))  # type: ignore[return-value]
+
+
 _ADDRESS = re.compile(r"<(?:[\w.<>]*\.)?([\w<>]+)(?: object)? at 0x[0-9a-f]+>")
 
 
@@ -238,4 +244,35 @@ _EXPLAIN: dict[str, Callable[[Note, Any], str]] = {
     "shape": _shape,
     "function": lambda note, value: f"{note.value} has another code or other defaults",
     "callable": lambda note, value: f"{note.path}: it is false now that {note.value}",
+}
+
+
+def _changed_tensor(note: Note, value: Any) -> tuple[str, str]:
+    if type(value) is not note.value.cls:
+        return _name(note.value.cls), _name(type(value))
+    with torch._C.DisableTorchFunctionSubclass():
+        rows = _differences(note.value, value)
+    return _both(rows)
+
+
+def _both(rows: list[tuple[str, Any, Any]]) -> tuple[str, str]:
+    old, new = ([f"{row[0]} {row[k]}" for row in rows] for k in (1, 2))
+    return ", ".join(old), ", ".join(new)
+
+
+def _changed_state(note: Note, value: Any) -> tuple[str, str]:
+    found = re.findall(r"(?:^|; )(.*?): expected (.*?), got ([^;]*)", _globals_state(note, value))
+    return _both(found)
+
+
+_CHANGE: dict[str, Callable[[Note, Any], tuple[str, str]]] = {
+    "tensor": _changed_tensor,
+    "globals_state": _changed_state,
+    "equals": lambda note, value: (_short(_shown(note.value)), _short(value)),
+    "type": lambda note, value: (str(note.value), _name(type(value))),
+    "none": lambda note, value: ("None", f"a {_name(type(value))}"),
+    "not_none": lambda note, value: ("a value", "None"),
+    "len": lambda note, value: (f"{note.value} items", f"{len(value)} items" if hasattr(value, "__len__") else "none"),
+    "bool": lambda note, value: (str(note.value), str(not note.value)),
+    "id": lambda note, value: (str(note.value), "another object"),
 }

@@ -16,28 +16,36 @@ from torch.utils._device import DeviceContext
 
 from framesmith import _C
 from framesmith.capture import sources as src
-from framesmith.capture.guard_text import Note, explain, predicate, resized
+from framesmith.capture.guard_text import Note, change, explain, predicate, resized
 from framesmith.capture.relation_code import postfix
 from framesmith.capture.sources import Guard, Source
 from framesmith.capture.trackers.keys import lasts
 from framesmith.util.errors import GuardError
+from framesmith.util.events import Compile
+from framesmith.util.stack import Place
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
     """Why a variant does not take a call. `guard`: path and kind of what failed; `text`: in the user's terms.
 
-    `kind`: the class of the value that was assumed: a float is seldom what a program branches on.
+    `kind`: the class of the value that was assumed: a float is seldom what a program branches on. `old`: what the
+    guard wants, `new`: what it was given, in short. `assumed`: the user's line that made the assumption.
     """
 
     guard: tuple[str, str]
     text: str
     kind: type | None = None
+    old: str = ""
+    new: str = ""
+    assumed: Place | None = None
 
 
 class GuardTree(_C.GuardTree):
     """The checked form of a variant's guards; `check` and `failure` are C++."""
 
+    made: Compile | None = None
+    """The compile that made the variant."""
     notes: list[Note]
     paths: list[str | Source]
 
@@ -60,7 +68,8 @@ class GuardTree(_C.GuardTree):
             return Miss((str(self.paths[accessor]), "there"), f"{self.paths[accessor]} is not there any more")
         note = self.notes[number]
         return Miss((str(note.path), note.kind), explain(note, value),
-                    type(note.value) if note.kind == "equals" else None)
+                    type(note.value) if note.kind == "equals" else None, *change(note, value),
+                    note.stack[-1] if note.stack else None)
 
     def resized(self, *frame: Any) -> Iterator[tuple[str, frozenset[int]]]:
         """Sources, as text, of tensors that differ from what is guarded in sizes alone, with the dimensions."""

@@ -71,7 +71,7 @@ class Operations(Attempts):
         """An operator runs on a tensor by torch's own method."""
         if isinstance(x, t.Tensor):
             for method in (name, _MIRRORED.get(name, name[1:] if name[0] == "i" else f"r{name}")):
-                if t.is_users(self.lookup(x.pyclass, f"__{method}__")):
+                if t.is_users(self.lookup(x.pytype(), f"__{method}__")):
                     raise Unsupported(f"Tensor.__{method}__, which was replaced")
 
     def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:

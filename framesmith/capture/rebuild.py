@@ -40,6 +40,7 @@ from .trackers.locks import Lock
 from .trackers.opaque import Opaque
 from .trackers.sequences import is_plain_tuple
 from .values import BY_EQUALITY
+from .wrapper_tensors import rewrapped
 
 
 class Rebuilder:
@@ -478,7 +479,7 @@ def _inference(rebuilder: Rebuilder, x: t.InferenceGuard) -> str:
 
 _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Array: _array, t.Inner: _never, t.Pullback: _never,
-    t.Tensor: lambda rebuilder, x: rebuilder.tensor(x), t.InferenceGuard: _inference,
+    t.WrapperTensor: rewrapped, t.Tensor: lambda rebuilder, x: rebuilder.tensor(x), t.InferenceGuard: _inference,
     t.Sym: lambda rebuilder, x: rebuilder.size(x), t.SymbolicNumber: _late,
     t.MadeClass: classes.made_class,
     t.Wrapped: classes.wrapped,

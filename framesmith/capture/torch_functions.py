@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FunctionType, MethodWrapperType
 from typing import Any, cast
 
 import torch
 
 from framesmith.fake import FakeTensor
+from framesmith.fake.ragged_attention import INSTEAD
+from framesmith.fake.wrappers import wrappers_among
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import data
@@ -35,7 +37,10 @@ from .symbolic_arithmetic import given, taken
 from .thread_state import read_state
 from .trackers import Args, Kwargs
 from .trackers.tensors import get_item, set_item
+from .wrapper_derivatives import differentiated
+from .wrapper_tensors import needs_derivative, prepare_nested
 
+_SUBSCRIPTED = ("__getitem__", "__setitem__")
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
 
 
@@ -101,7 +106,14 @@ class TorchFunctions(Session):
         if before is not None and named.get("out") is not None:
             self.refuse_out(real, named)
         try:
-            with under_functions(self.modes.functions):
+            if getattr(fn, "__module__", None) == "torch.nested":
+                prepare_nested(self.recorder)
+            own = list(wrappers_among([getattr(fn, "__self__", None), *real, *named.values()]))
+            asked = self.functions and own
+            fn = INSTEAD.get(fn, fn) if asked else fn
+            with under_functions(self.modes.functions), torch._C._EnableTorchFunction() if asked else nullcontext():
+                if own and needs_derivative(self, own, [*real, *named.values()]):
+                    return self.made(differentiated(self, fn, real, named))
                 out = fn(*real, **named)
         except (FramesmithError, RecursionError, MemoryError, t.CapturedError):
             raise
@@ -119,6 +131,8 @@ class TorchFunctions(Session):
 
     def tensor_method(self, obj: t.Tensor, name: str, args: Args, kwargs: Kwargs) -> t.Tracker:
         """Call a method of torch.Tensor."""
+        if type(obj) is t.WrapperTensor and name not in _SUBSCRIPTED:
+            return self.torch_call(getattr(obj.fake, name), args, kwargs)
         if name in OBSERVERS:
             self.seen_as_copy(obj.fake)
         if name == "tolist":

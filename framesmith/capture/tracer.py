@@ -15,6 +15,7 @@ from framesmith._C import is_plain
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.dynamic_scalars import Number
 from framesmith.fake.tensor import is_differentiable
+from framesmith.fake.wrappers import is_wrapper
 from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 
 from . import data
@@ -51,6 +52,7 @@ from .thread_state import casting, read_state, restore_state
 from .torch_functions import TorchFunctions
 from .trackers.objects import namespace_of
 from .values import CONSTANT_TYPES, Values
+from .wrapper_tensors import apart, wrapper
 
 _dispatch_keys = torch._C._dispatch_keys
 
@@ -173,6 +175,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         out.extend(self.size_guards())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
         out.extend(kept_apart(self))
+        out.extend(apart(self.wrapped_parts))
         return out
 
     def varies(self, source: Source) -> bool:
@@ -207,6 +210,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             raise Unsupported("a tensor that has no path from the frame")
         if torch.nn.parameter.is_lazy(value):
             raise FirstCall("a parameter that the first call makes")
+        if is_wrapper(type(value)):
+            return wrapper(self, value, source)
         if is_class_of_programs(type(value)):
             if not is_followed(type(value)):
                 raise OddTensor(f"tensor subclass {type(value).__name__}")

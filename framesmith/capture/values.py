@@ -26,6 +26,7 @@ from torch import nn
 
 from framesmith import _C
 from framesmith.fake import FakeTensor
+from framesmith.symbolic.node import SymNode
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
@@ -447,6 +448,8 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
 
 
 def _symbolic(v: Any) -> t.Tracker:
+    if not isinstance(v.node, SymNode):  # of another class: the ragged size of a nested tensor, and its comparisons
+        return t.boolean(bool(v)) if type(v) is torch.SymBool else t.Sym(v)
     known = v.node.constant
     return t.Sym(v) if known is None else t.boolean(known) if type(known) is bool else t.Const(known)
 

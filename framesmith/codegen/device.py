@@ -21,7 +21,7 @@ from framesmith.codegen.plan import Planner, check_symbols
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, WIDEST, Printed, programs
 from framesmith.codegen.triton.scalar_params import kind_of
 from framesmith.codegen.triton.user_kernels import Brought
-from framesmith.codegen.wrapper import HOST, Steps, Wrapped, entry, integer_text
+from framesmith.codegen.wrapper import HOST, Steps, Wrapped, entry, integer_text, mark
 from framesmith.graph.launch import MemoryWindow
 from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Param, Program
 from framesmith.symbolic.expr import Expr
@@ -111,12 +111,14 @@ def wrap_device(
     out = Indented()
     steps: Steps = {Launch: _launch, Batch: _Batches(), Extern: _brought, Allocate: _arena, Fixed: print_fixed}
     entry(out, replace(program, steps=grouped(program, planner, functions)), planner, plan, steps, functions)
+    plan = replace(plan, steps=tuple(planner.steps))
     return Wrapped((HEAD + HOST + RUN + "\n" + str(out),), plan, tuple(program.constants.values()))
 
 
 def _launch(out: Indented, step: Launch, program: Program, planner: Planner, functions: Functions) -> None:
     function = functions[step.kernel]
     values = [_given(program, planner, name, param) for name, param in zip(step.args, step.kernel.params, strict=True)]
+    mark(out, planner, "kernel", function.number)
     if function.wide is None:
         with out.block("{", "}"):
             _launched(out, function, values)
@@ -151,6 +153,7 @@ def _call(out: Indented, number: int, grid: Sequence[Expr | int], values: Sequen
 def _brought(out: Indented, step: Extern, program: Program, planner: Planner, functions: Functions) -> None:
     """The launch of a kernel that the program brings; other calls are rows of a table."""
     number, kernel = functions[step].number, functions[step].text
+    mark(out, planner, "kernel", number)
     with out.block("{", "}"):
         _call(out, number, kernel.grid, [_argument(program, planner, step, a) for a in kernel.arguments])
 
@@ -183,6 +186,7 @@ class _Batches:
         assert kernel.batch is not None
         count, params = programs(step.sizes, kernel.batch), step.kernel.params
         table, places, self.slots = self.slots, self.slots + 1, self.slots + 2
+        mark(out, planner, "kernel", number)
         with out.block("{", "}"):
             with out.block("i64 rows[] = {", "};"):
                 for row, size in zip(step.rows, step.sizes, strict=True):

@@ -5,7 +5,9 @@ compiler a hundredth of what calls written out take, and these are nearly all th
       2, 5,  // allocate value 5 0, 3, 96, 1, 1, 2, 1, 4, ~1024, 24,  // launch kernel 3 as 96 programs on value 4, the
       arena from byte 1024 on, and the number 24 1, 0,  // call operator 0 3, 4,  // release value 4
     };
-    if (fs_steps(a, p, h, steps, steps + 16)) return 1;
+    if (fs_steps(a, p, h, steps, steps + 16, 0)) return 1;
+
+The last number is that of the first mark.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ MOST = 512  # arguments: more than a kernel's parameters have room for
 RUN = f"""// A launch has its kernel, its programs along three axes, and how many addresses (see fs_at) and
 // numbers stand behind that.
 // A number of 32 bits is the first half of its word.
-static int fs_steps(char* a, void** p, const Host* h, const i64* s, const i64* end) {{
+// `mark`: the number of the first mark.
+static int fs_steps(char* a, void** p, const Host* h, const i64* s, const i64* end, int mark) {{
   void *memory[{MOST}], *x[{MOST} + 2];
   while (s < end) {{
     const i64 what = *s++;
     if (what == {CALL}) {{
+      FS_MARK(mark++);
       if (h->call(h->frame, (int)*s++)) return 1;
     }} else if (what == {ALLOCATE}) {{
       if (h->allocate(h->frame, (int)*s++)) return 1;
@@ -44,6 +48,7 @@ static int fs_steps(char* a, void** p, const Host* h, const i64* s, const i64* e
       for (s += 6; k < head[4]; k++) memory[k] = fs_at(a, p, *s++), x[k] = &memory[k];
       for (; k < head[4] + head[5]; k++) x[k] = (void*)s++;
       x[k] = x[k + 1] = &fs_null;
+      FS_MARK(mark++);
       if (h->launch(h->frame, (int)head[0], (unsigned)head[1], (unsigned)head[2], (unsigned)head[3], x)) return 1;
     }}
   }}
@@ -76,13 +81,21 @@ def grouped(program: Program, planner: Planner, functions: Any) -> tuple[Any, ..
     return (*found, Fixed(tuple(rows))) if rows else tuple(found)
 
 
-def print_fixed(out: Indented, step: Fixed, *_: Any) -> None:
+_MARKED = {LAUNCH: "kernel", CALL: "call"}
+
+
+def print_fixed(out: Indented, step: Fixed, program: Program, planner: Planner, functions: Any) -> None:
     """The table, and the loop over it."""
+    first = len(planner.steps)
+    for words, _ in step.rows:
+        if words[0] in _MARKED:
+            planner.mark(_MARKED[int(words[0])], int(words[1]))
     with out.block("{", "}"):
         with out.block("static const i64 steps[] = {", "};"):
             for words, said in step.rows:
                 out.line(f"{', '.join(map(str, words))},{f'  // {said}' if said else ''}")
-        out.line(f"if (fs_steps(a, p, h, steps, steps + {sum(len(words) for words, _ in step.rows)})) return 1;")
+        count = sum(len(words) for words, _ in step.rows)
+        out.line(f"if (fs_steps(a, p, h, steps, steps + {count}, {first})) return 1;")
 
 
 def _launch(step: Launch, program: Program, planner: Planner, functions: Any) -> Iterable[tuple[Words, str]] | None:

@@ -84,6 +84,8 @@ class Planner:
         self.calls: list[rt.Call] = []
         self.externs: dict[Extern, int] = {}
         self.places: list[tuple[str, int]] = []
+        self.kernels = {kernel: k for k, kernel in enumerate(program.kernels)}
+        self.steps: list[tuple[str, int]] = []
         self.constants = tuple(program.constants)
         self.written = _written_inputs(program)
         self.late = frozenset([name for step in program.steps if type(step) is Allocate for name in step.names])
@@ -134,6 +136,11 @@ class Planner:
         fails = any(_checks(step) or type(step) is Extern and may_raise(step.target) for step in steps)
         return {"clean": clean, "spoilt": spoilt,
                 "rewinds": fails and any(type(s) is Extern and may_draw(s.target) for s in steps)}
+
+    def mark(self, what: str, number: int) -> int:
+        """The number of the mark before the launch of a kernel or the call of an operator."""
+        self.steps.append((what, number))
+        return len(self.steps) - 1
 
     def number(self, name: str) -> int:
         """The number of buffer `name`'s value."""

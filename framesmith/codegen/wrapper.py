@@ -15,7 +15,7 @@ range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -39,7 +39,9 @@ struct Host {
   int (*launch)(void* frame, int kernel, unsigned x, unsigned y, unsigned z, void** arguments);
   void* (*upload)(void* frame, int slot, const void* data, i64 bytes);
   int (*scratch)(void* frame, char** arena);
+  void (*mark)(void* frame, int step);
 };
+#define FS_MARK(step) if (__builtin_expect(h->mark != 0, 0)) h->mark(h->frame, step)
 #define FS_ENTRY extern "C" __attribute__((visibility("default")))
 // The memory of a row of a batch: a value of the call, or a place in the arena.
 static inline void* fs_at(char* a, void** p, i64 at) { return at < 0 ? a + ~at : p[at]; }
@@ -74,6 +76,7 @@ def wrap(program: Program, source: CppSource, *, positions: Sequence[int] | None
     out = Indented()
     functions = dict(zip(program.kernels, source.functions))
     entry(out, program, planner, plan, _STEPS, functions, any(f.checks for f in source.functions))
+    plan = replace(plan, steps=tuple(planner.steps))
     return Wrapped(_units(source, program, str(out), jobs), plan, tuple(program.constants.values()))
 
 
@@ -125,6 +128,7 @@ def _launch(out: Indented, step: Launch, program: Program, planner: Planner, fun
     args += [str(symbol) for symbol in step.kernel.symbols]
     if function.checks:
         args.append("&error")
+    mark(out, planner, "kernel", planner.kernels[step.kernel])
     out.line(f"{function.name}({', '.join(args)});")
     if function.checks:
         out.line("if (error) return 2;")
@@ -134,6 +138,7 @@ def _batch(out: Indented, step: Batch, program: Program, planner: Planner, funct
     """A table of the rows: where their memory is, and sizes. Each thread runs an equal share of all elements, one row
     after the other."""
     function, params = functions[step.kernel], step.kernel.params
+    mark(out, planner, "kernel", planner.kernels[step.kernel])
     with out.block("{", "}"):
         with out.block(f"static const i64 rows[][{len(params) + 1}] = {{", "};"):
             for row, size in zip(step.rows, step.sizes, strict=True):
@@ -177,7 +182,13 @@ def integer_text(value: Expr | int, names: Mapping[Any, str] = MappingProxyType(
 
 
 def _extern(out: Indented, step: Extern, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
+    mark(out, planner, "call", planner.externs[step])
     out.line(f"if (h->call(h->frame, {planner.externs[step]})) return 1;  // {comment(step)}")
+
+
+def mark(out: Indented, planner: Planner, what: str, number: int) -> None:
+    """Tell who watches the call that kernel or call `number` comes next."""
+    out.line(f"FS_MARK({planner.mark(what, number)});")
 
 
 def comment(step: Extern) -> str:

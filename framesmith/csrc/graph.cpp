@@ -258,6 +258,8 @@ PyObject* Graph::call(PyObject* inputs) {
   lease.frame->owns_inputs = given_up && plan.bumped.empty();
   ready(*lease.frame, inputs);
   if (checked) check(inputs);
+  std::optional<Ranges> ranges;  // ends before the lease
+  if (C10_UNLIKELY(is_profiled())) ranges.emplace(*lease.frame, names);
   if (!recordings || !recorded(lease, inputs)) {
     Frame& frame = *lease.frame;
     char* arena = take_memory(frame, lease.arena);

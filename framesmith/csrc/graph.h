@@ -2,6 +2,7 @@
 #pragma once
 #include "graph_frame.h"
 #include "graph_watch.h"
+#include "ranges.h"
 #include "recordings.h"
 
 #include <c10/core/DeviceGuard.h>
@@ -24,6 +25,7 @@ class Graph {
 
   bool checked = false;
   uint64_t calls = 0, refreshes = 0;
+  Names names;
   py::object refresh;
   Plan plan;
   std::unique_ptr<Recordings> recordings;  // if calls may be recorded

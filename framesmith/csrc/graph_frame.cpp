@@ -25,7 +25,8 @@ bool fits(const at::Tensor& t, const Geometry& g, at::ScalarType dtype) {
 
 Frame::Frame(const Plan& plan_)
     : plan(plan_),
-      host{this, &call_extern, &allocate_value, &release_value, &launch_kernel, &upload_bytes, &scratch_memory},
+      host{this, &call_extern, &allocate_value, &release_value, &launch_kernel, &upload_bytes, &scratch_memory,
+           nullptr},
       pointers(plan_.values.size()),
       refs(plan_.values.size()),
       tensors(plan_.values.size()),

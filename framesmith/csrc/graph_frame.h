@@ -27,6 +27,8 @@ struct Host {
   void* (*upload)(struct Frame*, int, const void*, int64_t);
   // memory for the arena of a plan that is `late`; non-zero: failed, return at once
   int (*scratch)(struct Frame*, char**);
+  // told which launch or call comes next; null where nobody wants to know
+  void (*mark)(struct Frame*, int);
 };
 
 // Bytes that are on the device already, put there on `stream`.
@@ -62,6 +64,7 @@ struct Frame {
   std::vector<Upload> uploads;           // by slot
   bool recording = false;                // what runs is recorded (recording.h): memory of results is there, tables wait
   int failed = -1;                       // the extern that failed last
+  class Ranges* ranges = nullptr;        // of a call that a profiler watches
 
   void own(int value, at::Tensor t) {
     tensors[value] = std::move(t);

@@ -84,6 +84,14 @@ PyObject* graph_record(PyObject* self, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* graph_name(PyObject* self, PyObject* args) {
+  HANDLE_TH_ERRORS
+  auto [graph, steps] = py::cast<std::pair<std::string, std::vector<std::string>>>(py::handle(args));
+  graph_of(self).names = {std::move(graph), std::move(steps)};
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 PyObject* get_recordings(PyObject* self, void*) {
   const auto& all = graph_of(self).recordings;
   return Py_BuildValue("(nK)", static_cast<Py_ssize_t>(all ? all->size() : 0),
@@ -100,6 +108,7 @@ PyMethodDef graph_methods[] = {
     {"check", graph_check, METH_O, "Raise ValueError unless the tuple's tensors have the geometry compiled for."},
     {"record", graph_record, METH_VARARGS,
      "record(recorder, limit): record calls and replay them; see framesmith/runtime/recorder.py."},
+    {"name", graph_name, METH_VARARGS, "name(graph, steps): the names of ranges that a profiler is shown."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef graph_getset[] = {

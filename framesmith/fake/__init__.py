@@ -14,6 +14,7 @@ from framesmith.fake import (  # each registers the rows of its table
     rules_attention,
     rules_factories,
     rules_gradients,
+    rules_jagged,
     rules_losses,
     rules_nn,
     rules_padding,

@@ -5,6 +5,7 @@ expressions over the sizes that it was given."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from framesmith.symbolic.node import env_of, expr_of, symint
 _FACTORS = ((1, 1, 1, 1), (2, 3, 5, 7), (3, 7, 2, 5))
 """By what the symbols' present values are multiplied at each probe: products keep what is divisible so."""
 
+_REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
+
 
 def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kwargs: dict) -> Any:
     """The results of `run(func, args, kwargs)`, which takes fakes of plain sizes; NotImplemented where no size is a
@@ -28,12 +31,12 @@ def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kw
     if env is None:
         return NotImplemented
     try:
-        present = run(func, _plain(args, env.hints), _plain(kwargs, env.hints))
-    except (RuntimeError, TypeError, ValueError, IndexError):
+        present, sizes = _present(partial(run, func), args, kwargs, env)
+    except _REFUSALS:
         if not any(expr_of(n).free & env.data for n in found):
             raise
         return NotImplemented  # the hint of what data give is a guess
-    made = NotImplemented if present is NotImplemented else infer_sizes(infer, func, args, kwargs, present, env)
+    made = NotImplemented if present is NotImplemented else infer_sizes(infer, func, args, kwargs, present, sizes, env)
     if made is not NotImplemented or not env.probing:
         return made
     exprs = list(dict.fromkeys(expr_of(n) for n in found))
@@ -54,6 +57,18 @@ def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kw
             return NotImplemented
         made.append(val)
     return type(answers[0])(made) if several else made[0]
+
+
+def _present(run: Callable[..., Any], args: tuple, kwargs: dict, env: Any) -> tuple[Any, dict[str, int]]:
+    """The results at the present sizes, and these. A size that may be 0 or 1 and is, is 2 then, if the operator takes
+    that: any layout fits so few elements, and the results lie as those of other sizes do."""
+    general = env.hints | {s.name: 2 for s in env.small if env.hints[s.name] < 2 and (s.hi is None or s.hi >= 2)}
+    if general != env.hints:
+        try:
+            return run(_plain(args, general), _plain(kwargs, general)), general
+        except _REFUSALS:
+            pass
+    return run(_plain(args, env.hints), _plain(kwargs, env.hints)), env.hints
 
 
 def at_hints(args: tuple, kwargs: dict) -> tuple[tuple, dict]:

@@ -32,15 +32,17 @@ from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, as_lazy_as, current_device, metadata_of, new_fake
 from framesmith.fake.views import PUT_BACK
+from framesmith.fake.wrappers import is_wrapper, wrappers_among
 from framesmith.graph.purity import is_pure
 from framesmith.symbolic.node import symint
-from framesmith.util.errors import Unsupported
+from framesmith.util.errors import DataDependent, Unsupported
 
 _push: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
 _pop: Callable[[Any], Any] = torch._C._pop_torch_dispatch_stack
 _depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _getitem = operator.getitem
 _NOT_IDENTIFIER = re.compile(r"\W")
+_MOST_ELEMENTS = 64
 _NO_KWARGS: dict[str, Any] = {}
 _WITH_STRIDES = (None, torch.strided)
 
@@ -105,6 +107,8 @@ class Recorder:
         """Whether autograd goes on through what a tensor was before it is overwritten, with a gradient of zeros."""
         self.numbers: list[Number] = []
         """Python numbers that vary, of those that operators may take."""
+        self.below = False
+        """A class does an operator by parts of its tensors: that is below autograd, where to detach says nothing."""
         self.sparse_gradients = False
         """Results may be sparse; who sets it sees to it that no operator reads them."""
         self._last_placeholder: Node | None = None
@@ -135,13 +139,44 @@ class Recorder:
         finally:
             self.__enter__()
 
+    @contextmanager
+    def above_autograd(self) -> Iterator[None]:
+        """Let autograd follow what is called in the block."""
+        before = [torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in _KEYS]
+        try:
+            for key in _KEYS:
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+            yield
+        finally:
+            for key, value in zip(_KEYS, before, strict=True):
+                torch._C._dispatch_tls_set_dispatch_key_excluded(key, value)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        for kind in types:
+            if is_wrapper(kind):
+                return self._by_parts(kind, func, types, args, kwargs or {})
         return self.dispatch(func, args, kwargs or _NO_KWARGS)
+
+    def _by_parts(self, kind: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
+        """Let a class do an operator, and record what it does to the parts of its tensors. As above autograd, it is
+        asked about what a composite operator is made of; the dispatch keys of nested tensors have kernels of their own
+        there."""
+        if not (torch.is_inference_mode_enabled() or any(x.is_nested for x in wrappers_among((args, kwargs.values())))):
+            found = self.inside(func.decompose, *args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        before, self.below = self.below, func is not _aten.detach.default
+        try:
+            return self.inside(kind.__torch_dispatch__, func, types, args, kwargs)
+        finally:
+            self.below = before
 
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Records one call of an operator and gives its result as fakes."""
         if self.numbers:
             func, args, kwargs = entered(self, func, args, kwargs)
+        if self.below and func is _aten.detach.default:
+            func = _aten.alias.default
         if "device" in kwargs:
             kwargs = self._placed(kwargs)
         if "layout" in kwargs and kwargs["layout"] not in _WITH_STRIDES and not self.sparse_gradients:
@@ -263,6 +298,13 @@ class Recorder:
             self.emit(_aten._local_scalar_dense.default, (self.nodes(fake),), value).meta["binds"] = symbol
             known = self._integers[id(fake)] = fake, value
         return known[1]
+
+    def elements(self, x: FakeTensor) -> list[Any]:
+        """`x.tolist()` of a few integers, where a class does an operator by parts of its tensors."""
+        if not (self.below and self.shape_env is not None and x.dtype is torch.int64 and x.dim() == 1
+                and x.shape[0] <= _MOST_ELEMENTS):
+            raise DataDependent("Tensor.tolist needs the tensor's data")
+        return [self.integer(_aten.select.int(x, 0, i)) for i in range(int(x.shape[0]))]
 
     def has_integer(self, fake: FakeTensor) -> bool:
         """Return whether the element of a tensor is a symbol already."""

@@ -14,7 +14,7 @@ from framesmith.fake.layout import broadcast, is_dense, strides_like
 from framesmith.fake.tensor import FakeTensor, metadata_of, new_fake
 from framesmith.prims.metadata import results_of
 from framesmith.prims.registry import overload, rules
-from framesmith.symbolic.node import symint
+from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.tables import entry
 
 Infer = Callable[[Any, tuple, dict], Any]
@@ -30,9 +30,10 @@ class _Shapes:
         return self._infer(func, args, kwargs or {})
 
 
-def infer_sizes(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any, env: Any) -> Any:
-    """The results as fakes of symbolic sizes, `present` being those at the sizes of now; NotImplemented where nothing
-    says their sizes."""
+def infer_sizes(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any, sizes: dict[str, int],
+                env: Any) -> Any:
+    """The results as fakes of symbolic sizes, `present` being those at `sizes` of the symbols; NotImplemented where
+    nothing says their sizes."""
     several = isinstance(present, tuple)
     if (shape := SHAPES.get(func)) is not None:
         found = shape(*args, **kwargs)
@@ -44,7 +45,7 @@ def infer_sizes(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any
     now = present if several else (present,)
     if found is NotImplemented or len(rows) != len(now):
         return NotImplemented
-    made = [_like(one, said, env) for one, said in zip(now, rows, strict=True)]
+    made = [_like(one, said, sizes, env) for one, said in zip(now, rows, strict=True)]
     if any(one is NotImplemented for one in made):
         return NotImplemented
     return tuple(made) if several else made[0]
@@ -109,13 +110,13 @@ def _copy(value: Any) -> Any:
     return metadata_of(value, False) if isinstance(value, FakeTensor) else value
 
 
-def _like(now: Any, said: Any, env: Any) -> Any:
+def _like(now: Any, said: Any, sizes: dict[str, int], env: Any) -> Any:
     """The fake of the sizes that are said, which lies as the one of the present sizes; NotImplemented if these are no
     case of them."""
     if not isinstance(now, FakeTensor):
         return now if said == now else NotImplemented
     shape = said if isinstance(said, tuple) else tuple(said.shape)
-    at_hand = tuple([env.hint(n.node.expr if isinstance(n, torch.SymInt) else n) for n in shape])
+    at_hand = tuple([n if type(n) is int else expr_of(n).evaluate(sizes) for n in shape])
     like = getattr(said, "dtype", now.dtype) is now.dtype and not now.storage_offset()
     if not like or at_hand != tuple(now.shape) or not is_dense(at_hand, now.stride()):
         return NotImplemented

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx import Node
 
+from framesmith.fake.wrappers import is_wrapper
 from framesmith.symbolic.layout import contiguous_strides, is_contiguous
 from framesmith.symbolic.node import env_of, expr_of
 from framesmith.util.errors import DataDependent, Unsupported
@@ -23,6 +24,8 @@ class Dispatcher(Protocol):
     """What a call of an operator on a fake tensor is handed to: its recorder."""
 
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any: ...
+
+    def elements(self, x: FakeTensor) -> list[Any]: ...
 
 
 class Storage:
@@ -83,6 +86,8 @@ class FakeTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
+        if any(map(is_wrapper, types)):
+            return NotImplemented
         return _recorder_of(args).dispatch(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -90,6 +95,30 @@ class FakeTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a FakeTensor has no data to pickle")
+
+    def tolist(self) -> Any:
+        """The elements as symbols, for a class of tensors that asks for those of its parts."""
+        return self._alias.storage.recorder.elements(self)
+
+    def untyped_storage(self) -> Any:
+        """What has the size that the storage would have, and nothing else of a storage."""
+        return Extent(self)
+
+
+class Extent:
+    """The size of the storage of a fake: classes of tensors ask for it where they wrap one."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: FakeTensor) -> None:
+        self.of = of
+
+    def size(self) -> Any:
+        """Return the bytes from the first element to the last."""
+        return self.of.numel() * self.of.itemsize
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported("Tensor.untyped_storage cannot be captured")
 
 
 def _without_data(name: str, reason: str, error: type[Unsupported]) -> Any:
@@ -100,9 +129,9 @@ def _without_data(name: str, reason: str, error: type[Unsupported]) -> Any:
     return method
 
 
-for _name in ("tolist", "numpy", "__array__"):
+for _name in ("numpy", "__array__"):
     setattr(FakeTensor, _name, _without_data(_name, f"Tensor.{_name} needs the tensor's data", DataDependent))
-for _name in ("data_ptr", "untyped_storage", "storage", "__dlpack__", "backward", "share_memory_", "__deepcopy__"):
+for _name in ("data_ptr", "storage", "__dlpack__", "backward", "share_memory_", "__deepcopy__"):
     setattr(FakeTensor, _name, _without_data(_name, f"Tensor.{_name} cannot be captured", Unsupported))
 
 

@@ -120,7 +120,8 @@ class Builder:
 
     def node(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> fx.Node:
         """A raw node with its metadata."""
-        node = self.graph.create_node("call_function", target, args, kwargs)
+        node = self.graph.create_node("call_function", target, (), {})
+        node.args, node.kwargs = args, kwargs  # not given above: it warns of symbolic arguments
         node.meta = {"val": val, "stack": self.stack, "origin": self.origin, "number": self.number}
         return node
 

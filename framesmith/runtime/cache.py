@@ -14,7 +14,7 @@ import json
 import os
 import pickle
 import tempfile
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import platformdirs
 from framesmith.runtime.build import build
 from framesmith.runtime.folder import private_folder, trusted_folder
 from framesmith.runtime.toolchain import Toolchain, absent, find
-from framesmith.util import log
+from framesmith.util import events, log
 from framesmith.util.errors import CacheError, CompilerMissing
 
 FORMAT = "framesmith-1"
@@ -91,7 +91,10 @@ class Cache:
         """The library of translation units `units`, built when it is not there. Raises `BuildError`."""
         key = key_of(toolchain.fingerprint, *units)
         path = self.path(key, ".so")
-        if _is_sealed(path):
+        hit = _is_sealed(path)
+        why = "" if hit else "damaged" if path.exists() else "no equal code was built before by this compiler"
+        events.emit(events.CacheLookup("library", key, hit, why))
+        if hit:
             log.emit("cache", f"hit {path}")
             return path
         try:
@@ -110,9 +113,9 @@ class Cache:
 
     # ------------------------------------------------------------------------------------------------------------ plans
 
-    def load(self, key: str) -> Any:
+    def load(self, key: str, suffix: str = ".plan") -> Any:
         """Return what was stored under `key`, or None when there is nothing or it is damaged."""
-        path = self.path(key, ".plan")
+        path = self.path(key, suffix)
         try:
             return _unpack(path.read_bytes())
         except FileNotFoundError:
@@ -121,9 +124,9 @@ class Cache:
             log.emit("cache", f"dropped {path}: {error}")
             return None
 
-    def store(self, key: str, value: Any) -> bool:
+    def store(self, key: str, value: Any, suffix: str = ".plan") -> bool:
         """Keep `value` (picklable) under `key`; False when it cannot be pickled or written."""
-        path = self.path(key, ".plan")
+        path = self.path(key, suffix)
         try:
             data = _pack(value)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +137,20 @@ class Cache:
         except (OSError, pickle.PicklingError, AttributeError, TypeError) as error:
             log.emit("cache", f"cannot store {path}: {error}")
             return False
+
+    def account(self, what: str, key: str, hit: bool, subject: str, parts: Mapping[str, Any]) -> None:
+        """Tell whether `key` was found, and if not why: what of its `parts`, by name, is other than when the cache was
+        last asked for code of the same `subject`."""
+        reason = ""
+        if not hit:
+            about, now = key_of("account", subject), {name: key_of(part)[:8] for name, part in parts.items()}
+            before = self.load(about, ".parts")
+            changed = [name for name, part in now.items() if part != before.get(name)] if before is not None else []
+            self.store(about, now, ".parts")
+            damaged = "its entry is gone or damaged"
+            reason = ("the cache has no such graph yet" if before is None
+                      else f"changed since: {', '.join(changed)}" if changed else damaged)
+        events.emit(events.CacheLookup(what, key, hit, reason))
 
     # ---------------------------------------------------------------------------------------------------------- choices
 

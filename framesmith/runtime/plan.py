@@ -143,7 +143,8 @@ class Plan:
     CUDA device); otherwise it is there from the start. `clean`: so many externs run before anything is written to an
     input; a kernel that finds an index out of range does, too, unless `spoilt`. `rewinds`: a call may fail after it has
     drawn random numbers; the generators are then set back. `places`: by extern, the operator and the number of its
-    node in the graph that was compiled (or -1), for messages; the call path does not have them.
+    node in the graph that was compiled (or -1), for messages; the call path does not have them. `steps`: "kernel" or
+    "call", and its number, of each mark of the code, for profilers.
     """
 
     inputs: int
@@ -167,6 +168,7 @@ class Plan:
     spoilt: bool = False
     rewinds: bool = False
     places: tuple[tuple[str, int], ...] = ()
+    steps: tuple[tuple[str, int], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
         """The nested tuples for `_C.CompiledGraph`."""

@@ -138,7 +138,8 @@ class Fusion:
 
     def _add_compute(self, compute: Compute, position: int) -> None:
         preds = self._predecessors_of(compute)
-        group = self._best(compute, preds) if self.enabled else None
+        may = self.enabled and (self.target.fused is None or position < self.target.fused)
+        group = self._best(compute, preds) if may else None
         if group is None:
             group = self._new(self._base(compute), None, preds, position)
         else:

@@ -17,7 +17,7 @@ class MachineModel:
     `tiles` only where there are not enough iterations. `units`: multiprocessors to be kept busy by long reductions to
     few results, which are done in parts; 0: they are not. `large`: bytes from which scratch memory is allocated for as
     long as it is needed. `little`: bytes of scratch memory that are kept for all of the program where that saves a
-    launch.
+    launch. `fused`: of a graph's nests, in order, the first so many may be fused with those before them; None: all.
     """
 
     tiles: bool = False
@@ -28,6 +28,7 @@ class MachineModel:
     units: int = 0
     large: int = 1 << 12
     little: int = 64
+    fused: int | None = None
 
 
 CPU = MachineModel()

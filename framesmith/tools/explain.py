@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rich.markup import escape
@@ -14,8 +15,11 @@ from framesmith import _C
 from framesmith.capture.entry import Break
 from framesmith.compiler import FrameCompiler, Ledger, Record, Refusal
 from framesmith.config import Config
+from framesmith.tools.collect import collect
+from framesmith.tools.report import Report
 from framesmith.util import timing
 from framesmith.util.advice import advice
+from framesmith.util.events import Event, on_event
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,16 @@ class Explanation:
     refusals: list[Refusal]
     seconds: dict[str, float]
     output: Any
+    happened: list[Event] = field(default_factory=list)
+
+    @cached_property
+    def report(self) -> Report:
+        """The call as a report: see `framesmith.report`."""
+        return Report(collect((), self.happened))
+
+    def _repr_html_(self) -> str:
+        """Show the report in a notebook."""
+        return self.report._repr_html_()
 
     @property
     def graph_count(self) -> int:
@@ -123,5 +137,7 @@ def explain_call(root: Callable[..., Any], *args: Any, **kwargs: Any) -> Explana
     ledger = Ledger()
     compiler = FrameCompiler(Config.from_env(), ledger)
     timing.reset()
-    output = _C.CompiledFunction(root, compiler)(*args, **kwargs)
-    return Explanation(ledger.records, ledger.refusals, timing.by_stage(timing.stages()), output)
+    happened: list[Event] = []
+    with on_event(happened.append):
+        output = _C.CompiledFunction(root, compiler)(*args, **kwargs)
+    return Explanation(ledger.records, ledger.refusals, timing.by_stage(timing.stages()), output, happened)

@@ -1,4 +1,4 @@
-"""Advice on graph breaks: by the words of the reason, the first row that fits."""
+"""Advice on graph breaks, by the words of the reason, and on recompiles, by the guard that failed."""
 
 from __future__ import annotations
 
@@ -31,3 +31,47 @@ _DEFAULT = "move it out of the compiled code; the break costs the fusion across 
 def advice(reason: str) -> str:
     """A suggestion in one line; never empty."""
     return next((text for pattern, text in _COMPILED if pattern.search(reason)), _DEFAULT)
+
+
+_LEFT, _LOCAL = re.compile(r"L\['__fs_s\d+'\]"), re.compile(r"L\['(\w+)'\]")
+_OBJECTS = "keep one object for all calls instead of making a new one for each"
+_MARKS: dict[str, str] = {
+    "equals": "pass {name} as a tensor; a number that has varied often becomes an input of "
+              "the graph by itself, unless dynamic=False",
+    "type": "pass objects of one class, or raise options={{'max_variants': n}}: each class is a variant",
+    "id": _OBJECTS, "same": _OBJECTS, "distinct": _OBJECTS, "gone": _OBJECTS, "function": _OBJECTS,
+    "len": "keep the length of {name}: pad it, or pass a tensor with framesmith.mark_dynamic",
+    "keys": "keep the keys of {name}: set them all once, before the first call",
+    "contains": "keep the keys of {name}: set them all once, before the first call",
+    "not_contains": "keep the keys of {name}: set them all once, before the first call",
+    "none": "pass a value in each call, or in none: each way is a variant",
+    "not_none": "pass a value in each call, or in none: each way is a variant",
+    "bool": "decide before the call: each way is a variant",
+    "namespace": "do not bind names of modules and classes anew between calls",
+    "globals_state": "call it in the same modes each time (torch.no_grad, autocast, default dtype): each is a variant",
+    "no_alias": "pass tensors that share no memory",
+    "shape": "the program assumes this of a size: framesmith.mark_dynamic, with min= and max=, makes the line an "
+             "error; without it, sizes on either side have a variant each",
+}
+_ASPECTS: tuple[tuple[str, str], ...] = (
+    ("size of dimension", "framesmith.mark_dynamic({name}, {dims}) before the first call, or dynamic=True"),
+    ("number of dimensions", "bring {name} to one number of dimensions (unsqueeze, flatten) before the call"),
+    ("stride of dimension", "pass {name}.contiguous(), or memory in one layout"),
+    ("dtype", "pass {name} in one dtype: each is a variant"),
+    ("device", "pass {name} on one device: each is a variant"),
+    ("requires_grad", "call it in training or in evaluation alone, or {name}.detach(): each is a variant"),
+)
+_OTHERWISE = "keep {name} as it was, or allow a variant for each: options={{'max_variants': n}}"
+
+
+def prevention(kind: str, path: str, changed: str) -> str:
+    """Return what would prevent that a guard of this kind on `path` fails. `changed`: what of a tensor has."""
+    name = readable(path)
+    dims = sorted({int(d) for d in re.findall(r"size of dimension (\d+)", changed)})
+    row = _MARKS.get(kind) or next((text for what, text in _ASPECTS if what in changed), _OTHERWISE)
+    return row.format(name=name, dims=dims[0] if len(dims) == 1 else dims)
+
+
+def readable(path: str) -> str:
+    """A guard's path as the program writes it."""
+    return "it" if path in ("", "None") else _LOCAL.sub(r"\1", _LEFT.sub("the value that the break gives", path))

@@ -10,7 +10,8 @@ import torch
 
 DYNAMIC, STATIC, UNBACKED = "_framesmith_dynamic", "_framesmith_static", "_framesmith_unbacked"
 """Attributes of a tensor: the dimensions marked, with their ranges or None."""
-_STRICT, _WEAK, _RANGES = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_dynamic_range"
+_STRICT, _RANGES = "_dynamo_dynamic_indices", "_dynamo_dynamic_range"
+_WEAK = "_dynamo_weak_dynamic_indices", "_dynamo_propagated_dynamic_indices"
 _STATIC = STATIC, "_dynamo_static_indices"
 _UNBACKED, _BOUNDS = ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"), "_dynamo_unbacked_bounds"
 
@@ -83,7 +84,7 @@ def marked_dimensions(tensor: torch.Tensor) -> tuple[dict[int, Mark], set[int]]:
     own, rank = tensor.__dict__, tensor.dim()
     if not rank:
         return {}, set()
-    marks = {d % rank: Mark(strict=False) for d in own.get(_WEAK, ())}
+    marks = {d % rank: Mark(strict=False) for name in _WEAK for d in own.get(name, ())}
     marks |= {d % rank: Mark() for d in own.get(_STRICT, ())}
     marks |= {r.dim % rank: Mark(r.min, r.max) for r in own.get(_RANGES, ())}
     marks |= {d: Mark(*bounds) for d, bounds in own.get(DYNAMIC, {}).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ Place = tuple[str, int, str]
 _NOT_USERS = (next(iter(torch.__path__)) + "/", str(Path(__file__).parents[1]) + "/", "<frozen")
 
 
+@lru_cache(4096)
 def is_foreign(file: str) -> bool:
     """Code of torch, of framesmith, or of the interpreter itself."""
     return file.startswith(_NOT_USERS)

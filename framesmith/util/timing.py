@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from framesmith.util import log
+from framesmith.util import events, log
 
 
 class _Clock(threading.local):
@@ -27,10 +27,14 @@ def stage(name: str) -> Iterator[None]:
     before = stages() if not running and log.enabled("timing") else None
     start = time.perf_counter()
     running.append(name)
+    compile = events.current()
     try:
         yield
     finally:
         running.pop()
+        if compile is not None:
+            began = start - compile.start
+            compile.spans.append(events.Span(name, began, time.perf_counter() - start, len(running)))
         if name not in running:
             _clock.seconds[name] = _clock.seconds.get(name, 0.0) + time.perf_counter() - start
         if before is not None:

@@ -16,7 +16,8 @@ FACE = {
     "assume_constant_result",
     "testing",
     "cuda_graph_memory", "register_decomposition", "register_lowering", "register_pass", "unregister", "shapes",
-    "Dim", "export", "load", "install", "installed", "uninstall",
+    "Dim", "export", "load", "install", "installed", "uninstall", "bisect", "check", "minify", "metrics", "on_event",
+    "prometheus", "report",
 }
 
 

@@ -108,7 +108,7 @@ class Model(nn.Module):
 
 ODD = {
     "sparse": lambda: (torch.ones(4, 4), torch.eye(4).to_sparse()),
-    "nested": lambda: (torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged),),
+    "nested": lambda: (torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),),
     "meta": lambda: (torch.ones(4, 4, device="meta"),),
 }
 
@@ -116,5 +116,6 @@ ODD = {
 @pytest.mark.parametrize("kind", ODD)
 def test_one_word_a_model_of_odd_tensors(kind):
     with torch.device("meta" if kind == "meta" else "cpu"):
-        compiled = framesmith.compile(Model())
-    assert len(told(compiled, *ODD[kind]())) == 1
+        model = Model()
+    model(*ODD[kind]())  # torch imports what it needs for these when it first runs
+    assert len(told(framesmith.compile(model), *ODD[kind]())) == 1

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import benchmarks.models  # noqa: F401  (what torchvision declares, for transformers)
 import framesmith
 
 STEPS = 50
@@ -100,30 +99,3 @@ def test_a_copy_trains_on_its_own() -> None:
     F.cross_entropy(plain(x), y).backward()
     for p, q in zip(twin.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
-
-
-def test_the_trainer_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("accelerate")
-    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
-
-    generator = torch.Generator().manual_seed(1)
-    rows = [{"input_ids": torch.randint(0, 200, (16,), generator=generator),
-             "attention_mask": torch.ones(16, dtype=torch.long),
-             "labels": torch.randint(0, 3, (), generator=generator)} for _ in range(40)]
-
-    def trained(compiled: bool) -> list[float]:
-        torch.manual_seed(0)
-        config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
-                            vocab_size=200, num_labels=3)
-        settings = TrainingArguments(str(tmp_path), per_device_train_batch_size=8, max_steps=STEPS, logging_steps=1,
-                                     report_to=[], seed=0, save_strategy="no", use_cpu=True, torch_compile=compiled,
-                                     tf32=False,  # or `torch_compile` sets it for the process
-                                     disable_tqdm=True)
-        trainer = Trainer(BertForSequenceClassification(config), settings, train_dataset=rows)
-        trainer.train()
-        return [row["loss"] for row in trainer.state.log_history if "loss" in row]
-
-    want = trained(False)
-    monkeypatch.setattr(torch, "compile", framesmith.compile)
-    got = trained(True)
-    assert len(got) == STEPS and got == pytest.approx(want, rel=1e-4)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -549,3 +550,15 @@ def test_operators_take_quotients_of_sizes(name, captures):
         x = torch.randn(n, n + 4)
         torch.testing.assert_close(compiled(x), QUOTIENTS[name](x))
     assert len(captures) == 1
+
+
+def test_comparisons_of_sizes_are_data():
+    """Without torch.fx's warning of symbolic arguments."""
+    def program(x):
+        return torch.full((2,), x.shape[0] >= 6), x + 1
+
+    compiled = framesmith.compile(program, dynamic=True, fullgraph=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Raw")
+        for n in (5, 7):
+            assert all(map(torch.equal, compiled(torch.ones(n)), program(torch.ones(n))))

@@ -51,9 +51,3 @@ def test_ints_of_the_caller_are_kept(tmp_path):
     assert run(tmp_path, 3, 5, 7, 9, text=NUMBERS) == 2
     assert run(tmp_path, 4, 6, 9, text=NUMBERS) == 1
     assert run(tmp_path, 4, 6, 9, text=NUMBERS, FRAMESMITH_KEEP_SIZES="0") == 2
-
-
-def test_a_size_of_one_that_was_another_is_in_the_range(tmp_path):
-    assert run(tmp_path, 3, 1, 7, 2) == 2, "the second variant begins at 1"
-    assert run(tmp_path / "from 2", 3, 5, 1, 7, 1) == 3 and run(tmp_path / "one first", 1, 5, 1, 7) == 2
-    assert run(tmp_path / "none", 3, 0, 4, 0, 7) == 3, "0 has a variant of its own"

@@ -31,7 +31,7 @@ TYPES = {"*": ctypes.c_void_p, "fp32": ctypes.c_float, "fp64": ctypes.c_double, 
 class Host(ctypes.Structure):
     _fields_ = [("frame", ctypes.c_void_p), *[(n, STEP) for n in ("call", "allocate", "release")], ("launch", LAUNCH),
                 ("upload", UPLOAD),
-                ("scratch", SCRATCH)]
+                ("scratch", SCRATCH), ("mark", ctypes.c_void_p)]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,10 @@ import pytest
 import torch
 
 from framesmith.fake import Recorder
+from framesmith.fake.infer import infer
+from framesmith.fake.tensor import new_fake
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.node import symint
 
 LAYOUTS = [((1, 3), (1, 1)), ((1, 3), (7, 1)), ((3, 1), (1, 5)), ((2, 1, 3), (3, 9, 1)), ((2, 1, 3), (1, 77, 2)),
            ((1, 1), (3, 5)),
@@ -29,3 +33,12 @@ def test_sizes_of_one(call, layout):
     with recorder:
         found = CALLS[call](fake)
     assert [(y.shape, y.stride()) for y in found] == [(y.shape, y.stride()) for y in CALLS[call](x)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_a_size_that_may_be_one_is_laid_out_as_others_are(size):
+    """The layout follows from what holds for any size, though any layout fits one element."""
+    env = ShapeEnv()
+    n = symint(env.new_symbol(size, "n", lo=0, specialise=False), env)
+    out = infer(torch.ops.aten.rot90.default, (new_fake((2, n), (n, 1), torch.float32), 1, (0, 1)), {})
+    assert [str(x) for x in out.stride()] == ["1", str(n)] and not env.guards

@@ -31,9 +31,9 @@ from torch.utils._pytree import tree_leaves
 
 import framesmith
 from framesmith.compiler import Ledger
+from framesmith.tools.difference import apart, strides
 from tests.fuzz.pool import run_all
 from tests.fuzz.runner import Verdict
-from tests.nets.compare import apart, strides
 from tests.nets.operator_cases import CANCELLING, DTYPES, MODES, UNCOMPARED, Call, Subject, calls, chosen, subjects
 
 TOGETHER = 8

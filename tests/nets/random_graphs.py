@@ -27,10 +27,10 @@ import torch
 
 import framesmith
 from framesmith.compiler import Ledger
+from framesmith.tools.difference import apart, strides, widened
 from tests.fuzz.pool import run_all
 from tests.fuzz.reduce import reduce, signature
 from tests.fuzz.runner import Verdict
-from tests.nets.compare import apart, strides, widened
 from tests.nets.random_graphs_writer import write
 from tests.nets.rounding import is_exact, is_rounding, overflows, reads_leftovers, reads_unseen_writes, roundings
 

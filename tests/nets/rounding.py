@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tests.nets.compare import TOLERANCES, apart
+from framesmith.tools.difference import TOLERANCES, apart
 
 RUNS = 256
 _BITS = 2.0

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from framesmith.tools.difference import apart
 from tests.fuzz.pool import run_all
-from tests.nets.compare import apart
 from tests.nets.random_graphs import judge, resized, used
 from tests.nets.random_graphs_writer import write
 from tests.nets.rounding import is_exact, is_rounding, overflows, reads_leftovers, reads_unseen_writes, roundings

@@ -18,10 +18,11 @@ from framesmith.graph.derivative import Traced, cut_out
 from framesmith.symbolic.layout import strides_in_order
 
 from .. import trackers as t
+from ..arms import like
+from ..history import attach, spare_region, tangent
 from ..polyfills import attention as py
 from ..registry import named
 from ..trackers import Args
-from .differentiated import attach, like, spare_region, tangent
 
 DEVICES = frozenset({"cuda"})
 """Devices whose kernels go over tiles."""

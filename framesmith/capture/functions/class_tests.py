@@ -92,7 +92,7 @@ def _isinstance(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         by_registration(tracer, type(_value(obj)), klass)
     if isinstance(obj, t.Const):
         return t.boolean(tracer.folded(isinstance, (_value(obj), klass)))
-    if isinstance(obj, t.Tensor) and obj.pyclass is torch.Tensor:
+    if isinstance(obj, t.Tensor) and obj.pytype() is torch.Tensor:
         return t.boolean(_tensor_kind(tracer, obj, klass))
     if isinstance(obj, t.Static):
         return t.boolean(tracer.folded(isinstance, (obj.value, klass)))

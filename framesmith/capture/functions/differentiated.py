@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import operator
 from typing import Any
 
 import torch
@@ -13,13 +12,14 @@ from torch.fx import Node
 from torch.nn.modules._functions import BackwardHookFunction
 
 from framesmith.fake.tensor import FakeTensor, is_differentiable
-from framesmith.graph.derivative import Pattern, Traced, cut_out, passed, refuse
+from framesmith.graph.derivative import Pattern, Traced, refuse
 from framesmith.graph.purity import draws
 from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..arms import effects, like, reachable
+from ..history import attach, spare_region, tangent
 from ..registry import CODES, PLAIN, calls
 from ..trackers import Args, Kwargs
 
@@ -97,13 +97,6 @@ def _wrapped(tracer: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
     if isinstance(out, t.Tensor) and any(out is a for a in args) and not any(out is d for d in dirty):
         return tracer.torch_call(torch.Tensor.view_as, [out, out], {})
     return out
-
-
-def tangent() -> None:
-    """A gradient, while a backward is captured."""
-
-
-tangent.is_pure = True  # type: ignore[attr-defined]
 
 
 class _Application:
@@ -226,28 +219,6 @@ class _Backward:
             raise Unsupported(f"{of.real.__name__}.backward gives what is no tensor")
         return [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake)  # type: ignore[attr-defined]
                 for k in of.wanted]
-
-
-def spare_region(tracer: Any, last: Node | None) -> list[Node]:
-    """The nodes recorded after `last`, which make a derivative and are none of the program's."""
-    region = nodes_after(tracer.recorder.graph, last)
-    for node in region:
-        node.meta.update(spare=True, turn=tracer.turn)
-    return region
-
-
-def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: dict[Pattern, Traced],
-           zeros: bool) -> None:
-    """Give `results` the history of a function of `inputs`."""
-    before = [tracer.recorder.nodes(x) for x in results]
-    derivative, operands = cut_out(traced, before, zeros)
-    vals = tuple(map(like, results))
-    node = tracer.recorder.emit(passed, (tuple(before), tuple(inputs), tuple(operands)), vals)
-    tracer.turn += 1
-    node.meta.update(grad=True, turn=tracer.turn, derivative=derivative)
-    for k, x in enumerate(results):
-        x._alias.node = tracer.recorder.emit(operator.getitem, (node, k), vals[k])
-        x._alias.node.meta.update(grad=True, turn=tracer.turn)
 
 
 def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:

@@ -26,3 +26,4 @@ from .symbolic_number import SymbolicNumber, symbolic
 from .symbolic_size import Sym
 from .tensors import Tensor, TensorMethod, is_accessor, is_users
 from .weak import WeakRef
+from .wrapper_tensors import WrapperTensor

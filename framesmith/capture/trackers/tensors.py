@@ -18,7 +18,7 @@ from .constants import NONE
 from .iterators import Iter
 from .objects import DELETED
 
-_METHOD_TYPES = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+METHOD_TYPES = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 _REFUSED = {
     "numpy": "NumPy arrays are not captured yet",
@@ -100,9 +100,9 @@ class Tensor(Tracker):
             found = self.entry(tracer, name)
             return found if found is not None else tracer.class_value(self.pyclass, name, raw)
         raw = None if raw is MISSING else getattr(torch.Tensor if is_accessor(raw) else self.pyclass, name)
-        if isinstance(raw, _METHOD_TYPES):
+        if isinstance(raw, METHOD_TYPES):
             return TensorMethod(self, name)
-        row = _ATTRIBUTES.get(name)
+        row = ATTRIBUTES.get(name)
         if row is not None:
             return row(self, tracer)
         if raw is None and name not in ("grad_fn", "_grad", "name"):
@@ -298,7 +298,7 @@ def _refuse(reason: str) -> Any:
     return row
 
 
-_ATTRIBUTES = {
+ATTRIBUTES = {
     "__class__": lambda self, tracer: tracer.made(self.pyclass),
     "data": _data,
     "grad": _grad,

@@ -1,5 +1,4 @@
-"""Other people's training loops, with `torch.compile = framesmith.compile` before them: losses are eager's over fifty
-steps."""
+"""timm: the compile path of its train script (a task, its evaluator and average of weights), and its whole recipe."""
 
 from __future__ import annotations
 
@@ -12,26 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
-import benchmarks.models  # noqa: F401  (what torchvision declares, for timm)
 import framesmith
 
-STEPS = 50
-
-
-@pytest.fixture
-def routed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The one line."""
-    monkeypatch.setattr(torch, "compile", framesmith.compile)
-    with torch.enable_grad():
-        yield
-
-
-# -- timm -------------------------------------------------------------------------------------------------------------
-
-BATCH, ACCUMULATED, EPOCH = 4, 2, 10
+timm = pytest.importorskip("timm")
+STEPS = 15
+BATCH, ACCUMULATED, EPOCH = 4, 2, 5
 
 
 def pictures(disturbed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -47,7 +32,6 @@ def pictures(disturbed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 def train_timm(compiled: bool, bf16: bool = False, disturbed: int = 0) -> list[float]:
     """`train.py` of timm: its model, optimiser, schedule, mixup, clipping and average of weights, in the order of its
     `train_one_epoch`."""
-    import timm
     from timm.data import Mixup
     from timm.loss import SoftTargetCrossEntropy
     from timm.optim import create_optimizer_v2
@@ -89,11 +73,18 @@ def train_timm(compiled: bool, bf16: bool = False, disturbed: int = 0) -> list[f
     return losses
 
 
-def test_the_recipe_of_timm(routed: None) -> None:
+@pytest.fixture
+def installed() -> Iterator[None]:
+    with framesmith.installed():
+        yield
+
+
+def test_the_recipe(installed: None, graphs: list[int]) -> None:
     assert train_timm(True) == pytest.approx(train_timm(False), rel=1e-4)
+    assert len(graphs) == 1, graphs
 
 
-def test_the_recipe_of_timm_in_bfloat16(routed: None) -> None:
+def test_the_recipe_in_bfloat16(installed: None) -> None:
     """As far from float32 as eager in bfloat16 is, by what its runs differ in that compute the same: inputs an ulp
     away."""
     exact = train_timm(False)
@@ -105,48 +96,42 @@ def test_the_recipe_of_timm_in_bfloat16(routed: None) -> None:
     assert distance(compiled=True) <= max(spread), spread
 
 
-# -- Lightning --------------------------------------------------------------------------------------------------------
+def run_task(folder: Path, compiled: bool) -> tuple[list[float], Any]:
+    """The steps of `train.py --torchcompile`: task, compile, average, updates, evaluation, checkpoint."""
+    from timm.task import ClassificationTask
+
+    torch.manual_seed(0)
+    model = timm.create_model("test_vit", num_classes=10, img_size=32, depth=2)
+    task = ClassificationTask(model, criterion_kwargs={"smoothing": 0.1}, device=torch.device("cpu"), verbose=False)
+    if compiled:
+        task.compile(backend="inductor", mode=None)
+    task.setup_ema(decay=0.9)
+    if compiled:
+        task.compile_ema(backend="inductor")
+    optimizer = torch.optim.AdamW(task.parameters(), lr=1e-3)
+    losses, loader = [], pictures(0)
+    for step in range(8):
+        result = task(*next(loader))
+        result["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        task.update_ema(step)
+        losses.append(result["loss"].item())
+    x, _ = next(loader)
+    with torch.no_grad():
+        for average in (False, True):
+            model = task.get_eval_model(ema=average)
+            losses.append(float(model.eval()(x).square().mean()))
+    torch.save(task.get_checkpoint_state(), folder)
+    return losses, task
 
 
-def test_the_trainer_of_lightning(routed: None, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning")
-
-    class Classifier(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU(), nn.Flatten(),
-                                     nn.Dropout(0.1),
-                                     nn.Linear(8 * 64, 5))
-            self.seen: list[float] = []
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(x)
-
-        def training_step(self, batch: Any, index: int) -> torch.Tensor:
-            x, y = batch
-            loss = F.cross_entropy(self(x), y)
-            self.log("loss", loss)
-            self.seen.append(loss.item())
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
-            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    generator = torch.Generator().manual_seed(0)
-    data = torch.utils.data.TensorDataset(torch.randn(400, 3, 8, 8, generator=generator),
-                                          torch.randint(0, 5, (400,), generator=generator))
-
-    def trained(compiled: bool) -> list[float]:
-        lightning.seed_everything(0, verbose=False)
-        model = Classifier()
-        trainer = lightning.Trainer(max_steps=STEPS, accelerator="cpu", accumulate_grad_batches=2,
-                                    gradient_clip_val=1.0, logger=False,
-                                    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-                                    default_root_dir=str(tmp_path))
-        trainer.fit(torch.compile(model) if compiled else model, torch.utils.data.DataLoader(data, batch_size=4))
-        return model.seen
-
-    want, got = trained(False), trained(True)
-    assert len(got) == 2 * STEPS and got == pytest.approx(want, rel=1e-4)
+def test_the_task(installed: None, tmp_path: Path, graphs: list[int]) -> None:
+    want, plain = run_task(tmp_path / "plain", False)
+    got, fast = run_task(tmp_path / "fast", True)
+    assert got == pytest.approx(want, rel=1e-4) and len(graphs) == 3, graphs  # training, evaluation, average
+    states = [torch.load(tmp_path / name, weights_only=True) for name in ("plain", "fast")]
+    assert [list(state) for state in states[0].values()] == [list(state) for state in states[1].values()]
+    plain.load_checkpoint_state(states[1]["state_dict"])
+    torch.testing.assert_close(plain.get_eval_model()(torch.ones(1, 3, 32, 32)),
+                               fast.get_eval_model()(torch.ones(1, 3, 32, 32)), rtol=1e-4, atol=1e-5)

@@ -25,9 +25,10 @@ def strides(x: torch.Tensor) -> tuple[int, ...]:
     return tuple([s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1]) if x.numel() else ()
 
 
-def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0) -> str:
+def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0, tolerance: float | None = None) -> str:
     """What differs in dtype, shape and values; empty if nothing does. `exact`: the result in float64, where there is
-    one. `least`: of numbers as large as this it is made, so that what is left when they cancel has their rounding."""
+    one. `least`: of numbers as large as this it is made, so that what is left when they cancel has their rounding.
+    `tolerance`: relative, in the place of the dtype's."""
     if a.is_nested and b.is_nested:
         return next((found for x, y in zip(a.unbind(), b.unbind()) if (found := apart(x, y, None))), "")
     if a.layout != b.layout:
@@ -42,7 +43,8 @@ def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0) -> s
     x, y = a.to(kind).reshape(-1), b.to(kind).reshape(-1)
     scale = torch.where(x.isfinite(), x.abs(), 0.0).max().item() if x.numel() else 0.0
     scale = max(scale, least)
-    room = torch.where(x.isfinite(), TOLERANCES[a.dtype] * (x.abs() + 0.1 * scale) + 1e-30, 0.0)
+    relative = TOLERANCES[a.dtype] if tolerance is None else tolerance
+    room = torch.where(x.isfinite(), relative * (x.abs() + 0.1 * scale) + 1e-30, 0.0)
     if isinstance(exact, torch.Tensor) and exact.shape == a.shape:
         off = (exact.to(kind).reshape(-1) - x).abs()
         usual = torch.where(off <= 30 * room, off, 0.0)  # the rest are steps of the function
@@ -53,3 +55,14 @@ def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0) -> s
 
 def few(x: torch.Tensor) -> list[Any]:
     return x.reshape(-1)[:4].tolist()  # type: ignore[no-any-return]
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference of two elements; infinite where one alone is no number, or shapes differ."""
+    a, b = (x if x.layout is torch.strided else x.to_dense() for x in (a, b))
+    if a.shape != b.shape or not a.numel():
+        return 0.0 if a.shape == b.shape else float("inf")
+    kind = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
+    x, y = a.detach().to(kind), b.detach().to(kind)
+    off = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, (x - y).abs())
+    return float(torch.where(off.isnan(), float("inf"), off).max())

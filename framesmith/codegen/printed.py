@@ -1,0 +1,19 @@
+"""A kernel as readers and reports see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framesmith.loops.ir import Origin
+from framesmith.symbolic.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """`text`: as printed. `bytes` that it moves and scalar `operations` (see `loops.ir.Kernel`), in size symbols."""
+
+    name: str
+    text: str
+    bytes: Expr
+    operations: Expr
+    origins: tuple[Origin, ...] = ()

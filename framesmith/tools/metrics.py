@@ -1,0 +1,67 @@
+"""Counters of what was compiled since the process began, for programs that watch themselves, and for Prometheus.
+
+They are counted from events, so calls that find their code cost nothing; how often variants were used is asked of the
+core when somebody reads.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from framesmith.compiler import FrameCompiler
+from framesmith.util import events
+
+ROWS: tuple[tuple[str, str, str], ...] = (
+    ("compiles", "outcome", "Compiles of frames and backwards"),
+    ("compile_seconds", "stage", "Seconds of compiling; a stage includes those within it"),
+    ("graphs", "part", "Graphs that were given code"),
+    ("kernels", "", "Kernels of these graphs"),
+    ("constant_bytes", "", "Bytes of packed and folded constants of these graphs"),
+    ("graph_breaks", "reason", "Graph breaks"),
+    ("recompiles", "guard", "Calls that no variant took, by kind of the guard that failed"),
+    ("fallbacks", "internal", "What runs in eager instead"),
+    ("cache_lookups", "result", "Lookups in the disk cache"),
+)
+"""Of each counter: its name, what it is divided by, and what it counts."""
+
+Compilers = Callable[[], Iterable[FrameCompiler]]
+
+
+def snapshot(compilers: Iterable[FrameCompiler]) -> dict[str, Any]:
+    """The counters by name (those that are divided: dicts), and `variants` that are alive with their `variant_uses`."""
+    out: dict[str, Any] = {}
+    for name, label, _ in ROWS:
+        found = events.counted(name)
+        out[name] = dict(found) if label else found.get("", 0)
+    uses = [use for compiler in compilers for use in compiler.uses() if use.alive]
+    return out | {"variants": len(uses), "variant_uses": sum(use.uses for use in uses)}
+
+
+class Collector:
+    """What a registry of `prometheus_client` asks when it is scraped."""
+
+    def __init__(self, compilers: Compilers) -> None:
+        self._compilers = compilers
+        self._core = importlib.import_module("prometheus_client.core")
+
+    def collect(self) -> Iterator[Any]:
+        """Give each counter and gauge with its values now."""
+        now = snapshot(tuple(self._compilers()))
+        for name, label, said in ROWS:
+            family = self._core.CounterMetricFamily(f"framesmith_{name}", said, labels=[label] if label else None)
+            for value, count in (now[name].items() if label else [("", now[name])]):
+                family.add_metric([str(value)] if label else [], count)
+            yield family
+        for name, said in (("variants", "Variants that are alive"), ("variant_uses", "Calls that these have taken")):
+            yield self._core.GaugeMetricFamily(f"framesmith_{name}", said, value=now[name])
+
+
+def prometheus(compilers: Compilers, registry: Any = None) -> Collector:
+    """Register the counters with `registry` (default: that of the process). Raises ImportError without
+    `prometheus_client`."""
+    client = importlib.import_module("prometheus_client")
+    collector = Collector(compilers)
+    (client.REGISTRY if registry is None else registry).register(collector)
+    return collector
