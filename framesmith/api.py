@@ -187,7 +187,9 @@ def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, rea
 
 def allow_in_graph(fn: Any) -> Any:
     """Take each call of `fn` (or of each function of a list) as a whole: the operators that it reaches on tensors are
-    recorded and its Python is not looked into. What it reads besides its arguments is not guarded. Returns `fn`."""
+    recorded and its Python is not looked into. What it reads besides its arguments is not guarded. Of a class of
+    tensors with `__tensor_flatten__` it says that its `__torch_dispatch__` depends on its operands alone and has no
+    side effects, so that it may run in capture and not in each call. Returns `fn`."""
     return _each(fn, marks.allow)
 
 

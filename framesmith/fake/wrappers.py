@@ -7,18 +7,39 @@ asks the class about each operator on it, and what the class does to the parts i
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, ValuesView
 from functools import cache
 from typing import Any
 
 import torch
 
+_declared: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def declare(cls: type) -> None:
+    """Take the program's word that operators on tensors of a class, and of those derived from it, depend on their
+    operands alone and have no side effects: its `__torch_dispatch__` runs in capture, and not in calls."""
+    _declared.add(cls)
+
+
+def is_wrapper(cls: Any) -> bool:
+    """Tell whether tensors of a class are made of others by the protocol, and the class may run in capture alone: it is
+    PyTorch's own, or declared."""
+    return _has_protocol(cls) and (_is_torchs(cls) or not _declared.isdisjoint(cls.__mro__))
+
 
 @cache
-def is_wrapper(cls: Any) -> bool:
-    """Tell whether tensors of a class are made of others by the protocol."""
+def _has_protocol(cls: Any) -> bool:
     return issubclass(cls, torch.Tensor) and all(
         hasattr(cls, name) for name in ("__tensor_flatten__", "__tensor_unflatten__"))
+
+
+@cache
+def _is_torchs(cls: Any) -> bool:
+    """Return whether the class that answers `__torch_dispatch__` is defined in PyTorch."""
+    answers = next(c for c in cls.__mro__ if "__torch_dispatch__" in vars(c))
+    return cls.__module__.startswith("torch.") and answers.__module__.startswith("torch.")
 
 
 def flattened(x: Any) -> tuple[dict[str, Any], Any]:

@@ -32,6 +32,9 @@ class Wrapper(torch.Tensor):
         return type(self).__name__
 
 
+framesmith.allow_in_graph(Wrapper)
+
+
 class Pair(Wrapper):
     """Two tensors, which go the same way."""
 
@@ -215,3 +218,37 @@ def test_a_gradient_of_another_class_than_its_tensor_is_left_to_eager():
         w, x = Rounding(torch.tensor([1.4, 2.6])), torch.tensor([1.0, 2.3], requires_grad=True)
         fn(w, x).backward(torch.ones(2))
         same(Rounding(torch.tensor([1.0, 3.0])), x.grad)
+
+
+def test_a_class_that_is_not_declared_is_asked_in_each_call():
+    """Its `__torch_dispatch__` may have side effects, and read what no guard holds."""
+    asked = []
+
+    class Counting(torch.Tensor):
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        @staticmethod
+        def __new__(cls, a):
+            return torch.Tensor._make_wrapper_subclass(cls, a.shape, dtype=a.dtype)
+
+        def __init__(self, a):
+            self.a = a
+
+        def __tensor_flatten__(self):
+            return ["a"], None
+
+        @classmethod
+        def __tensor_unflatten__(cls, parts, context, size, stride):
+            return cls(parts["a"])
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            asked.append(func)
+            out = func(*tree_map(lambda x: x.a if isinstance(x, Counting) else x, args), **(kwargs or {}))
+            return cls(out) if isinstance(out, torch.Tensor) else out
+
+    compiled, x = framesmith.compile(lambda x: (x * 2).sin()), Counting(torch.randn(3))
+    with pytest.warns(UserWarning, match="tensor subclass Counting"):
+        results = [compiled(x) for _ in range(3)]
+    assert asked == [aten.mul.Tensor, aten.sin.default] * 3
+    assert all(torch.equal(out.a, (x.a * 2).sin()) for out in results)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from framesmith.fake.wrappers import declare
 from framesmith.util import marks
 from framesmith.util.errors import Unsupported
 
@@ -66,8 +67,11 @@ CODES[id(torch._disable_dynamo(lambda: None).__code__)] = _kept_from_dynamo
 
 def allow(fn: Callable[..., Any]) -> None:
     """Calls of `fn` run as a whole on fakes: every operator that they reach is recorded, their Python is not
-    followed."""
-    calls(fn)(lambda tracer, args, kwargs: tracer.torch_call(fn, args, kwargs))
+    followed. A class of tensors: so do operators on them (`fake.wrappers.declare`)."""
+    if isinstance(fn, type) and issubclass(fn, torch.Tensor):
+        declare(fn)
+    else:
+        calls(fn)(lambda tracer, args, kwargs: tracer.torch_call(fn, args, kwargs))
 
 
 def disallow(fn: Callable[..., Any], why: str) -> None:
