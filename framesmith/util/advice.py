@@ -12,8 +12,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"known at run time only|tensor's data|\.item\b|\.tolist\b|nonzero|a tensor as the index",
      "keep the value in a tensor, or read it before or after the compiled code"),
     (r"NumPy|numpy", "use the torch function of the same name, or convert before and after the compiled code"),
-    (r"tensor subclass", "pass a plain tensor; or, if the class has __tensor_flatten__ and its __torch_dispatch__ depends "
-                         "on its operands alone and has no side effects, framesmith.allow_in_graph(Class)"),
+    (r"tensor subclass",
+     "pass a plain tensor; or, if the class has __tensor_flatten__ and its __torch_dispatch__ depends on its operands "
+     "alone and has no side effects, framesmith.allow_in_graph(Class)"),
     (r"layout", "pass a plain strided tensor"),
     (r"requires grad|training|grad mode|\.grad", "call it under torch.no_grad() or torch.inference_mode()"),
     (r"message about|logging|warning|print", "format the message first, or emit it outside of the compiled code"),
