@@ -240,13 +240,24 @@ def convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tupl
 @rule(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
 def conv(x: FakeTensor, weight: FakeTensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
          groups: Any = 1) -> Any:
-    return _convolved(x, weight, bias, stride, padding, dilation, groups)
+    if x.dim() != weight.dim() - 1 or not x.dim():
+        return _convolved(x, weight, bias, stride, padding, dilation, groups)
+    batch = new_fake((1, *x.shape), (x.shape[0] * x.stride(0), *x.stride()), x.dtype, x.device)
+    out = _convolved(batch, weight, bias, stride, padding, dilation, groups)
+    return new_fake(out.shape[1:], out.stride()[1:], x.dtype, x.device) if isinstance(out, FakeTensor) else out
 
 
 @rule(aten.convolution.default)
 def convolution(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, padding: Any, dilation: Any,
                 transposed: bool, extra: Any, groups: Any) -> Any:
     return _convolved(x, weight, bias, stride, padding, dilation, groups, transposed, extra if transposed else 0)
+
+
+@rule(aten.max_unpool2d.default)
+def max_unpool2d(x: FakeTensor, indices: FakeTensor, output_size: Any) -> Any:
+    if not is_channels_last(x) or not same_shape(x.shape, indices.shape) or len(output_size) != 2:
+        return NotImplemented
+    return suggested(x, (*x.shape[:2], *output_size)) if indices.dtype is torch.int64 else NotImplemented
 
 
 def _pooled(x: FakeTensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:

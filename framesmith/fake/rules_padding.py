@@ -1,4 +1,5 @@
-"""Metadata rows of reflected and replicated padding: of channels-last images, which the meta kernels overlook."""
+"""Metadata rows of reflected and replicated padding and of shuffles: of channels-last images, which the meta kernels
+overlook."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _PADS = [getattr(aten, f"{kind}_pad{rank}d") for kind in ("reflection", "replica
 
 def _padded(func: Any) -> Rule:
     def row(x: FakeTensor, padding: Any) -> Any:
-        if x.dim() != len(padding) // 2 + 2 or not is_channels_last(x):
+        if not is_channels_last(x):
             return NotImplemented
         shape = tuple(by_meta_kernel(func, (x, padding), {}).shape)
         return new_fake(shape, channels_last_strides(shape), x.dtype, x.device)
@@ -26,6 +27,19 @@ def _padded(func: Any) -> Rule:
 
 for _pad in _PADS:
     RULES[_pad.default] = _padded(_pad.default)
+
+
+def _shuffled(func: Any) -> Rule:
+    """A CPU's kernel keeps the memory format; elsewhere it is a composition."""
+    def row(x: FakeTensor, factor: int) -> Any:
+        kept = x.device.type == "cpu" and is_channels_last(x)
+        return suggested(x, by_meta_kernel(func, (x, factor), {}).shape) if kept else NotImplemented
+
+    return row
+
+
+for _shuffle in (aten.channel_shuffle.default, aten.pixel_shuffle.default):
+    RULES[_shuffle] = _shuffled(_shuffle)
 
 
 @rule(*[getattr(aten, f"{pad.__name__}_backward").default for pad in _PADS])

@@ -170,7 +170,9 @@ def _glu(x: FakeTensor, dim: int = -1) -> Any:
     """Eager refuses to halve an odd size."""
     if not -x.dim() <= dim < x.dim() or not expected(x.shape[dim] % 2 == 0) or not x.dtype.is_floating_point:
         return NotImplemented
-    return dense(x, tuple([n // 2 if d == dim % x.dim() else n for d, n in enumerate(x.shape)]))
+    shape = tuple([n // 2 if d == dim % x.dim() else n for d, n in enumerate(x.shape)])
+    half = new_fake(shape, x.stride(), x.dtype, x.device)
+    return elementwise([half, half], x.dtype)
 
 
 RULES[aten.angle.default] = _angle

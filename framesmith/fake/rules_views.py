@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.decomposed import by_decomposition
-from framesmith.fake.infer import DOUBTED, rule
+from framesmith.fake.infer import DOUBTED, RULES, rule
 from framesmith.fake.layout import (
     broadcast,
     copied_strides,
@@ -362,11 +362,16 @@ def repeat(x: FakeTensor, repeats: Any) -> Any:
     return dense(x, shape)
 
 
+_PADS = {"reflect": "reflection", "replicate": "replication"}
+
+
 @rule(aten.constant_pad_nd.default, aten.pad.default)
 def pad(x: FakeTensor, widths: Any, *args: Any, **kwargs: Any) -> Any:
     count = len(widths) // 2
     mode = args[0] if args and isinstance(args[0], str) else kwargs.get("mode", "constant")
     varies = any(type(n) is not int for n in (*x.shape, *widths)) and count in (x.dim() - 1, x.dim() - 2)
+    if mode in _PADS and not varies and (row := RULES.get(getattr(aten, f"{_PADS[mode]}_pad{count}d").default)):
+        return row(x, widths)
     if len(widths) % 2 or count > x.dim() or mode != "constant" and not varies:
         return NotImplemented
     shape = list(x.shape)

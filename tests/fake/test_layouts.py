@@ -1,0 +1,90 @@
+"""Strides of results of operators on images in channels-last order and on transposed operands are eager's, over samples
+of `op_db`: its own samples are contiguous for the most part."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map
+
+from framesmith.fake import Recorder
+from framesmith.tools.difference import strides
+from framesmith.util.errors import FramesmithError
+
+SAMPLES = 4
+LEFT_OUT = ("bernoulli", "dropout", "empty", "jiterator", "multinomial", "normal", "rand", "rrelu")
+KNOWN = {"resize_as_"}
+
+
+def transposed(x):
+    order = range(x.dim())[::-1]
+    return x.permute(*order).contiguous().permute(*order) if x.dim() > 1 else x
+
+
+def channels_last(x):
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+def laid_out(way, value):
+    return tree_map(lambda x: way(x.detach()) if isinstance(x, torch.Tensor) and x.layout == torch.strided
+                    and not x.is_conj() and not x.is_neg() else x, value)
+
+
+def recorded(function, *args, **kwargs):
+    """What a function of tensors gives of fakes."""
+    recorder = Recorder()
+    names = iter(range(99))
+
+    def fake(x):
+        return recorder.input(x, f"x{next(names)}") if isinstance(x, torch.Tensor) else x
+
+    args, kwargs = tree_map(fake, (args, kwargs))
+    with torch.no_grad(), recorder:
+        return function(*args, **kwargs)
+
+
+def differences(function, want, *args, **kwargs):
+    """The layouts of results that are not eager's; none where capture leaves the call to eager."""
+    try:
+        got = recorded(function, *args, **kwargs)
+    except (FramesmithError, RuntimeError, TypeError, ValueError, IndexError):
+        return []
+    return [(tuple(a.shape), a.stride(), b.stride()) for a, b in zip(tree_leaves(want), tree_leaves(got))
+            if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.layout == torch.strided
+            and (a.shape != b.shape or strides(a) != strides(b))]
+
+
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("way", [transposed, channels_last], ids=lambda way: way.__name__)
+def test_of_op_db(way, part):
+    found, compared = {}, 0
+    for op in op_db[part::4]:
+        if torch.float32 not in op.dtypes or op.name in KNOWN or any(word in op.name for word in LEFT_OUT):
+            continue
+        for sample, _ in zip(op.sample_inputs("cpu", torch.float32), range(SAMPLES)):
+            x, args, kwargs = laid_out(way, (sample.input, sample.args, sample.kwargs))
+            if not any(isinstance(t, torch.Tensor) and t.layout == torch.strided and not t.is_contiguous()
+                       for t in tree_leaves((x, args, kwargs))):
+                continue
+            try:
+                want = op(x, *args, **kwargs)
+            except (RuntimeError, TypeError, ValueError, IndexError):
+                continue
+            compared += 1
+            if odd := differences(op, want, *laid_out(way, (sample.input, *sample.args)), **kwargs):
+                found[op.formatted_name] = odd[0]
+    assert not found and compared > 20
+
+
+IMAGE = torch.rand(2, 8, 4, 6).contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: F.glu(x, 1), lambda x: F.glu(x.permute(3, 1, 0, 2), 0), lambda x: F.glu(x[0], 0),
+    lambda x: F.pad(x, (1, 2, 1, 1), mode="reflect"), lambda x: F.pad(x, (-1, 2, -1, 1), mode="replicate"),
+    lambda x: F.pad(x, (1, 1, 1, 1, 1, 1), mode="replicate"), lambda x: F.channel_shuffle(x, 2),
+    lambda x: F.conv2d(x[0].contiguous(), x[:, :, :2, :2]),
+    lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+], ids=map(str, range(9)))
+def test_of_an_image(function):
+    assert not differences(function, function(IMAGE), IMAGE)
