@@ -81,11 +81,10 @@ def test_recompile_limit(options):
     assert counter.frame_count == 3
 
 
-def test_the_limit_of_dynamo(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
+def test_the_limit_of_dynamo():
     counter = CompileCounter()
     fast = framesmith.compile(lambda x: x + 1, backend=counter, dynamic=False)
-    with pytest.warns(UserWarning, match="has 2 variants"):
+    with torch._dynamo.config.patch(recompile_limit=2), pytest.warns(UserWarning, match="has 2 variants"):
         for n in range(2, 9):
             fast(torch.ones(n))
     assert counter.frame_count == 2
