@@ -251,4 +251,5 @@ def test_a_class_that_is_not_declared_is_asked_in_each_call():
     with pytest.warns(UserWarning, match="tensor subclass Counting"):
         results = [compiled(x) for _ in range(3)]
     assert asked == [aten.mul.Tensor, aten.sin.default] * 3
-    assert all(torch.equal(out.a, (x.a * 2).sin()) for out in results)
+    for out in results:  # what the class does to the parts may be compiled
+        torch.testing.assert_close(out.a, (x.a * 2).sin())

@@ -124,6 +124,7 @@ def soak(models: int, seconds: float = 1e9, seed: int = 0, out: Any = None,
                 use(kind, widths, options)
                 done += 1
             framesmith.compiler.log.forget_warnings()
+            framesmith.compiler.events.forget()  # they are bounded, at more than these models make
             samples.append((done, counts()))
             if out is not None:
                 now = samples[-1][1]

@@ -1,5 +1,9 @@
 """`check`, `minify` and `bisect` on compilers with a fault made on purpose."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -9,8 +13,8 @@ from tests.tools.faults import FAULTS
 
 SECONDS = 6.0
 OPTIONS = {"cache": False}
-MENDED = ("sign_of_a_decomposition", "sign_of_a_gradient", "hang", "off_by_one_mask")
-"""Whose scripts are run without the fault, too."""
+MENDED = ("sign_of_a_gradient", "off_by_one_mask")
+"""Whose scripts are run without the fault, too: by an interpreter that never had it."""
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
@@ -32,7 +36,7 @@ def fault(request, monkeypatch):
     framesmith.reset()
 
 
-def test_minify_finds_each_fault(fault, monkeypatch):
+def test_minify_finds_each_fault(fault):
     fault, model, args = fault
     seconds = 2.0 if fault.kind == "hang" else SECONDS
     found = framesmith.minify(model, *args, train=fault.train, options=OPTIONS, seconds=seconds, slow=8.0)
@@ -42,8 +46,8 @@ def test_minify_finds_each_fault(fault, monkeypatch):
     assert "load(" not in found.script
     assert runs(found.script, seconds), found.script
     if fault.name in MENDED:
-        monkeypatch.undo()
-        assert not runs(found.script, SECONDS), found.script
+        subprocess.run([sys.executable, "-c", found.script], check=True, env=os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
 
 
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.kind == "wrong result"], ids=lambda f: f.name, indirect=True)
