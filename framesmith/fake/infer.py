@@ -23,7 +23,7 @@ DOUBTED = object()
 META = torch.device("meta")
 _ELSEWHERE = frozenset((
     *(getattr(torch.ops.aten, name).default for name in (
-        "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd", "nonzero_static", "ormqr", "geqrf",
+        "_fft_c2c", "_fft_c2r", "_fft_r2c", "linalg_eig", "_linalg_svd", "nonzero_static", "ormqr", "geqrf",
         "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "huber_loss", "linalg_vector_norm",
     )),
     torch.ops.aten.histogram.bin_ct, torch.ops.aten.histogram.bins_tensor, torch.ops.aten.ldexp.Tensor,
@@ -31,6 +31,9 @@ _ELSEWHERE = frozenset((
 """Operators without meta kernels, or whose meta kernels give results another layout, dtype or (norms of one element,
 before PyTorch 2.12) shape than the CPU's do."""
 _BAGS = torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default
+_PIVOTED = tuple([getattr(torch.ops.aten, name).default
+                  for name in ("linalg_ldl_solve", "linalg_lu_solve", "lu_unpack")])
+"""Operators that exchange rows by the numbers that they are given: zero is none."""
 _LARGEST = 1 << 28
 
 
@@ -78,7 +81,9 @@ def _by_kernels(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _trusts_indices(func: Any, args: tuple) -> bool:
     """Return whether a kernel would read at indices that it is given, of which zero may be none: those of derivatives,
-    where the operator itself has checked the real ones, and of bags, where there are no bags."""
+    where the operator itself has checked the real ones, of bags, where there are no bags, and of exchanges of rows."""
+    if func in _PIVOTED:
+        return True
     if func in _BAGS:
         return any(map(is_empty, args))
     return ("backward" in func.__name__ and any(is_empty(x) or type(x) is int and x == 0 for x in args)

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import framesmith
-from framesmith.fake import Recorder
+from framesmith.fake import Recorder, infer
+from framesmith.fake.tensor import new_fake
 
 aten = torch.ops.aten
 CONVOLUTIONS = (
@@ -124,3 +125,15 @@ def test_indices_into_nothing_are_refused():
     check(lambda x, y: F.cross_entropy(x, y.softmax(1)), torch.randn(3, 0), torch.randn(3, 0))
     check(lambda x, y: F.cross_entropy(x, y.softmax(1), reduction="none"), torch.randn(0, 0, requires_grad=True),
           torch.randn(0, 0))
+
+
+@pytest.mark.parametrize("name", ["linalg_ldl_solve", "linalg_lu_solve"])
+def test_kernels_that_trust_pivots_do_not_run_on_zeros(name, monkeypatch):
+    """Rows are exchanged by the numbers that are given, which are not looked at: zeros would write anywhere."""
+    ran = []
+    func = getattr(torch.ops.aten, name).default
+    monkeypatch.setattr("framesmith.fake.infer._to_real", lambda value, budget: ran.append(value) or value)
+    fakes = [new_fake((3, 3), (3, 1), torch.float32), new_fake((3,), (1,), torch.int32),
+             new_fake((3, 2), (2, 1), torch.float32)]
+    infer.true_error(func, tuple(fakes), {})
+    assert not ran
