@@ -41,7 +41,8 @@ def installed():
 
 
 def functions():
-    return {(path, name): getattr(sys.modules[path], name) for path, names in FUNCTIONS.items() for name in names}
+    return {(path, name): getattr(sys.modules[path], name) for path, names in FUNCTIONS.items() for name in names
+            if hasattr(sys.modules[path], name)}
 
 
 def test_install_and_uninstall():
@@ -120,6 +121,7 @@ def test_a_back_end_takes_its_own_options(installed):
     assert given == [{"options": {"level": 3}}, {"mode": "reduce-overhead"}, {}]
 
 
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_default_backend"), reason="this PyTorch has no default back end")
 def test_back_ends_by_name(installed):
     counter = CompileCounter()
     torch._dynamo.register_backend(counter, name="registered_there")
