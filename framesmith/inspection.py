@@ -51,13 +51,12 @@ def report(path: str | os.PathLike[str] | None = None, format: str | None = None
     if call is not None:
         call[0](*call[1:])  # what it compiles is in the report
     made = Report(collect([*callbacks]))
-    if measure or call is not None:
-        if call is not None:
-            model, args = call[0], call[1:]
-            measure_call(made.facts, functools.partial(_plain(model), *args), functools.partial(model, *args),
-                         _plain(model))
-        if measure:
-            measure_graphs(made.facts)
+    if call is not None:
+        model, args = call[0], call[1:]
+        measure_call(made.facts, functools.partial(_plain(model), *args), functools.partial(model, *args),
+                     _plain(model))
+    if measure:
+        measure_graphs(made.facts)
     if path is not None:
         made.save(path, format)
     elif format == "console":

@@ -16,10 +16,9 @@ from typing import Any
 from framesmith.config import Config
 from framesmith.passes import with_registered
 from framesmith.pipeline import PASSES
-from framesmith.tools import programs
 from framesmith.tools.child import Setup
-from framesmith.tools.judge import FINE, ODD, TABLES, Verdict
-from framesmith.tools.minify import Court, Minified, graphs_of
+from framesmith.tools.judge import FINE, TABLES, Verdict
+from framesmith.tools.minify import Court, Minified, first_fault, graphs_of
 from framesmith.tools.programs import Program
 
 OPTIONS: tuple[tuple[str, Any, str], ...] = (
@@ -89,14 +88,8 @@ def bisect_call(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         graphs = graphs_of(root, args, kwargs, config, train, setup, seconds)
         if isinstance(graphs, Minified):
             return Bisected(Verdict(graphs.kind, graphs.detail), "capture and autograd")
-        for graph in graphs:
-            program = programs.of(graph)
-            if not programs.as_function(program):
-                continue
-            first = court.verdict(program)
-            if first.kind not in (FINE, ODD):
-                return _blamed(program, first, court)
-        return Bisected(Verdict(FINE, f"nothing is wrong with the {len(graphs)} graphs of this call, each by itself"))
+        found = first_fault(graphs, court)
+        return Bisected(Verdict(FINE, found)) if isinstance(found, str) else _blamed(*found, court)
     finally:
         court.close()
         shutil.rmtree(folder, ignore_errors=True)

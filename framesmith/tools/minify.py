@@ -113,17 +113,20 @@ def graphs_of(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return record()
 
 
-def _small(graphs: list[Recorded], court: Court, end: float) -> Minified:
+def first_fault(graphs: list[Recorded], court: Court) -> tuple[Program, Verdict] | str:
+    """The first of the graphs that fails, and how; in words, that none does."""
     for graph in graphs:
         program = programs.of(graph)
-        if not programs.as_function(program):
-            continue
-        first = court.verdict(program)
-        if first.kind not in (FINE, ODD):
-            break
-    else:
-        return Minified("", f"nothing is wrong with the {len(graphs)} graphs of this call, each by itself",
-                        tried=court.tried)
+        if programs.as_function(program) and (verdict := court.verdict(program)).kind not in (FINE, ODD):
+            return program, verdict
+    return f"nothing is wrong with the {len(graphs)} graphs of this call, each by itself"
+
+
+def _small(graphs: list[Recorded], court: Court, end: float) -> Minified:
+    found = first_fault(graphs, court)
+    if isinstance(found, str):
+        return Minified("", found, tried=court.tried)
+    program, first = found
 
     def fails(candidate: Program) -> bool:
         return time.monotonic() < end and court.verdict(candidate).same(first)
