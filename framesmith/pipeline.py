@@ -23,6 +23,7 @@ from torch import fx
 
 from framesmith._C import watch
 from framesmith.capture.modes import without_default_device
+from framesmith.capture_cache.graphs import Image
 from framesmith.codegen.printed import KernelFacts
 from framesmith.config import Config
 from framesmith.graph.census import bytes_of, operators_of
@@ -144,6 +145,8 @@ class Report:
     source: str
     work: tuple[tuple[tuple[str, str], ...], ...]
     """For each kernel: the user's lines that it computes, and their operators."""
+    image: Image | None = None
+    """What the graph can be loaded of in another process, if it is one whole."""
 
 
 def joined(reports: Sequence[Report]) -> Report:
@@ -269,7 +272,10 @@ class PendingGraph:
         number = events.next_graph()
         with events.part_of_graph(self.census.part):
             name = events.graph_name(number)
-        call.name(name, step_names(generated, report, places))
+        steps = step_names(generated, report, places)
+        call.name(name, steps)
+        report = replace(report, image=Image(generated.plan.encode(), library.stem, frozen, generated.order, name,
+                                             tuple(steps)))
         events.emit(events.GraphCompiled(
             number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
             self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))
