@@ -445,7 +445,7 @@ class FrameCompiler:
 
     def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
         """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
-        captured, and nothing compiled."""
+        captured, and nothing compiled. To be called with the lock of `alone`."""
         if self.ledger is not None or not self._keeps(code, f_locals):
             return None
         with stage("cache"), without_default_device():
