@@ -4,7 +4,7 @@
 
 Each thread does random actions (`ACTIONS`), on models that all threads have in common and on models of its own, and
 compares every result with eager's. Threads are switched a thousand times as often as usual. A thread that ends no
-action within `PATIENCE` seconds is a deadlock: the stacks of all threads are printed.
+action within `PATIENCE` seconds in which this process runs is a deadlock: the stacks of all threads are printed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import faulthandler
 import gc
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -31,6 +32,8 @@ import framesmith
 from tests.nets.soak import BATCH, KINDS, WIDTHS, new_model
 
 PATIENCE = 120.0
+PAUSE = 0.02
+"""Seconds between two looks. Pauses are counted, not time: the machine may stop the process for a while."""
 SWITCH_INTERVAL = 5e-6
 """Seconds after which a thread hands on the interpreter; by default 5 ms."""
 PURE = ("layers", "norms", "attention", "images", "broken", "raising")
@@ -123,18 +126,18 @@ class Worker(threading.Thread):
         self.rng = random.Random(seed * 1000 + number)
         self.common = common
         self.own: Pair | None = None
-        self.action, self.began = "", time.monotonic()
+        self.action, self.ended = "", 0
 
     def run(self) -> None:
         while time.monotonic() < self.common.end:
             names, weights = zip(*[(name, weight) for name, (_, weight) in ACTIONS.items()])
-            self.action, self.began = self.rng.choices(names, weights)[0], time.monotonic()
+            self.action = self.rng.choices(names, weights)[0]
             try:
                 ACTIONS[self.action][0](self)
             except BaseException:  # handed to the main thread
                 self.common.differences.append(f"{self.action} in {self.name}: {traceback.format_exc()}")
             self.common.done[self.action] += 1
-        self.action = ""
+            self.ended += 1
 
     def input(self, shape: tuple[int, ...]) -> Any:
         """Of a batch size that was seen, most times."""
@@ -194,15 +197,20 @@ def train(w: Worker) -> None:
         call_first(w)
     pair = w.own
     assert pair is not None
-    x = w.input(pair.shape)
+    x, seed = w.input(pair.shape), w.rng.random()
     with torch.enable_grad():
         for model, call in ((pair.eager, pair.compiled), (pair.training, pair.training)):
             y = outcome(call, x)
             if not isinstance(y, str):
-                y.square().mean().backward()
+                weighted(y, seed).backward()
                 _descend(model)
     for a, b in zip(pair.eager.parameters(), pair.training.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def weighted(y: Any, seed: float) -> Any:
+    """A loss whose gradients are no differences of equal terms, as those of the sum of what a norm gives are."""
+    return (y * torch.linspace(1, 10, y.numel()).add(seed).sin().reshape(y.shape)).sum()
 
 
 @torch.no_grad()
@@ -217,11 +225,11 @@ def _descend(model: Any) -> None:
 
 def differentiate(w: Worker) -> None:
     """Gradients of a model that others call, too."""
-    pair, x = w.rng.choice(w.common.models), None
+    pair, seed = w.rng.choice(w.common.models), w.rng.random()
     x = w.input(pair.shape).requires_grad_()
 
     def gradients(call: Callable[..., Any]) -> Any:
-        return torch.autograd.grad(call(x).square().sum(), [x, *pair.eager.parameters()], allow_unused=True)
+        return torch.autograd.grad(weighted(call(x), seed), [x, *pair.eager.parameters()], allow_unused=True)
 
     with torch.enable_grad():
         agree(lambda: gradients(pair.compiled), lambda: gradients(pair.eager))
@@ -273,20 +281,23 @@ def fork(w: Worker) -> None:
     child = os.fork()
     if not child:
         _be_child(w)
-    until = time.monotonic() + PATIENCE / 2
-    while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        time.sleep(0.01)
-        if time.monotonic() > until:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            raise TimeoutError("the child does not end")
+    for _ in range(int(PATIENCE / 2 / PAUSE)):
+        if (found := os.waitpid(child, os.WNOHANG)) != (0, 0):
+            break
+        time.sleep(PAUSE)
+    else:
+        os.kill(child, signal.SIGUSR1)  # prints its stack
+        time.sleep(1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise TimeoutError("the child does not end")
     assert os.waitstatus_to_exitcode(found[1]) == 0, f"the child ended with {os.waitstatus_to_exitcode(found[1])}"
 
 
 def _be_child(w: Worker) -> None:
     status = 1
     try:
-        faulthandler.dump_traceback_later(PATIENCE / 3, exit=True)
+        faulthandler.register(signal.SIGUSR1)
         torch.set_num_threads(1)  # threads of OpenMP do not survive a fork
         assert gc.isenabled()
         call_model(w)
@@ -325,16 +336,25 @@ def stress(seconds: float, threads: int, seed: int, forks: bool = True) -> tuple
             warnings.simplefilter("ignore")
             for w in workers:
                 w.start()
-            while any(w.is_alive() for w in workers):
-                time.sleep(0.1)
-                for w in workers:
-                    if w.is_alive() and time.monotonic() - w.began > PATIENCE:
-                        faulthandler.dump_traceback()
-                        common.differences.append(f"{w.name} does not end its action {w.action!r}")
-                        return common.done, common.differences
+            if (stuck := _stuck(workers)) is not None:
+                faulthandler.dump_traceback()
+                common.differences.append(f"{stuck.name} does not end its action {stuck.action!r}")
     finally:
         sys.setswitchinterval(interval)
     return common.done, common.differences
+
+
+def _stuck(workers: list[Worker]) -> Worker | None:
+    """Wait for all; the first that ends nothing any more, if one does."""
+    waited = dict.fromkeys(workers, (0, 0))  # actions ended, pauses since
+    while alive := [w for w in workers if w.is_alive()]:
+        time.sleep(PAUSE)
+        for w in alive:
+            ended, pauses = waited[w]
+            waited[w] = (w.ended, 0) if w.ended != ended else (ended, pauses + 1)
+            if pauses * PAUSE > PATIENCE:
+                return w
+    return None
 
 
 def main() -> int:
