@@ -22,6 +22,7 @@ import torch
 from framesmith.capture.registry import BY_NAME, CALLS
 from framesmith.capture.residual import GRAPH
 from framesmith.capture.sources import MISSING
+from framesmith.symbolic.expr import Expr, Rel
 from framesmith.util.errors import FramesmithError
 from framesmith.util.marks import is_disabled
 
@@ -113,10 +114,13 @@ class References:
             if value.namespace not in _OPERATORS:
                 raise Unportable(f"the operator {value}, whose kernel is the program's")
             return ["operator", value.namespace, value._schema.name.partition("::")[2], value._overloadname]
+        if isinstance(value, Expr | Rel):
+            made: Any = value.__reduce__()
+            return ["expression", *map(self.encode, made)]
         if isinstance(value, enum.Enum):
             return ["enum", self.encode(cls), value.name, self.encode(value.value)]
-        if cls is dict and sys.modules.get(value.get("__name__"), types.SimpleNamespace()).__dict__ is value:
-            return ["names", value["__name__"]]
+        if cls is dict and (module := _module_with(value)) is not None:
+            return ["names", module]
         if issubclass(cls, tuple):
             return ["named tuple", self.encode(cls), [*map(self.encode, value)]]
         if cls.__module__.startswith("framesmith.") and (state := _state(cls)) is not None:
@@ -219,6 +223,25 @@ class References:
         return value
 
 
+def tensor_data(x: Any) -> Json:
+    """A tensor that the program makes of Python data, by its data. Raises Unportable."""
+    if (type(x) is not torch.Tensor or x.device.type != "cpu" or not x.is_contiguous() or x.requires_grad
+            or x.numel() > MOST_DATA):
+        raise Unportable("a tensor that the capture holds")
+    with torch.inference_mode(False):
+        data = x.reshape(-1).view(torch.uint8).tolist()
+    return ["tensor", str(x.dtype).removeprefix("torch."), list(x.shape), bytes(data).hex()]
+
+
+def _tensor(refs: References, found: Json) -> torch.Tensor:
+    _, dtype, shape, data = found
+    return torch.tensor(list(bytes.fromhex(data)), dtype=torch.uint8).view(getattr(torch, dtype)).reshape(shape)
+
+
+MOST_DATA = 4096
+"""Elements of a tensor that an entry holds."""
+
+
 def looked_up(owner: Any, name: str) -> Any:
     """What a dict holds under a name, or a class by its mro; MISSING: nothing. As guards look it up."""
     if isinstance(owner, type):
@@ -307,12 +330,13 @@ def _described(found: Json) -> str:
     return ".".join(map(str, found[1])) if isinstance(found, list) and isinstance(found[1], list) else str(found)
 
 
+_EMPTY: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
 _INTERPRETER = types.ModuleType("interpreter")
 """Classes of the interpreter that no module of its own shows."""
 _INTERPRETER.__dict__.update(
     {name: kind for name, kind in vars(types).items() if isinstance(kind, type)},
-    **{type(one).__name__: type(one) for kind in (dict, collections.OrderedDict)
-       for one in (view for of in (kind.keys, kind.values, kind.items) for view in (of(kind()), iter(of(kind()))))},
+    **{type(one).__name__: type(one) for space in _EMPTY
+       for view in (space.keys(), space.values(), space.items()) for one in (view, iter(view))},
     **{type(one).__name__: type(one) for one in (
         iter(()), iter([]), reversed([]), iter(""), iter(b""), iter(range(0)), iter(set()), reversed({}),
         iter(int, 0))})
@@ -322,7 +346,8 @@ _MEMBERS = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType, t
 _OPERATORS = frozenset({"aten", "prims", "mkldnn"})
 _NAMED: dict[str, Any] = {"missing": MISSING, "graph": GRAPH, "modules": sys.modules, "ellipsis": ...,
                           "not implemented": NotImplemented}
-_BY_VALUE = frozenset({"enum", "named tuple", "own", "partial", "code reference", "operator"})
+_BY_VALUE = frozenset({"enum", "named tuple", "own", "partial", "code reference", "operator",
+                       "expression"})
 _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     property: lambda p: [p.fget, p.fset, p.fdel],
     classmethod: lambda p: [p.__func__],
@@ -347,11 +372,23 @@ _FOUND: dict[str, Callable[..., Any]] = {
                                                                  **refs.decode(named)),
     "operator": lambda refs, space, name, overload: getattr(getattr(getattr(torch.ops, space), name), overload
                                                             or "default"),
+    "expression": lambda refs, make, args: refs.decode(make)(*refs.decode(args)),
     "enum": lambda refs, cls, name, value: refs.decode(cls)[name],
     "named tuple": lambda refs, cls, items: tuple.__new__(refs.decode(cls), map(refs.decode, items)),
     "own": _own,
     "at": lambda refs, path, *rest: refs._walk(path),
 }
+
+
+def _module_with(space: dict[str, Any]) -> str | None:
+    """The name under which the module with these names was imported."""
+    name = space.get("__name__")
+    if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is space:
+        return name
+    if "__spec__" not in space:
+        return None
+    return next((name for name, module in sys.modules.items()
+                 if type(module) is types.ModuleType and module.__dict__ is space), None)
 
 
 def _module(name: str) -> types.ModuleType:
@@ -394,5 +431,6 @@ _DECODED: dict[str, Callable[[References, Json], Any]] = {
     "size": lambda refs, f: torch.Size(f[1:]),
     "device": lambda refs, f: torch.device(f[1]),
     "torch": lambda refs, f: getattr(torch, f[1]),
+    "tensor": _tensor,
     "{}": lambda refs, f: {refs.decode(k): refs.decode(v) for k, v in f[1:]},
 }
