@@ -20,7 +20,7 @@ from framesmith.util import interrupts
 PLACES = {"capture": (entry, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"),
           "build": (build, "_wait"),
           "seal": (cache, "_seal"), "store": (cache, "_pack"), "load": (pipeline, "load"),
-          "guards": (compiler, "compile_guards"), "sizes": (cache.json, "loads")}  # fmt: skip
+          "guards": (compiler, "compile_guards"), "sizes": (cache.Path, "read_text")}  # fmt: skip
 
 
 class Handler:
