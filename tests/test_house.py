@@ -35,8 +35,8 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 790, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 3990, "capture": 17260, "autograd": 1790,
-    "loops": 1460, "runtime": 1660, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2440,
+    "util": 790, "symbolic": 1700, "graph": 1490, "prims": 2970, "fake": 3990, "capture": 17260, "autograd": 1790,
+    "loops": 1460, "runtime": 1660, "lower": 5000, "schedule": 2100, "codegen": 4720, "tuning": 490, "tools": 2440,
     "export": 2540, "site": 50, ".": 2600, "csrc": 10890,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
