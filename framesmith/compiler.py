@@ -81,13 +81,14 @@ os.register_at_fork(after_in_child=lambda: _locks.__setitem__(0, threading.RLock
 
 @contextlib.contextmanager
 def alone() -> Iterator[bool]:
-    """Hold the lock under which frames are captured and compiled; whether it had to be waited for."""
+    """Hold the lock under which frames and backwards are compiled, without cyclic collections; whether it had to be
+    waited for."""
     lock = _locks[0]
     waited = not lock.acquire(blocking=False)
     if waited:
         lock.acquire()
     try:
-        with dynamo_off():
+        with dynamo_off(), collector_paused():
             yield waited
     finally:
         lock.release()
@@ -258,8 +259,7 @@ class FrameCompiler:
                 return self._full(seen, code, instance)
             why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
                    else "first call")
-            with (events.compiling(*_place(code, func), why) as compile,
-                  collector_paused(), handlers_heard()):
+            with events.compiling(*_place(code, func), why) as compile, handlers_heard():
                 answer = self._compile(seen, code, func, f_locals, instance)
                 if isinstance(answer, _C.Entry):
                     compile.outcome = "compiled"

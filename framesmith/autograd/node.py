@@ -105,9 +105,15 @@ class Differentiable:
             plan = self._plan(there, wanted)
             if plan.spent is None:
                 rest = [k for k, given in enumerate(there) if not given]
-                needed = {place for k in rest for place in self._needed_after(plan, k)} if len(rest) < _MANY else ()
+                needed = {place for k in rest if not self._passes_all(there, plan, k)
+                          for place in self._needed_after(plan, k)} if len(rest) < _MANY else ()
                 plan.spent = tuple([place not in needed for place in range(len(self.parts.kept))])
             return plan.spent
+
+    def _passes_all(self, there: tuple[bool, ...], plan: _Backward, result: int) -> bool:
+        """Return whether gradients of a result come to all that a backward took which can be read only once: it is
+        computed of each of the results that the backward had tangents of."""
+        return bool(plan.taken) and all(result in self.joint.later[k] for k, given in enumerate(there) if given)
 
     def _needed_after(self, plan: _Backward, result: int) -> list[int]:
         """The kept values of which the gradients of one result are computed, if these may follow."""
