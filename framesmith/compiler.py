@@ -510,7 +510,7 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with _back_end(owner):
                 call, report = _straight(part, given, config)
             reports.append(report)
             return call
@@ -518,14 +518,14 @@ class FrameCompiler:
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with _back_end(owner):
                 begun = begin_native(forward, given, config)
                 with events.part_of_graph("backward"):
                     later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
         def finish(begun: PendingGraph) -> Compiled:
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with _back_end(owner):
                 call, report = begun.finish()
             reports.append(report)
             return call
@@ -714,6 +714,13 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
         with events.compiling(owner.function, owner.file, owner.line, "backward", "backward") as now:
             yield
             now.outcome = "compiled"
+
+
+@contextlib.contextmanager
+def _back_end(owner: events.Compile | None) -> Iterator[None]:
+    """Compile a part of what `owner` captured, in whatever thread and whenever it is asked for."""
+    with alone(), _part_of(owner), handlers_heard(), stage("total"), stage("back end"), without_default_device():
+        yield
 
 
 def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:

@@ -39,11 +39,14 @@ def ancestors(nodes: Iterable[Node], unread: Mapping[Any, tuple[int, ...]] = Map
     found, queue = set(nodes), list(nodes)
     while queue:
         node = queue.pop()
-        idle = [node.args[i] for i in unread.get(node.target, ())]
-        for arg in node.all_input_nodes if node not in stop else ():
-            if arg not in found and arg not in idle:
-                found.add(arg)
-                queue.append(arg)
+        if node in stop:
+            continue
+        fresh = [arg for arg in node.all_input_nodes if arg not in found]
+        if fresh and unread:
+            idle = [node.args[i] for i in unread.get(node.target, ())]
+            fresh = [arg for arg in fresh if arg not in idle]
+        found.update(fresh)
+        queue += fresh
     return found
 
 
