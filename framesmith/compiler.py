@@ -13,7 +13,6 @@ import itertools
 import os
 import re
 import sys
-import threading
 import traceback
 import weakref
 from collections import Counter
@@ -37,6 +36,8 @@ from framesmith.capture.modes import foreign_mode, recomputing, without_default_
 from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
 from framesmith.capture.sources import Source
+from framesmith.capture_cache.entries import CaptureCache, is_marked
+from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
@@ -45,6 +46,7 @@ from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
 from framesmith.util import events, log
 from framesmith.util.advice import advice, prevention, readable
+from framesmith.util.alive import Alive
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit, stance
 from framesmith.util.errors import (
@@ -62,6 +64,7 @@ from framesmith.util.errors import (
     drop_traces,
 )
 from framesmith.util.interrupts import handlers_heard, raised_by_handler
+from framesmith.util.locks import COMPILE_LOCK
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
 
@@ -73,25 +76,6 @@ IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
 
 REPORT = "Please report it to framesmith's maintainers with this message, the program and its input."
-# One compilation at a time: the recorder, fakes and timers are per process.
-_locks = [threading.RLock()]
-# The thread that held the lock does not exist in a forked child.
-os.register_at_fork(after_in_child=lambda: _locks.__setitem__(0, threading.RLock()))
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[bool]:
-    """Hold the lock under which frames and backwards are compiled, without cyclic collections; whether it had to be
-    waited for."""
-    lock = _locks[0]
-    waited = not lock.acquire(blocking=False)
-    if waited:
-        lock.acquire()
-    try:
-        with dynamo_off(), collector_paused():
-            yield waited
-    finally:
-        lock.release()
 
 
 @dataclass(slots=True)
@@ -189,13 +173,14 @@ class FrameCompiler:
         self.ledger = ledger
         self.told = False
         """Whether the user was told of something that is not compiled."""
-        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._wrappers: Alive[Any] = Alive()
+        self._seen_sizes = SeenSizes(config)
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
 
     def uses(self) -> list[Use]:
         """The variants of this callback, and how often calls took them."""
         found = []
-        for seen in tuple(self._seen.values()):
+        for seen in [*self._seen.values()]:
             if (code := seen.code()) is None:
                 continue
             for entry in _C.entries(code):
@@ -208,22 +193,23 @@ class FrameCompiler:
     @property
     def compiles(self) -> int:
         """How often this callback has compiled a frame."""
-        return sum(seen.captures for seen in self._seen.values())
+        return sum([seen.captures for seen in [*self._seen.values()]])
 
     def admit(self, wrapper: Any) -> None:
         """Serve one more compiled function, with a budget of variants of its own."""
         self._wrappers.add(wrapper)
-        for seen in self._seen.values():
+        for seen in [*self._seen.values()]:
             if len(self._wrappers) > 1 and (code := seen.code()) is not None:
                 _C.reopen(code)
 
     def forget(self) -> None:
-        """Drop every entry and verdict of this callback."""
-        for seen in self._seen.values():
-            if (code := seen.code()) is not None:
-                _C.reset(code)
-        self._seen.clear()
-        self.told = False
+        """Drop every entry and verdict of this callback, once a compile in another thread has ended."""
+        with COMPILE_LOCK:
+            for seen in self._seen.values():
+                if (code := seen.code()) is not None:
+                    _C.reset(code)
+            self._seen.clear()
+            self.told = False
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
@@ -238,8 +224,8 @@ class FrameCompiler:
             self.warn(f"around:{place}",
                       f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
-        with alone() as waited:
-            if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
+        with COMPILE_LOCK, handlers_heard(), dynamo_off():
+            if (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
             if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
                 return answer
@@ -259,10 +245,15 @@ class FrameCompiler:
                 return self._full(seen, code, instance)
             why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
                    else "first call")
-            with events.compiling(*_place(code, func), why) as compile, handlers_heard():
-                answer = self._compile(seen, code, func, f_locals, instance)
+            with events.compiling(*_place(code, func), why) as compile, collector_paused():
+                answer = self.load_variant(code, func, f_locals)
+                compile.outcome = "loaded"
+                if answer is None:
+                    compile.outcome = "in eager"
+                    answer = self._compile(seen, code, func, f_locals, instance)
+                    if isinstance(answer, _C.Entry):
+                        compile.outcome = "compiled"
                 if isinstance(answer, _C.Entry):
-                    compile.outcome = "compiled"
                     answer.tree.made = compile  # type: ignore[attr-defined]
                 return answer
 
@@ -282,10 +273,6 @@ class FrameCompiler:
                 f"({code.co_filename}:{code.co_firstlineno}): {reasons}"
             )
         return _C.FULL if stance == "force_eager" else None
-
-    @functools.cached_property
-    def _seen_sizes(self) -> SeenSizes:
-        return SeenSizes(self.config)
 
     @property
     def limit(self) -> int:
@@ -332,7 +319,7 @@ class FrameCompiler:
         return len(mine)
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        """The variant for this call that another thread made while this one waited."""
+        """The variant for this call that another thread has made since this one looked."""
         return next((entry for entry in _C.entries(code) if entry.callback is self
                      and _takes(entry, code, func, f_locals)), None)
 
@@ -345,6 +332,7 @@ class FrameCompiler:
     def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                  instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
+        images: list[Image | None] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
             operators = Counter(short_name(node.target) for node in graph.nodes if node.op == "call_function")
@@ -353,12 +341,14 @@ class FrameCompiler:
                 config = self.config  # what is made here may not hold `self`
                 hot = HotSizes(graph, config.hot_sizes, lambda fixed, given: _straight(without_history(fixed), given,
                                                                                        config)[0],
-                               alone, f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
+                               f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
             with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples)
             if report is None:
                 events.emit(_interpreted(graph, self.config.backend))
             compiled.append((operators, report))
+            whole = type(call) is _C.CompiledGraph and hot is None and report is not None
+            images.append(report.image if whole else None)  # type: ignore[union-attr]
             return call if hot is None else hot.around(call)
 
         handled = sys.exc_info()[1]
@@ -404,14 +394,46 @@ class FrameCompiler:
         seen.captures += 1
         if seen.captures == OFTEN:
             self._often(seen, code)
-        hide_from_dynamo(captured.residual_code)
         seen.raising = Raising()
         if self._is_idle(seen, code, captured):
             return _C.SKIP
-        info = None if instance is None else weakref.ref(instance)
-        entry = _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
+        if images and images[0] is not None and not captured.breaks and self._keeps(code, f_locals):
+            with stage("cache"):
+                self._captures.store(code, _called(code, func), func, captured, images[0])
+        entry = self._entry(tree, code, captured.residual_code, instance, captured.graph is None)
         if _takes(entry, code, func, f_locals):
             entry.add()  # before the turn ends: a thread that waits for it finds the entry
+        return entry
+
+    def _entry(self, tree: GuardTree, code: CodeType, residual: CodeType, instance: nn.Module | None,
+               graphless: bool = False) -> _C.Entry:
+        hide_from_dynamo(residual)
+        info = None if instance is None else weakref.ref(instance)
+        return _C.Entry(tree, code, residual, self, info, graphless=graphless)
+
+    # ---------------------------------------------------------------------------------------------------- capture cache
+
+    @functools.cached_property
+    def _captures(self) -> CaptureCache:
+        return CaptureCache(self.config)
+
+    def _keeps(self, code: CodeType, f_locals: dict[str, Any]) -> bool:
+        """Return whether captures of a frame are kept in the disk cache."""
+        config = self.config
+        return (config.cache and config.keep_captures and config.backend in NATIVE and not config.hot_sizes
+                and not is_continuation(code) and not is_marked(tree_leaves(f_locals)))
+
+    def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
+        """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
+        captured, and nothing compiled."""
+        if self.ledger is not None or not self._keeps(code, f_locals):
+            return None
+        with stage("cache"), without_default_device():
+            found = self._captures.load(code, _called(code, func), func, f_locals)
+        if found is None:
+            return None
+        entry = self._entry(found.tree, code, found.residual, _instance(f_locals))
+        entry.add()
         return entry
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
@@ -510,7 +532,7 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with _back_end(owner):
+            with COMPILE_LOCK, _in_back_end(owner):
                 call, report = _straight(part, given, config)
             reports.append(report)
             return call
@@ -518,14 +540,14 @@ class FrameCompiler:
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with _back_end(owner):
+            with COMPILE_LOCK, _in_back_end(owner):
                 begun = begin_native(forward, given, config)
                 with events.part_of_graph("backward"):
                     later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
         def finish(begun: PendingGraph) -> Compiled:
-            with _back_end(owner):
+            with COMPILE_LOCK, _in_back_end(owner):
                 call, report = begun.finish()
             reports.append(report)
             return call
@@ -533,7 +555,7 @@ class FrameCompiler:
         tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, turn=alone,
+        return Differentiable(graph, examples, compile, *how,
                               both=both if is_native else None, tell=tell).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
@@ -717,9 +739,10 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _back_end(owner: events.Compile | None) -> Iterator[None]:
-    """Compile a part of what `owner` captured, in whatever thread and whenever it is asked for."""
-    with alone(), _part_of(owner), handlers_heard(), stage("total"), stage("back end"), without_default_device():
+def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
+    """Compile a part of what `owner` captured, in whatever thread. The caller holds the compile lock."""
+    with (handlers_heard(), dynamo_off(), collector_paused(), _part_of(owner), stage("total"), stage("back end"),
+          without_default_device()):
         yield
 
 
