@@ -741,7 +741,8 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
     """Compile a part of what `owner` captured, in whatever thread. The caller holds the compile lock."""
-    with handlers_heard(), dynamo_off(), _part_of(owner), stage("back end"), without_default_device():
+    with (handlers_heard(), dynamo_off(), collector_paused(), _part_of(owner), stage("total"), stage("back end"),
+          without_default_device()):
         yield
 
 
