@@ -13,7 +13,6 @@ import itertools
 import os
 import re
 import sys
-import threading
 import traceback
 import weakref
 from collections import Counter
@@ -47,6 +46,7 @@ from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
 from framesmith.util import events, log
 from framesmith.util.advice import advice, prevention, readable
+from framesmith.util.alive import Alive
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit, stance
 from framesmith.util.errors import (
@@ -64,6 +64,7 @@ from framesmith.util.errors import (
     drop_traces,
 )
 from framesmith.util.interrupts import handlers_heard, raised_by_handler
+from framesmith.util.locks import COMPILE_LOCK
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
 
@@ -75,24 +76,6 @@ IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
 
 REPORT = "Please report it to framesmith's maintainers with this message, the program and its input."
-# One compilation at a time: the recorder, fakes and timers are per process.
-_locks = [threading.RLock()]
-# The thread that held the lock does not exist in a forked child.
-os.register_at_fork(after_in_child=lambda: _locks.__setitem__(0, threading.RLock()))
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[bool]:
-    """Hold the lock under which frames are captured and compiled; whether it had to be waited for."""
-    lock = _locks[0]
-    waited = not lock.acquire(blocking=False)
-    if waited:
-        lock.acquire()
-    try:
-        with dynamo_off():
-            yield waited
-    finally:
-        lock.release()
 
 
 @dataclass(slots=True)
@@ -190,13 +173,14 @@ class FrameCompiler:
         self.ledger = ledger
         self.told = False
         """Whether the user was told of something that is not compiled."""
-        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._wrappers: Alive[Any] = Alive()
+        self._seen_sizes = SeenSizes(config)
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
 
     def uses(self) -> list[Use]:
         """The variants of this callback, and how often calls took them."""
         found = []
-        for seen in tuple(self._seen.values()):
+        for seen in [*self._seen.values()]:
             if (code := seen.code()) is None:
                 continue
             for entry in _C.entries(code):
@@ -209,22 +193,23 @@ class FrameCompiler:
     @property
     def compiles(self) -> int:
         """How often this callback has compiled a frame."""
-        return sum(seen.captures for seen in self._seen.values())
+        return sum([seen.captures for seen in [*self._seen.values()]])
 
     def admit(self, wrapper: Any) -> None:
         """Serve one more compiled function, with a budget of variants of its own."""
         self._wrappers.add(wrapper)
-        for seen in self._seen.values():
+        for seen in [*self._seen.values()]:
             if len(self._wrappers) > 1 and (code := seen.code()) is not None:
                 _C.reopen(code)
 
     def forget(self) -> None:
-        """Drop every entry and verdict of this callback."""
-        for seen in self._seen.values():
-            if (code := seen.code()) is not None:
-                _C.reset(code)
-        self._seen.clear()
-        self.told = False
+        """Drop every entry and verdict of this callback, once a compile in another thread has ended."""
+        with COMPILE_LOCK:
+            for seen in self._seen.values():
+                if (code := seen.code()) is not None:
+                    _C.reset(code)
+            self._seen.clear()
+            self.told = False
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
@@ -239,8 +224,8 @@ class FrameCompiler:
             self.warn(f"around:{place}",
                       f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
-        with alone() as waited:
-            if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
+        with COMPILE_LOCK, handlers_heard(), dynamo_off():
+            if (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
             if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
                 return answer
@@ -260,8 +245,7 @@ class FrameCompiler:
                 return self._full(seen, code, instance)
             why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
                    else "first call")
-            with (events.compiling(*_place(code, func), why) as compile,
-                  collector_paused(), handlers_heard()):
+            with events.compiling(*_place(code, func), why) as compile, collector_paused():
                 answer = self.load_variant(code, func, f_locals)
                 compile.outcome = "loaded"
                 if answer is None:
@@ -289,10 +273,6 @@ class FrameCompiler:
                 f"({code.co_filename}:{code.co_firstlineno}): {reasons}"
             )
         return _C.FULL if stance == "force_eager" else None
-
-    @functools.cached_property
-    def _seen_sizes(self) -> SeenSizes:
-        return SeenSizes(self.config)
 
     @property
     def limit(self) -> int:
@@ -339,7 +319,7 @@ class FrameCompiler:
         return len(mine)
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        """The variant for this call that another thread made while this one waited."""
+        """The variant for this call that another thread has made since this one looked."""
         return next((entry for entry in _C.entries(code) if entry.callback is self
                      and _takes(entry, code, func, f_locals)), None)
 
@@ -361,7 +341,7 @@ class FrameCompiler:
                 config = self.config  # what is made here may not hold `self`
                 hot = HotSizes(graph, config.hot_sizes, lambda fixed, given: _straight(without_history(fixed), given,
                                                                                        config)[0],
-                               alone, f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
+                               f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
             with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples)
             if report is None:
@@ -552,7 +532,7 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 call, report = _straight(part, given, config)
             reports.append(report)
             return call
@@ -560,14 +540,14 @@ class FrameCompiler:
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 begun = begin_native(forward, given, config)
                 with events.part_of_graph("backward"):
                     later = begin_ahead(backward, config) if begun.waits else None
             return finish(begun), None if later is None else functools.partial(finish, later)
 
         def finish(begun: PendingGraph) -> Compiled:
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 call, report = begun.finish()
             reports.append(report)
             return call
@@ -575,7 +555,7 @@ class FrameCompiler:
         tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, turn=alone,
+        return Differentiable(graph, examples, compile, *how,
                               both=both if is_native else None, tell=tell).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
@@ -756,6 +736,14 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
         with events.compiling(owner.function, owner.file, owner.line, "backward", "backward") as now:
             yield
             now.outcome = "compiled"
+
+
+@contextlib.contextmanager
+def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
+    """Compile a part of what `owner` captured, in whatever thread. The caller holds the compile lock."""
+    with (handlers_heard(), dynamo_off(), collector_paused(), _part_of(owner), stage("total"), stage("back end"),
+          without_default_device()):
+        yield
 
 
 def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:

@@ -60,6 +60,7 @@ from framesmith.lower.contractions.pad_strides import pad_strides
 from framesmith.lower.lower import lower
 from framesmith.passes import IDENTITIES, Context, Pass, run_passes, with_registered
 from framesmith.prims.decompose import decompose
+from framesmith.runtime.alive_graphs import Described, describe
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.coalesced_memory import gather
 from framesmith.runtime.load import load
@@ -276,6 +277,10 @@ class PendingGraph:
         call.name(name, steps)
         report = replace(report, image=Image(generated.plan.encode(), library.stem, frozen, generated.order, name,
                                              tuple(steps)))
+        names = frozen.names() if frozen is not None else []
+        now = events.current()
+        describe(call, Described(number, name, (now.file, now.line) if now is not None else ("", 0),
+                                  str(self.target.device), tuple([names[k] for k in generated.order])))
         events.emit(events.GraphCompiled(
             number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
             self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))

@@ -35,9 +35,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 800, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 3990, "capture": 17320, "autograd": 1790,
-    "loops": 1460, "runtime": 1690, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2440,
-    "export": 2540, "site": 50, "capture_cache": 670, ".": 2640, "csrc": 10890,
+    "util": 850, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4100, "capture": 17320, "autograd": 1790,
+    "loops": 1460, "runtime": 1710, "lower": 5000, "schedule": 2100, "codegen": 4710, "tuning": 490, "tools": 2500,
+    "capture_cache": 660, "export": 2540, "site": 50, ".": 2640, "csrc": 10910,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

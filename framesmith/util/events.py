@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framesmith.util import log
+from framesmith.util.locks import forkable_lock
 from framesmith.util.stack import Place
 
 
@@ -254,7 +255,7 @@ class _Journal:
         self.events: deque[Event] = deque()
         self.weight = 0
         self.dropped = 0
-        self.lock = threading.Lock()
+        self.lock: Any = forkable_lock()
 
     def add(self, event: Event) -> None:
         with self.lock:
@@ -309,8 +310,9 @@ def counted(name: str) -> dict[str, float]:
 def emit(event: Event) -> None:
     """Keep an event, and tell it to those who asked. What a callback raises is the user's to read, in one warning."""
     _journal.add(event)
-    for name, part, amount in _COUNTS.get(type(event), _nothing)(event):
-        _counts[name, part] += amount  # type: ignore[assignment]
+    with _journal.lock:
+        for name, part, amount in _COUNTS.get(type(event), _nothing)(event):
+            _counts[name, part] += amount  # type: ignore[assignment]
     logger = _loggers[type(event)]
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", event)
@@ -375,16 +377,19 @@ def forget() -> None:
 def compiling(function: str, file: str, line: int, why: str, part: str = "") -> Iterator[Compile]:
     """Be in a compile, which begins and ends with an event. Its `outcome` is what the body says."""
     now = Compile(next(_numbers), function, file, line, part)
-    _open.stack.append(now)
-    try:
+    outer = len(_open.stack)
+    try:  # from here on: a signal handler may raise behind any call
+        _open.stack.append(now)
         emit(CompileBegan(function, file, line, why))
         yield now
     except BaseException:
         now.outcome = "raised"
         raise
     finally:
-        emit(CompileEnded(function, file, line, now.outcome, time.perf_counter() - now.start, tuple(now.spans)))
-        _open.stack.pop()
+        try:
+            emit(CompileEnded(function, file, line, now.outcome, time.perf_counter() - now.start, tuple(now.spans)))
+        finally:
+            del _open.stack[outer:]
 
 
 @contextlib.contextmanager
