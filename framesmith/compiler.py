@@ -36,6 +36,8 @@ from framesmith.capture.modes import foreign_mode, recomputing, without_default_
 from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
 from framesmith.capture.sources import Source
+from framesmith.capture_cache.entries import CaptureCache, is_marked
+from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
@@ -244,9 +246,14 @@ class FrameCompiler:
             why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
                    else "first call")
             with events.compiling(*_place(code, func), why) as compile, collector_paused():
-                answer = self._compile(seen, code, func, f_locals, instance)
+                answer = self.load_variant(code, func, f_locals)
+                compile.outcome = "loaded"
+                if answer is None:
+                    compile.outcome = "in eager"
+                    answer = self._compile(seen, code, func, f_locals, instance)
+                    if isinstance(answer, _C.Entry):
+                        compile.outcome = "compiled"
                 if isinstance(answer, _C.Entry):
-                    compile.outcome = "compiled"
                     answer.tree.made = compile  # type: ignore[attr-defined]
                 return answer
 
@@ -325,6 +332,7 @@ class FrameCompiler:
     def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                  instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
+        images: list[Image | None] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
             operators = Counter(short_name(node.target) for node in graph.nodes if node.op == "call_function")
@@ -339,6 +347,8 @@ class FrameCompiler:
             if report is None:
                 events.emit(_interpreted(graph, self.config.backend))
             compiled.append((operators, report))
+            whole = type(call) is _C.CompiledGraph and hot is None and report is not None
+            images.append(report.image if whole else None)  # type: ignore[union-attr]
             return call if hot is None else hot.around(call)
 
         handled = sys.exc_info()[1]
@@ -384,14 +394,46 @@ class FrameCompiler:
         seen.captures += 1
         if seen.captures == OFTEN:
             self._often(seen, code)
-        hide_from_dynamo(captured.residual_code)
         seen.raising = Raising()
         if self._is_idle(seen, code, captured):
             return _C.SKIP
-        info = None if instance is None else weakref.ref(instance)
-        entry = _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
+        if images and images[0] is not None and not captured.breaks and self._keeps(code, f_locals):
+            with stage("cache"):
+                self._captures.store(code, _called(code, func), func, captured, images[0])
+        entry = self._entry(tree, code, captured.residual_code, instance, captured.graph is None)
         if _takes(entry, code, func, f_locals):
             entry.add()  # before the turn ends: a thread that waits for it finds the entry
+        return entry
+
+    def _entry(self, tree: GuardTree, code: CodeType, residual: CodeType, instance: nn.Module | None,
+               graphless: bool = False) -> _C.Entry:
+        hide_from_dynamo(residual)
+        info = None if instance is None else weakref.ref(instance)
+        return _C.Entry(tree, code, residual, self, info, graphless=graphless)
+
+    # ---------------------------------------------------------------------------------------------------- capture cache
+
+    @functools.cached_property
+    def _captures(self) -> CaptureCache:
+        return CaptureCache(self.config)
+
+    def _keeps(self, code: CodeType, f_locals: dict[str, Any]) -> bool:
+        """Return whether captures of a frame are kept in the disk cache."""
+        config = self.config
+        return (config.cache and config.keep_captures and config.backend in NATIVE and not config.hot_sizes
+                and not is_continuation(code) and not is_marked(tree_leaves(f_locals)))
+
+    def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
+        """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
+        captured, and nothing compiled."""
+        if self.ledger is not None or not self._keeps(code, f_locals):
+            return None
+        with stage("cache"), without_default_device():
+            found = self._captures.load(code, _called(code, func), func, f_locals)
+        if found is None:
+            return None
+        entry = self._entry(found.tree, code, found.residual, _instance(f_locals))
+        entry.add()
         return entry
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
@@ -699,7 +741,8 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
     """Compile a part of what `owner` captured, in whatever thread. The caller holds the compile lock."""
-    with handlers_heard(), dynamo_off(), _part_of(owner), stage("back end"), without_default_device():
+    with (handlers_heard(), dynamo_off(), collector_paused(), _part_of(owner), stage("total"), stage("back end"),
+          without_default_device()):
         yield
 
 

@@ -23,6 +23,7 @@ from torch import fx
 
 from framesmith._C import watch
 from framesmith.capture.modes import without_default_device
+from framesmith.capture_cache.graphs import Image
 from framesmith.codegen.printed import KernelFacts
 from framesmith.config import Config
 from framesmith.graph.census import bytes_of, operators_of
@@ -145,6 +146,8 @@ class Report:
     source: str
     work: tuple[tuple[tuple[str, str], ...], ...]
     """For each kernel: the user's lines that it computes, and their operators."""
+    image: Image | None = None
+    """What the graph can be loaded of in another process, if it is one whole."""
 
 
 def joined(reports: Sequence[Report]) -> Report:
@@ -270,11 +273,14 @@ class PendingGraph:
         number = events.next_graph()
         with events.part_of_graph(self.census.part):
             name = events.graph_name(number)
-        call.name(name, step_names(generated, report, places))
+        steps = step_names(generated, report, places)
+        call.name(name, steps)
+        report = replace(report, image=Image(generated.plan.encode(), library.stem, frozen, generated.order, name,
+                                             tuple(steps)))
         names = frozen.names() if frozen is not None else []
         now = events.current()
         describe(call, Described(number, name, (now.file, now.line) if now is not None else ("", 0),
-                                 str(self.target.device), tuple([names[k] for k in generated.order])))
+                                  str(self.target.device), tuple([names[k] for k in generated.order])))
         events.emit(events.GraphCompiled(
             number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
             self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))

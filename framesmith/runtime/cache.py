@@ -46,10 +46,14 @@ def key_of(*parts: Any) -> str:
 @functools.cache
 def package_identity() -> str:
     """Changes with every file of framesmith's own, so that what an earlier version generated is not taken."""
-    folder = Path(__file__).parents[1]
-    files = sorted(entry for entry in folder.rglob("*") if entry.suffix in (".py", ".h", ".tl", ".so"))
-    return key_of(*((str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns)
-                    for file in files if (stat := file.stat())))
+    top = str(Path(__file__).parents[1])
+    found = []
+    for folder, _, names in os.walk(top):
+        for name in names:
+            if name.endswith((".py", ".h", ".tl", ".so")):
+                stat = os.stat(path := f"{folder}/{name}")
+                found.append((path[len(top):], stat.st_size, stat.st_mtime_ns))
+    return key_of(*sorted(found))
 
 
 _noted: set[tuple[Path, Toolchain]] = set()
@@ -111,6 +115,11 @@ class Cache:
                 build(units, toolchain, private, _seal)
             return private
 
+    def stored_library(self, key: str) -> Path | None:
+        """The library of a key, if it is there and whole."""
+        path = self.path(key, ".so")
+        return path if _is_sealed(path) else None
+
     # ------------------------------------------------------------------------------------------------------------ plans
 
     def load(self, key: str, suffix: str = ".plan") -> Any:
@@ -129,14 +138,43 @@ class Cache:
         path = self.path(key, suffix)
         try:
             data = _pack(value)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            log.emit("cache", f"cannot store {path}: {error}")
+            return False
+        return self._write(path, data)
+
+    def _write(self, path: Path, data: bytes) -> bool:
+        """Let a file appear at once, with these bytes."""
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                 file.write(data)
             os.replace(file.name, path)
             return True
-        except (OSError, pickle.PicklingError, AttributeError, TypeError) as error:
+        except OSError as error:
             log.emit("cache", f"cannot store {path}: {error}")
             return False
+
+    def variants(self, key: str, suffix: str) -> Iterator[Any]:
+        """What `add_variant` stored under `key`, the newest first; what is damaged is passed over."""
+        try:
+            paths = sorted(self.path(key, suffix).parent.glob(f"{key}-*{suffix}"), key=lambda p: -p.stat().st_mtime)
+        except OSError:
+            return
+        for path in paths:
+            try:
+                digest, _, text = path.read_text().partition("\n")
+                if key_of(text) != digest:
+                    raise CacheError("damaged entry")
+                yield json.loads(text)
+            except (OSError, ValueError, CacheError) as error:
+                log.emit("cache", f"dropped {path}: {error}")
+
+    def add_variant(self, key: str, value: Any, suffix: str) -> bool:
+        """Keep one more value (of JSON) under `key`, in a file of its own; False where it cannot be written."""
+        text = json.dumps(value, separators=(",", ":"))
+        digest = key_of(text)
+        return self._write(self.path(f"{key}-{digest[:12]}", suffix), f"{digest}\n{text}".encode())
 
     def account(self, what: str, key: str, hit: bool, subject: str, parts: Mapping[str, Any]) -> None:
         """Tell whether `key` was found, and if not why: what of its `parts`, by name, is other than when the cache was

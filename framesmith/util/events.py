@@ -92,7 +92,7 @@ class CompileBegan(Event):
 
 @dataclass(frozen=True, slots=True)
 class CompileEnded(Event):
-    """`outcome`: "compiled", "in eager" or "raised"."""
+    """`outcome`: "compiled", "loaded" (from the capture cache), "in eager" or "raised"."""
 
     function: str
     file: str
@@ -174,7 +174,8 @@ class Fallback(Event):
 
 @dataclass(frozen=True, slots=True)
 class CacheLookup(Event):
-    """`what`: "code" (of a graph) or "library" (what a C++ compiler made of code). `reason`: of a miss."""
+    """`what`: "code" (of a graph), "library" (what a C++ compiler made of code) or "capture" (of a frame, with its
+    guards and graph). `reason`: of a miss."""
 
     what: str
     key: str
@@ -184,6 +185,19 @@ class CacheLookup(Event):
     def __str__(self) -> str:
         return f"cache {'hit' if self.hit else 'miss'}: {self.what} {self.key[:12]}" + (f": {self.reason}"
                                                                                        if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True)
+class NotCached(Event):
+    """A capture that no other process can take over; `reason`: what of it means nothing there."""
+
+    function: str
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"capture not kept: {self.function} ({self.file}:{self.line}): {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +294,8 @@ def _snake(name: str) -> str:
 
 _loggers: dict[type, logging.Logger] = {
     kind: logging.getLogger(f"framesmith.{_snake(kind.__name__)}")
-    for kind in (CompileBegan, CompileEnded, Captured, GraphBreak, Recompile, Fallback, CacheLookup, GraphCompiled)}
+    for kind in (CompileBegan, CompileEnded, Captured, GraphBreak, Recompile, Fallback, CacheLookup, NotCached,
+                 GraphCompiled)}
 
 
 def _nothing(event: Event) -> tuple[tuple[str, str, float], ...]:
