@@ -241,6 +241,26 @@ def test_a_mode_that_was_pushed_when_a_handler_raised_is_popped(where, monkeypat
     assert torch.equal(compiled(x), torch.isclose(eager(x), x[:, :8]))
 
 
+def test_a_handler_that_is_compiled_itself_is_one():
+    """It runs under the hook where it comes in a compiled call."""
+    def handler(number, frame):
+        framesmith.graph_break()
+        raise TimeoutError("late")
+
+    def call():
+        signal.raise_signal(signal.SIGUSR1)
+
+    compiled = framesmith.compile(call, backend="eager")
+    with handling(handler):
+        for _ in range(3):
+            with pytest.raises(TimeoutError) as raised:
+                compiled()
+            assert interrupts.raised_by_handler(raised.value)
+            with pytest.raises(TimeoutError) as raised:
+                framesmith.compile(handler, backend="eager")(0, None)
+            assert interrupts.raised_by_handler(raised.value)
+
+
 def test_an_error_that_came_through_a_compiled_frame_is_no_handlers():
     def fails():
         raise IndexError
