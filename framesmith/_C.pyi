@@ -143,6 +143,9 @@ class CompiledGraph:
     @property
     def refreshes(self) -> int: ...
     @property
+    def constants(self) -> list[tuple[int, int]]:
+        """(Address, bytes) of each constant that it holds now."""
+    @property
     def recordings(self) -> tuple[int, int]: ...
 
 def watch(tensors: Sequence[Any], /) -> Callable[[Sequence[Any]], bool]:

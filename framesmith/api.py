@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,11 +24,12 @@ from framesmith.passes import with_registered
 from framesmith.pipeline import PASSES
 from framesmith.shared_variants import compiler_for
 from framesmith.util import events, log
+from framesmith.util.alive import Alive
 from framesmith.util.errors import BackendError, FramesmithError
 from framesmith.util.state_restored import state_restored
 from framesmith.wrapping import CompiledModule, Request, wrap_function, wrap_module
 
-callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
+callbacks: Alive[FrameCompiler] = Alive()
 
 
 def compile(  # noqa: A001 - torch.compile's name

@@ -40,6 +40,8 @@ from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
 from framesmith.capture.sources import Source
 from framesmith.capture.thread_state import handed_over
+from framesmith.capture_cache.entries import CaptureCache, is_marked
+from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
 from framesmith.graph.control import close, results_of
@@ -49,8 +51,9 @@ from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
 from framesmith.util import events, log
 from framesmith.util.advice import advice, prevention, readable
+from framesmith.util.alive import Alive
 from framesmith.util.collector import collector_paused
-from framesmith.util.dynamo import hide_from_dynamo, recompile_limit, stance
+from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit, stance
 from framesmith.util.errors import (
     BuildError,
     CompilerMissing,
@@ -66,10 +69,10 @@ from framesmith.util.errors import (
     drop_traces,
 )
 from framesmith.util.interrupts import handlers_heard, raised_by_handler
+from framesmith.util.locks import COMPILE_LOCK
 from framesmith.util.priority import has_priority
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
-from framesmith.util.turns import alone, alone_if_free
 
 VARYING = 6
 """Misses of variants because of a number's value after which capture does not assume the value any more (three calls
@@ -179,13 +182,14 @@ class FrameCompiler:
         """Whether the user was told of something that is not compiled."""
         self.begun = False
         """Whether something was ever compiled in the background."""
-        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._wrappers: Alive[Any] = Alive()
+        self._seen_sizes = SeenSizes(config)
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
 
     def uses(self) -> list[Use]:
         """The variants of this callback, and how often calls took them."""
         found = []
-        for seen in tuple(self._seen.values()):
+        for seen in [*self._seen.values()]:
             if (code := seen.code()) is None:
                 continue
             for entry in _C.entries(code):
@@ -198,22 +202,23 @@ class FrameCompiler:
     @property
     def compiles(self) -> int:
         """How often this callback has compiled a frame."""
-        return sum(seen.captures for seen in self._seen.values())
+        return sum([seen.captures for seen in [*self._seen.values()]])
 
     def admit(self, wrapper: Any) -> None:
         """Serve one more compiled function, with a budget of variants of its own."""
         self._wrappers.add(wrapper)
-        for seen in self._seen.values():
+        for seen in [*self._seen.values()]:
             if len(self._wrappers) > 1 and (code := seen.code()) is not None:
                 _C.reopen(code)
 
     def forget(self) -> None:
-        """Drop every entry and verdict of this callback."""
-        for seen in self._seen.values():
-            if (code := seen.code()) is not None:
-                _C.reset(code)
-        self._seen.clear()
-        self.told = False
+        """Drop every entry and verdict of this callback, once a compile in another thread has ended."""
+        with COMPILE_LOCK:
+            for seen in self._seen.values():
+                if (code := seen.code()) is not None:
+                    _C.reset(code)
+            self._seen.clear()
+            self.told = False
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
@@ -230,8 +235,8 @@ class FrameCompiler:
             return _C.EAGER
         if self.config.background and self.ledger is None and not in_foreground():
             return self._behind(code, func, f_locals)
-        with alone() as waited:
-            if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
+        with COMPILE_LOCK, handlers_heard(), dynamo_off():
+            if (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
             return self._decide(code, func, f_locals, self._compile)
 
@@ -265,10 +270,16 @@ class FrameCompiler:
                 return _C.EAGER
             if (answer := self._result(seen)) is not None:
                 return answer
-        with alone_if_free() as held:
+        if not COMPILE_LOCK.acquire(blocking=False):
+            return _C.EAGER
+        try:
             seen = self._seen.get(id(code))
             begun = seen is not None and seen.job is not None  # by another thread, since
-            answer = self._decide(code, func, f_locals, self._begin) if held and not begun else _C.EAGER
+            with dynamo_off():
+                answer = (_C.EAGER if begun else self._made_meanwhile(code, func, f_locals)
+                          or self._decide(code, func, f_locals, self._begin))
+        finally:
+            COMPILE_LOCK.release()
         seen = self._seen.get(id(code))
         if answer is not None or seen is None or (job := seen.job) is None:
             return answer
@@ -290,7 +301,7 @@ class FrameCompiler:
         entered = handed_over()
 
         def compile() -> Any:
-            with entered(), alone():
+            with entered(), COMPILE_LOCK, dynamo_off():
                 answer = self._compile(seen, code, func, f_locals, instance)
                 if isinstance(answer, _C.Entry):
                     if self._seen.get(id(code)) is seen:
@@ -318,10 +329,6 @@ class FrameCompiler:
                 f"({code.co_filename}:{code.co_firstlineno}): {reasons}"
             )
         return _C.FULL if stance == "force_eager" else None
-
-    @functools.cached_property
-    def _seen_sizes(self) -> SeenSizes:
-        return SeenSizes(self.config)
 
     @property
     def limit(self) -> int:
@@ -368,7 +375,7 @@ class FrameCompiler:
         return len(mine)
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        """The variant for this call that another thread made while this one waited."""
+        """The variant for this call that another thread has made since this one looked."""
         return next((entry for entry in _C.entries(code) if entry.callback is self
                      and _takes(entry, code, func, f_locals)), None)
 
@@ -383,17 +390,22 @@ class FrameCompiler:
         """An entry for the call, or a verdict, as an event each way."""
         why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
                else "first call")
-        with (events.compiling(*_place(code, func), why) as compile,
-              collector_paused(), handlers_heard()):
-            answer = self._convert(seen, code, func, f_locals, instance)
+        with events.compiling(*_place(code, func), why) as compile, collector_paused():
+            answer = self.load_variant(code, func, f_locals)
+            compile.outcome = "loaded"
+            if answer is None:
+                compile.outcome = "in eager"
+                answer = self._convert(seen, code, func, f_locals, instance)
+                if isinstance(answer, _C.Entry):
+                    compile.outcome = "compiled"
             if isinstance(answer, _C.Entry):
-                compile.outcome = "compiled"
                 answer.tree.made = compile  # type: ignore[attr-defined]
             return answer
 
     def _convert(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                  instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
+        images: list[Image | None] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
             operators = Counter(short_name(node.target) for node in graph.nodes if node.op == "call_function")
@@ -402,12 +414,14 @@ class FrameCompiler:
                 config = self.config  # what is made here may not hold `self`
                 hot = HotSizes(graph, config.hot_sizes, lambda fixed, given: _straight(without_history(fixed), given,
                                                                                        config)[0],
-                               alone, f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
+                               f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
             with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples)
             if report is None:
                 events.emit(_interpreted(graph, self.config.backend))
             compiled.append((operators, report))
+            whole = type(call) is _C.CompiledGraph and hot is None and report is not None
+            images.append(report.image if whole else None)  # type: ignore[union-attr]
             return call if hot is None else hot.around(call)
 
         handled = sys.exc_info()[1]
@@ -453,14 +467,46 @@ class FrameCompiler:
         seen.captures += 1
         if seen.captures == OFTEN:
             self._often(seen, code)
-        hide_from_dynamo(captured.residual_code)
         seen.raising = Raising()
         if self._is_idle(seen, code, captured):
             return _C.SKIP
-        info = None if instance is None else weakref.ref(instance)
-        entry = _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
+        if images and images[0] is not None and not captured.breaks and self._keeps(code, f_locals):
+            with stage("cache"):
+                self._captures.store(code, _called(code, func), func, captured, images[0])
+        entry = self._entry(tree, code, captured.residual_code, instance, captured.graph is None)
         if _takes(entry, code, func, f_locals):
             entry.add()  # before the turn ends: a thread that waits for it finds the entry
+        return entry
+
+    def _entry(self, tree: GuardTree, code: CodeType, residual: CodeType, instance: nn.Module | None,
+               graphless: bool = False) -> _C.Entry:
+        hide_from_dynamo(residual)
+        info = None if instance is None else weakref.ref(instance)
+        return _C.Entry(tree, code, residual, self, info, graphless=graphless)
+
+    # ---------------------------------------------------------------------------------------------------- capture cache
+
+    @functools.cached_property
+    def _captures(self) -> CaptureCache:
+        return CaptureCache(self.config)
+
+    def _keeps(self, code: CodeType, f_locals: dict[str, Any]) -> bool:
+        """Return whether captures of a frame are kept in the disk cache."""
+        config = self.config
+        return (config.cache and config.keep_captures and config.backend in NATIVE and not config.hot_sizes
+                and not is_continuation(code) and not is_marked(tree_leaves(f_locals)))
+
+    def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
+        """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
+        captured, and nothing compiled."""
+        if self.ledger is not None or not self._keeps(code, f_locals):
+            return None
+        with stage("cache"), without_default_device():
+            found = self._captures.load(code, _called(code, func), func, f_locals)
+        if found is None:
+            return None
+        entry = self._entry(found.tree, code, found.residual, _instance(f_locals))
+        entry.add()
         return entry
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
@@ -559,7 +605,7 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 call, report = _straight(part, given, config)
             reports.append(report)
             return call
@@ -567,7 +613,7 @@ class FrameCompiler:
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 begun = begin_native(forward, given, config)
                 with events.part_of_graph("backward"):
                     later = begin_ahead(backward, config) if begun.waits or has_priority() else None
@@ -578,7 +624,7 @@ class FrameCompiler:
             return call, lambda: made
 
         def finish(begun: PendingGraph) -> Compiled:
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 call, report = begun.finish()
             reports.append(report)
             return call
@@ -602,8 +648,7 @@ class FrameCompiler:
         tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, turn=alone,
-                              both=both if is_native else None,
+        return Differentiable(graph, examples, compile, *how, both=both if is_native else None,
                               apart=apart if has_priority() else None, tell=tell).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
@@ -784,6 +829,13 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
         with events.compiling(owner.function, owner.file, owner.line, "backward", "backward") as now:
             yield
             now.outcome = "compiled"
+
+
+@contextlib.contextmanager
+def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
+    """Compile a part of what `owner` captured, in whatever thread. The caller holds the compile lock."""
+    with handlers_heard(), dynamo_off(), _part_of(owner), stage("back end"), without_default_device():
+        yield
 
 
 def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:

@@ -24,6 +24,7 @@ from framesmith.tools.child import Setup
 from framesmith.tools.collect import collect
 from framesmith.tools.explain import Explanation, explain_call
 from framesmith.tools.measure import measure_call, measure_graphs
+from framesmith.tools.memory import Memory, memory_now
 from framesmith.tools.minify import Minified, minify_call
 from framesmith.tools.report import Report
 from framesmith.tools.shapes import Shapes, shapes_of_call
@@ -86,6 +87,12 @@ def metrics() -> dict[str, Any]:
     breaks by reason, recompiles by guard, fallbacks, lookups in the cache; and the variants that are alive, with how
     often calls took them."""
     return counters.snapshot([*callbacks])
+
+
+def memory() -> Memory:
+    """What compiled code holds between calls: the constants of each graph that is alive, by name, and idle memory. Its
+    `named(torch.cuda.memory._snapshot())` says in the stacks of a snapshot which blocks these are."""
+    return memory_now()
 
 
 def prometheus(registry: Any = None) -> counters.Collector:

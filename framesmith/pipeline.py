@@ -23,6 +23,7 @@ from torch import fx
 
 from framesmith._C import watch
 from framesmith.capture.modes import without_default_device
+from framesmith.capture_cache.graphs import Image
 from framesmith.codegen.printed import KernelFacts
 from framesmith.config import Config
 from framesmith.graph.census import bytes_of, operators_of
@@ -59,6 +60,7 @@ from framesmith.lower.contractions.pad_strides import pad_strides
 from framesmith.lower.lower import lower
 from framesmith.passes import IDENTITIES, Context, Pass, run_passes, with_registered
 from framesmith.prims.decompose import decompose
+from framesmith.runtime.alive_graphs import Described, describe
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.coalesced_memory import gather
 from framesmith.runtime.load import load
@@ -144,6 +146,8 @@ class Report:
     source: str
     work: tuple[tuple[tuple[str, str], ...], ...]
     """For each kernel: the user's lines that it computes, and their operators."""
+    image: Image | None = None
+    """What the graph can be loaded of in another process, if it is one whole."""
 
 
 def joined(reports: Sequence[Report]) -> Report:
@@ -269,7 +273,14 @@ class PendingGraph:
         number = events.next_graph()
         with events.part_of_graph(self.census.part):
             name = events.graph_name(number)
-        call.name(name, step_names(generated, report, places))
+        steps = step_names(generated, report, places)
+        call.name(name, steps)
+        report = replace(report, image=Image(generated.plan.encode(), library.stem, frozen, generated.order, name,
+                                             tuple(steps)))
+        names = frozen.names() if frozen is not None else []
+        now = events.current()
+        describe(call, Described(number, name, (now.file, now.line) if now is not None else ("", 0),
+                                  str(self.target.device), tuple([names[k] for k in generated.order])))
         events.emit(events.GraphCompiled(
             number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
             self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))

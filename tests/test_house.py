@@ -16,8 +16,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
-    {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
-    {"hot_sizes", "background"}, {"compiler"},
+    {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
+    {"backends", "extensions"}, {"hot_sizes", "background"}, {"compiler"},
     {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"},
     {"reporting"},
@@ -35,9 +35,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 950, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 3990, "capture": 17290, "autograd": 1790,
-    "loops": 1460, "runtime": 1660, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2440,
-    "export": 2540, "site": 50, ".": 2760, "csrc": 11110,
+    "util": 1000, "symbolic": 1700, "graph": 1480, "prims": 2970, "fake": 4100, "capture": 17350, "autograd": 1790,
+    "loops": 1460, "runtime": 1700, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2500,
+    "capture_cache": 620, "export": 2540, "site": 50, ".": 2800, "csrc": 11140,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -8,9 +8,7 @@ tangents, differentiable in its turn: so any order of derivative is one more suc
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,10 @@ from framesmith.autograd.operators import evaluated, of_any_layout, untransforme
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 from framesmith.graph.symbols import size_sources
 from framesmith.symbolic.node import expr_of
+from framesmith.util.dynamo import dynamo_off
 from framesmith.util.errors import Unsupported
+from framesmith.util.interrupts import raised_by_handler
+from framesmith.util.locks import COMPILE_LOCK, forkable_lock
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Any], Values]
@@ -35,7 +36,6 @@ Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 Both = Callable[[fx.Graph, Sequence[Any], fx.Graph], tuple[Compiled, Callable[[], Compiled] | None]]
 """(forward, examples of its inputs, backward) -> what computes the forward; what gives the backward's, if that was
 begun."""
-Turn = Callable[[], AbstractContextManager[Any]]
 Tell = Callable[[Exception], None]
 Pattern = tuple[tuple[bool, ...], ...]
 """Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs
@@ -47,21 +47,18 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
-    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while
-    graphs are recorded, which backwards do in whatever thread they run. `both`: begins the backward, too, where it is
-    known what will be asked of it. `apart`: what compiles a backward that was not begun, if another than `compile`.
-    `tell`: told why a backward cannot be compiled, which then runs by operators: the
-    program is in the middle of it."""
+    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `both`: begins the backward, too,
+    where it is known what will be asked of it. `apart`: what compiles a backward that was not begun, if another than
+    `compile`. `tell`: told why a backward cannot be compiled, which then runs by operators: the program is in the
+    middle of it."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
-                 budget: float = 1.0,
-                 turn: Turn = nullcontext, both: Both | None = None, apart: Compile | None = None,
+                 budget: float = 1.0, both: Both | None = None, apart: Compile | None = None,
                  tell: Tell | None = None) -> None:
         self._graph = graph
         self._compile = compile
         self._apart = apart or compile
-        self._how = recompute, budget, turn
-        self._turn = turn
+        self._how = recompute, budget
         self._tell = tell
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute, budget)
@@ -75,7 +72,7 @@ class Differentiable:
         self._backwards: dict[Pattern, _Backward] = {}
         self._wholes: dict[Pattern, Compiled] = {}
         self._by_operators: dict[Pattern, _Backward] = {}
-        self._lock = threading.RLock()
+        self._lock: Any = forkable_lock()
 
     def in_engine(self) -> Compiled:
         """Return the callable that stands for the graph: the forward, with the backward below as its autograd node."""
@@ -141,7 +138,7 @@ class Differentiable:
             try:
                 return compile(graph, given)
             except Exception as problem:
-                if self._tell is None:
+                if self._tell is None or raised_by_handler(problem):
                     raise
                 self._tell(problem)
                 return lambda given: evaluated(graph, given)
@@ -159,7 +156,7 @@ class Differentiable:
         return found
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
-        with self._turn():
+        with COMPILE_LOCK, dynamo_off():
             joint = trace_joint(self._graph, there,
                                 [k for k, asked in zip(self.joint.wanted, wanted, strict=True) if asked])
             graph, reads = backward_of(joint, self.parts, wanted)
@@ -181,7 +178,7 @@ class Differentiable:
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...],
                         given: Values) -> Compiled:
-        with self._turn():
+        with COMPILE_LOCK, dynamo_off():
             graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
             try:
                 return _Fitted(graph, given, lambda part,
@@ -206,7 +203,7 @@ class Differentiable:
         return evaluated(found.graph, [x for x, read in zip(given, found.reads, strict=True) if read])
 
     def _interpreted(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...]) -> _Backward:
-        with self._turn():
+        with COMPILE_LOCK, dynamo_off():
             joint = trace_joint(self._graph, there, self.joint.wanted)
             if requires:
                 return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)),

@@ -48,6 +48,7 @@ from .residual import Residual, argument_names
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
 from .sources import Cell, Guard, Local, Made, Source
+from .surroundings import Surroundings
 from .symbolic_arithmetic import entered, number_tensors, sizes_among
 from .tracer import BreakHere, Tracer, read_state, restore_state
 from .warned import refused_in
@@ -113,6 +114,11 @@ class Captured:
     text: str
     breaks: list[Break] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
+    held: list[Any] = field(default_factory=list)
+    """The objects that residual code holds, by their numbers in its text."""
+    line: int = 0
+    """The line that errors in residual code show."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
 
 def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any],
@@ -286,7 +292,8 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
     sources = [source for source, _ in inputs]
     breaks = [reason] if reason is not None else []
     stats = {"instructions": tracer.steps, "inputs": len(sources), "nodes": 0 if graph is None else len(graph.nodes)}
-    return Captured(code, tracer.all_guards(), sources, graph, text, breaks, stats)
+    return Captured(code, tracer.all_guards(), sources, graph, text, breaks, stats, residual.rebuilder.held,
+                    residual.line, tracer.surroundings)
 
 
 def _settings(graph: Graph, tuned: bool) -> list[str]:

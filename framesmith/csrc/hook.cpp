@@ -221,16 +221,18 @@ Outcome refuse_fresh(Call& call, PyObject* tree) {
 }
 
 // Runs an entry that the callback has just made for this very frame. `missed`: its guards fail, for something has
-// changed since (a module was imported in between, another thread); then the callback is asked `again`, once.
+// changed since (a module was imported in between, another thread); then the callback is asked `again`, once. An entry
+// that another thread has dropped or reset since serves this call, as far as it can, and no other.
 Outcome run_fresh(Call& call, Entry* entry, bool again) {
-  if (entry->code != object_of(call.frame->f_code)) {
+  if (entry->code && entry->code != object_of(call.frame->f_code)) {
     PyErr_SetString(PyExc_ValueError, "the callback's entry was made for another code object");
     return Outcome::done;
   }
   PyObject* inputs = entry->residual ? check_tree(entry->tree, view_of(call.frame, entry)) : nullptr;
   if (!inputs && !again && !PyErr_Occurred()) return Outcome::missed;
-  if (!inputs) return PyErr_Occurred() ? Outcome::done : refuse_fresh(call, entry->tree);
-  call.state->add(entry);
+  if (PyErr_Occurred()) return Outcome::done;
+  if (!inputs) return entry->residual ? refuse_fresh(call, entry->tree) : Outcome::pass;
+  if (entry->code) call.state->add(entry);
   if (left_to_tracer(call.tstate, entry)) {
     Py_DECREF(inputs);
     return Outcome::pass;

@@ -1,5 +1,5 @@
-"""The sizes of results of operators that run as eager's kernels, by the sizes of their arguments: what varies may stay a
-symbol. Dtypes and layouts are the kernel's (see `size_inference.py`), and so are errors, when it runs."""
+"""The sizes of results of operators that run as eager's kernels, by the sizes of their arguments: what varies may stay
+a symbol. Dtypes and layouts are the kernel's (see `size_inference.py`), and so are errors, when it runs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from framesmith.runtime.folder import private_folder, trusted_folder
 from framesmith.runtime.toolchain import Toolchain, absent, find
 from framesmith.util import events, log
 from framesmith.util.errors import CacheError, CompilerMissing
-from framesmith.util.priority import out_of_turn
+from framesmith.util.priority import waiting
 
 FORMAT = "framesmith-1"
 _MAGIC = b"FSPLAN1\n"
@@ -100,7 +100,7 @@ class Cache:
             return path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with out_of_turn(), filelock.FileLock(str(path) + ".lock", timeout=LOCK_SECONDS):
+            with waiting(), filelock.FileLock(str(path) + ".lock", timeout=LOCK_SECONDS):
                 if not _is_sealed(path):
                     build(units, toolchain, path, _seal)
                     _keep_source(path, units)
@@ -111,6 +111,11 @@ class Cache:
             if not _is_sealed(private):
                 build(units, toolchain, private, _seal)
             return private
+
+    def stored_library(self, key: str) -> Path | None:
+        """The library of a key, if it is there and whole."""
+        path = self.path(key, ".so")
+        return path if _is_sealed(path) else None
 
     # ------------------------------------------------------------------------------------------------------------ plans
 
@@ -130,14 +135,43 @@ class Cache:
         path = self.path(key, suffix)
         try:
             data = _pack(value)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            log.emit("cache", f"cannot store {path}: {error}")
+            return False
+        return self._write(path, data)
+
+    def _write(self, path: Path, data: bytes) -> bool:
+        """Let a file appear at once, with these bytes."""
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                 file.write(data)
             os.replace(file.name, path)
             return True
-        except (OSError, pickle.PicklingError, AttributeError, TypeError) as error:
+        except OSError as error:
             log.emit("cache", f"cannot store {path}: {error}")
             return False
+
+    def variants(self, key: str, suffix: str) -> Iterator[Any]:
+        """What `add_variant` stored under `key`, the newest first; what is damaged is passed over."""
+        try:
+            paths = sorted(self.path(key, suffix).parent.glob(f"{key}-*{suffix}"), key=lambda p: -p.stat().st_mtime)
+        except OSError:
+            return
+        for path in paths:
+            try:
+                digest, _, text = path.read_text().partition("\n")
+                if key_of(text) != digest:
+                    raise CacheError("damaged entry")
+                yield json.loads(text)
+            except (OSError, ValueError, CacheError) as error:
+                log.emit("cache", f"dropped {path}: {error}")
+
+    def add_variant(self, key: str, value: Any, suffix: str) -> bool:
+        """Keep one more value (of JSON) under `key`, in a file of its own; False where it cannot be written."""
+        text = json.dumps(value, separators=(",", ":"))
+        digest = key_of(text)
+        return self._write(self.path(f"{key}-{digest[:12]}", suffix), f"{digest}\n{text}".encode())
 
     def account(self, what: str, key: str, hit: bool, subject: str, parts: Mapping[str, Any]) -> None:
         """Tell whether `key` was found, and if not why: what of its `parts`, by name, is other than when the cache was

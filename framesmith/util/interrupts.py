@@ -6,6 +6,7 @@ from __future__ import annotations
 import _signal
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -16,13 +17,13 @@ _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
     """The program's handlers in Python, by signal."""
-    found = {number: _own(_signal.getsignal(number)) for number in _SIGNALS}
-    return {n: h for n, h in found.items() if callable(h) and h is not signal.default_int_handler}
+    found = {n: handler for n in _SIGNALS if callable(handler := _signal.getsignal(n))}
+    return {n: _own(handler) for n, handler in found.items()}
 
 
 def _own(handler: Any) -> Any:
     """The program's handler, where one of ours was left in its place: it raised while it was to be taken back."""
-    while hasattr(handler, "raised"):
+    while isinstance(handler, _Hearing):
         handler = handler.own
     return handler
 
@@ -48,32 +49,49 @@ def raised_by_handler(error: BaseException) -> bool:
 
 @contextmanager
 def handlers_heard() -> Iterator[None]:
-    """Raise at the end of the block what a signal handler raised within it, if any code on the way has caught it."""
+    """Raise at the end of the block what a signal handler raised within it, if anything on the way has caught it: an
+    `except`, or a finaliser."""
     own = _handlers() if threading.current_thread() is threading.main_thread() else {}
     if not own:
         yield
         return
     raised: list[BaseException] = []
-    for number, handler in own.items():
-        signal.signal(number, _hearing(handler, raised))
     try:
+        for number, handler in own.items():
+            _signal.signal(number, _Hearing(handler, raised))
         yield
     finally:
-        for number, handler in own.items():
-            if getattr(signal.getsignal(number), "raised", None) is raised:  # the program may have set another
-                signal.signal(number, handler)
+        while True:
+            try:
+                _put_back(own, raised)
+                break
+            except BaseException as error:  # a handler's, which ran in the midst of it
+                raised.append(error)
         if raised:
-            raise raised[-1]
+            # a context manager that it kept from being left ends with the frame that holds it
+            traceback.clear_frames(raised[-1].__traceback__)
+            raise raised.pop()
 
 
-def _hearing(handler: Callable[[int, FrameType | None], Any],
-             raised: list[BaseException]) -> Callable[[int, FrameType | None], None]:
-    def heard(number: int, frame: FrameType | None) -> None:
+def _put_back(own: dict[int, Callable[[int, FrameType | None], Any]], raised: list[BaseException]) -> None:
+    """Restore handlers, but for those that the program has set meanwhile."""
+    for number, handler in own.items():
+        now = _signal.getsignal(number)
+        if isinstance(now, _Hearing) and now.raised is raised:
+            _signal.signal(number, handler)
+
+
+class _Hearing:
+    """A handler of the program's, with what it has raised."""
+
+    __slots__ = ("own", "raised")
+
+    def __init__(self, own: Callable[[int, FrameType | None], Any], raised: list[BaseException]) -> None:
+        self.own, self.raised = own, raised
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         try:
-            handler(number, frame)
+            self.own(number, frame)
         except BaseException as error:
-            raised.append(error)
+            self.raised.append(error)
             raise
-
-    heard.raised, heard.own = raised, handler  # type: ignore[attr-defined]
-    return heard

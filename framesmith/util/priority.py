@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from framesmith import _C
-from framesmith.util.turns import given_up
+from framesmith.util.collector import collector_resumed
+from framesmith.util.locks import COMPILE_LOCK, given_up
 
 NICENESS = 19
 
@@ -92,14 +93,14 @@ def has_priority() -> bool:
 
 
 @contextlib.contextmanager
-def out_of_turn() -> Iterator[None]:
-    """Within, a thread at a priority of its own waits for others' work: it has no turn meanwhile, nor OpenMP threads,
-    which would make those that serve calls wait less briskly for their work."""
+def waiting() -> Iterator[None]:
+    """Within, a thread at a priority of its own waits for processes: it does not hold the compile lock, nor has it
+    OpenMP threads, which would make those that serve calls wait less briskly for their work."""
     if _mine.priority is None:
         yield
         return
     _C.end_team()
-    with given_up():
+    with collector_resumed(), given_up(COMPILE_LOCK):
         yield
 
 

@@ -13,7 +13,9 @@ from torch import nn
 import framesmith
 from framesmith import _C, background
 from framesmith.capture import entry
-from framesmith.util import events, priority, turns
+from framesmith.runtime import cache
+from framesmith.util import events, priority
+from framesmith.util.locks import COMPILE_LOCK
 
 
 @pytest.fixture(autouse=True)
@@ -259,22 +261,22 @@ def test_warm_up_waits():
     assert taken(lambda: served(x))[0]
 
 
-def test_the_turn_is_another_threads_while_machine_code_is_made(monkeypatch, tmp_path):
+def test_the_compile_lock_is_free_while_machine_code_is_made(monkeypatch, tmp_path):
     """A compiler at a low priority may take minutes: calls that wait for their own code do not wait for it."""
     free = []
 
     def build(*args, **kwargs):
         def look():
-            with turns.alone_if_free() as held:
-                free.append(held)
+            free.append(COMPILE_LOCK.acquire(blocking=False))
+            COMPILE_LOCK.release()
 
         other = threading.Thread(target=look)
         other.start()
         other.join()
         return real(*args, **kwargs)
 
-    real = __import__("framesmith.runtime.cache", fromlist=["build"]).build
-    monkeypatch.setattr("framesmith.runtime.cache.build", build)
+    real = cache.build
+    monkeypatch.setattr(cache, "build", build)
     served = compiled(lambda x: torch.sin(x) * 11, cache_dir=str(tmp_path))
     served(torch.ones(4))
     assert framesmith.wait(60)

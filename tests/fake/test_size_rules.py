@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith.fake.size_rules import SIZES
 
+DTYPES = torch.float32, torch.int64, torch.complex64
 ROWS, ROW = torch.randn(3, 5).sort().values, torch.arange(1.0, 6)
 UNSAMPLED = (
     lambda: torch.dot(ROW, ROW), lambda: torch.vdot(ROW, ROW), lambda: torch.special.zeta(ROWS.abs() + 1, ROW),
@@ -41,7 +42,7 @@ class Compared(TorchDispatchMode):
 def test_rules_say_the_sizes_of_results() -> None:
     mode = Compared()
     for op in op_db:
-        dtype = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in op.supported_dtypes("cpu")), None)
+        dtype = next((d for d in DTYPES if d in op.supported_dtypes("cpu")), None)
         if dtype is None:
             continue
         for sample in op.sample_inputs("cpu", dtype, requires_grad=op.supports_autograd and dtype is torch.float32):

@@ -89,7 +89,11 @@ def constant(fn: Callable[..., Any]) -> None:
         with torch._C._EnableTorchFunction():  # capture itself asks no class of tensors
             return fn(*args, **kwargs)
 
-    calls(fn)(lambda tracer, args, kwargs: tracer.fold_call(asked if tracer.functions else fn, args, kwargs))
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        tracer.surroundings.bind(f"the result of {getattr(fn, '__qualname__', fn)}, which is asked for once a process")
+        return tracer.fold_call(asked if tracer.functions else fn, args, kwargs)
+
+    calls(fn)(row)
 
 
 def substitute(original: Callable[..., Any], fn: Callable[..., Any]) -> None:
