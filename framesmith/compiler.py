@@ -498,7 +498,7 @@ class FrameCompiler:
 
     def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
         """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
-        captured, and nothing compiled."""
+        captured, and nothing compiled. To be called with the lock of `alone`."""
         if self.ledger is not None or not self._keeps(code, f_locals):
             return None
         with stage("cache"), without_default_device():
@@ -834,7 +834,8 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
     """Compile a part of what `owner` captured, in whatever thread. The caller holds the compile lock."""
-    with handlers_heard(), dynamo_off(), _part_of(owner), stage("back end"), without_default_device():
+    with (handlers_heard(), dynamo_off(), collector_paused(), _part_of(owner), stage("total"), stage("back end"),
+          without_default_device()):
         yield
 
 

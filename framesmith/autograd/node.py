@@ -23,6 +23,7 @@ from framesmith.autograd.operators import evaluated, of_any_layout, untransforme
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 from framesmith.graph.symbols import size_sources
 from framesmith.symbolic.node import expr_of
+from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off
 from framesmith.util.errors import Unsupported
 from framesmith.util.interrupts import raised_by_handler
@@ -105,9 +106,15 @@ class Differentiable:
             plan = self._plan(there, wanted)
             if plan.spent is None:
                 rest = [k for k, given in enumerate(there) if not given]
-                needed = {place for k in rest for place in self._needed_after(plan, k)} if len(rest) < _MANY else ()
+                needed = {place for k in rest if not self._passes_all(there, plan, k)
+                          for place in self._needed_after(plan, k)} if len(rest) < _MANY else ()
                 plan.spent = tuple([place not in needed for place in range(len(self.parts.kept))])
             return plan.spent
+
+    def _passes_all(self, there: tuple[bool, ...], plan: _Backward, result: int) -> bool:
+        """Return whether gradients of a result come to all that a backward took which can be read only once: it is
+        computed of each of the results that the backward had tangents of."""
+        return bool(plan.taken) and all(result in self.joint.later[k] for k, given in enumerate(there) if given)
 
     def _needed_after(self, plan: _Backward, result: int) -> list[int]:
         """The kept values of which the gradients of one result are computed, if these may follow."""
@@ -156,7 +163,7 @@ class Differentiable:
         return found
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
-        with COMPILE_LOCK, dynamo_off():
+        with COMPILE_LOCK, dynamo_off(), collector_paused():
             joint = trace_joint(self._graph, there,
                                 [k for k, asked in zip(self.joint.wanted, wanted, strict=True) if asked])
             graph, reads = backward_of(joint, self.parts, wanted)
@@ -178,7 +185,7 @@ class Differentiable:
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...],
                         given: Values) -> Compiled:
-        with COMPILE_LOCK, dynamo_off():
+        with COMPILE_LOCK, dynamo_off(), collector_paused():
             graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
             try:
                 return _Fitted(graph, given, lambda part,
@@ -203,7 +210,7 @@ class Differentiable:
         return evaluated(found.graph, [x for x, read in zip(given, found.reads, strict=True) if read])
 
     def _interpreted(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...]) -> _Backward:
-        with COMPILE_LOCK, dynamo_off():
+        with COMPILE_LOCK, dynamo_off(), collector_paused():
             joint = trace_joint(self._graph, there, self.joint.wanted)
             if requires:
                 return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)),

@@ -24,6 +24,7 @@ from framesmith.config import Config
 from framesmith.passes import IDENTITIES
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.util import events, log
+from framesmith.util.interrupts import raised_by_handler
 
 from .digests import code_digest
 from .graphs import Image, read_image, write_image
@@ -31,7 +32,7 @@ from .guards import GuardReader, GuardWriter
 from .references import Json, References, Stale, Unportable
 
 SUFFIX = ".capture"
-MOST = 16
+MOST = 8
 """Entries of one key that a call tries."""
 
 
@@ -71,6 +72,11 @@ class CaptureCache:
             except Stale as stale:
                 why = str(stale)
                 continue
+            except Exception as problem:  # the edge: a cache costs time, never an error
+                if raised_by_handler(problem):
+                    raise
+                why = f"{type(problem).__name__}: {problem}"
+                continue
             events.emit(events.CacheLookup("capture", key, True))
             return variant
         events.emit(events.CacheLookup("capture", key, False, why))
@@ -105,9 +111,12 @@ class CaptureCache:
                              "held": [refs.identify(one) for one in captured.held]},
                 "graph": write_image(refs, image),
             }
-        except Unportable as reason:
+        except Exception as problem:  # the edge: what cannot be kept costs nobody a call
+            if raised_by_handler(problem):
+                raise
+            reason = str(problem) if isinstance(problem, Unportable) else f"{type(problem).__name__}: {problem}"
             log.emit("cache", f"the capture of {code.co_qualname} is not kept: {reason}")
-            events.emit(events.NotCached(code.co_qualname, code.co_filename, code.co_firstlineno, str(reason)))
+            events.emit(events.NotCached(code.co_qualname, code.co_filename, code.co_firstlineno, reason))
             return
         self._cache.add_variant(key, value, SUFFIX)
 

@@ -11,7 +11,7 @@ from typing import Any
 from framesmith.capture import sources as src
 from framesmith.capture.sources import Guard, Source
 
-from .references import Json, References, Stale, Unportable, looked_up
+from .references import Json, References, Stale, looked_up, tensor_data
 
 
 class GuardWriter:
@@ -31,12 +31,9 @@ class GuardWriter:
     def _source(self, source: Source) -> int:
         at = self._rows.get(source)
         if at is None:
-            row = _SOURCES.get(type(source))
-            if row is None:
-                raise Unportable(f"{source}, which is made in each process")
             base = -1 if source.base is None else self._source(source.base)
-            given = [(self._refs.identify if kind is _OBJECT else self._refs.encode)(getattr(source, name))
-                     for name, kind in row]
+            row = tensor_data if isinstance(source, src.Made) else self._refs.identify
+            given = [row(getattr(source, name)) for name in _FIELDS[type(source)]]
             at = self._rows[source] = len(self._table)
             self._table.append([type(source).__name__, base, *given])
         return at
@@ -103,30 +100,37 @@ def _plain(writer: GuardWriter, value: Any) -> Json:
     return writer._refs.identify(value)
 
 
-def _refused(writer: GuardWriter, value: Any) -> Json:
-    raise Unportable("sizes that vary")
+def _relation(writer: GuardWriter, value: Any) -> Json:
+    relation, symbols = value
+    return [writer._refs.encode(relation),
+            [[name, writer._source(source), what, dim] for name, (source, what, dim) in symbols.items()]]
 
 
-_OBJECT = object()
-_SOURCES: dict[type[Source], list[tuple[str, Any]]] = {
-    **dict.fromkeys((src.Local, src.Global, src.Builtin, src.Cell, src.Attr, src.DictAttr), [("name", None)]),
-    src.GlobalOf: [("module", None), ("name", None)],
-    src.Pinned: [("obj", _OBJECT)],
-    src.Slot: [("cls", _OBJECT), ("name", None)],
-    src.Item: [("key", _OBJECT)],
-    src.DictKey: [("index", None)],
-    src.TypeOf: [],
-    src.Applied: [("function", _OBJECT), ("text", None)],
+def _read_relation(reader: GuardReader, found: Json) -> Any:
+    relation, symbols = found
+    return reader._refs.decode(relation), {name: (reader.one(at), what, dim) for name, at, what, dim in symbols}
+
+
+_FIELDS: dict[type[Source], tuple[str, ...]] = {
+    **dict.fromkeys((src.Local, src.Global, src.Builtin, src.Cell, src.Attr, src.DictAttr), ("name",)),
+    src.GlobalOf: ("module", "name"),
+    **dict.fromkeys((src.Pinned, src.Made), ("obj",)),
+    src.Slot: ("cls", "name"),
+    src.Item: ("key",),
+    src.DictKey: ("index",),
+    src.TypeOf: (),
+    src.Applied: ("function", "text"),
 }
-"""What a path consists of besides its base; of objects, whether they go by identity."""
+"""What a path consists of besides its base."""
 
 _FIRST = {"namespace": 0, "function": 1}
 _VALUES: dict[str, Callable[[GuardWriter, Any], Json]] = {
     "same": lambda writer, other: writer._source(other),
     **dict.fromkeys(("distinct", "no_alias"), lambda writer, many: [writer._source(source) for source in many]),
-    "shape": _refused,
+    "shape": _relation,
 }
 _READ: dict[str, Callable[[GuardReader, Json], Any]] = {
     "same": GuardReader.one,
     **dict.fromkeys(("distinct", "no_alias"), GuardReader.several),
+    "shape": _read_relation,
 }

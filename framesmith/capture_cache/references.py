@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from framesmith.capture.registry import BY_NAME, CALLS
+from framesmith.capture.registry import CALLS
 from framesmith.capture.residual import GRAPH
 from framesmith.capture.sources import MISSING
+from framesmith.symbolic.expr import Expr, Rel
 from framesmith.util.errors import FramesmithError
 from framesmith.util.marks import is_disabled
 
@@ -94,7 +95,7 @@ class References:
                 raise Unportable(f"a module that is not imported under its name, {name}")
             return ["module", name]
         if issubclass(cls, type):
-            return ["class", self._path(value), "" if _is_own(value) else class_digest(value)]
+            return ["class", self._path(value), "" if _is_own(value) else class_digest(value) + _said(value)]
         if cls is types.FunctionType:
             path = self._path(value)
             self._known[id(value)] = value, ["function", path]  # a default may refer to it
@@ -102,21 +103,24 @@ class References:
         if cls is weakref.ReferenceType and value() is self._code:
             return ["code reference"]
         if cls in _MEMBERS:
-            return ["member", self.encode(value.__objclass__), value.__name__]
+            return ["member", self.encode(value.__objclass__), value.__name__, _said(value)]
         if cls is types.BuiltinFunctionType and isinstance(value.__self__, type):
-            return ["static", self.encode(value.__self__), value.__name__]
+            return ["static", self.encode(value.__self__), value.__name__, _said(value)]
         if cls is types.BuiltinFunctionType or cls is functools._lru_cache_wrapper:
-            return ["callable", self._path(value), cls.__name__]
+            return ["callable", self._path(value), cls.__name__, _said(value)]
         if cls is functools.partial:
             return ["partial", *map(self.encode, (value.func, value.args, value.keywords))]
         if cls is torch._ops.OpOverload:
             if value.namespace not in _OPERATORS:
                 raise Unportable(f"the operator {value}, whose kernel is the program's")
             return ["operator", value.namespace, value._schema.name.partition("::")[2], value._overloadname]
+        if isinstance(value, Expr | Rel):
+            made: Any = value.__reduce__()
+            return ["expression", *map(self.encode, made)]
         if isinstance(value, enum.Enum):
             return ["enum", self.encode(cls), value.name, self.encode(value.value)]
-        if cls is dict and sys.modules.get(value.get("__name__"), types.SimpleNamespace()).__dict__ is value:
-            return ["names", value["__name__"]]
+        if cls is dict and (module := _module_with(value)) is not None:
+            return ["names", module]
         if issubclass(cls, tuple):
             return ["named tuple", self.encode(cls), [*map(self.encode, value)]]
         if cls.__module__.startswith("framesmith.") and (state := _state(cls)) is not None:
@@ -160,10 +164,8 @@ class References:
         defaults = _defaults(fn)
         for k, default in enumerate(defaults):
             self._note(default, [*path, ["default", k]])
-        row = CALLS.get(fn) or BY_NAME.get(f"{fn.__module__}.{fn.__qualname__}")
-        said = f"{row.__module__}.{row.__qualname__}" if row is not None else ""
         return [code_digest(fn.__code__), [*map(self.identify, defaults)], [*(fn.__kwdefaults__ or ())],
-                plain_text(fn.__annotations__), sorted(fn.__dict__), f"{said} {is_disabled(fn)}"]
+                plain_text(fn.__annotations__), sorted(fn.__dict__), f"{_said(fn)} {is_disabled(fn)}"]
 
     def _path(self, value: Any) -> Json:
         """A way to an object from a module: names, and steps beneath what decorators put around it."""
@@ -217,6 +219,25 @@ class References:
             value = _step(value, step)
         self._note(value, path)
         return value
+
+
+def tensor_data(x: Any) -> Json:
+    """A tensor that the program makes of Python data, by its data. Raises Unportable."""
+    if (type(x) is not torch.Tensor or x.device.type != "cpu" or not x.is_contiguous() or x.requires_grad
+            or x.numel() > MOST_DATA):
+        raise Unportable("a tensor that the capture holds")
+    with torch.inference_mode(False):
+        data = x.reshape(-1).view(torch.uint8).tolist()
+    return ["tensor", str(x.dtype).removeprefix("torch."), list(x.shape), bytes(data).hex()]
+
+
+def _tensor(refs: References, found: Json) -> torch.Tensor:
+    _, dtype, shape, data = found
+    return torch.tensor(list(bytes.fromhex(data)), dtype=torch.uint8).view(getattr(torch, dtype)).reshape(shape)
+
+
+MOST_DATA = 4096
+"""Elements of a tensor that an entry holds."""
 
 
 def looked_up(owner: Any, name: str) -> Any:
@@ -295,6 +316,12 @@ def _is_own(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] in ("framesmith", "builtins")
 
 
+def _said(fn: Any) -> str:
+    """What capture does at calls of `fn` instead of following it, by name; the program may say it."""
+    row = CALLS.get(fn)
+    return "" if row is None else f"{row.__module__}.{row.__qualname__}"
+
+
 def _own(refs: References, cls: Json, parts: list[Json]) -> Any:
     kind: Any = refs.decode(cls)
     value = object.__new__(kind)
@@ -307,12 +334,13 @@ def _described(found: Json) -> str:
     return ".".join(map(str, found[1])) if isinstance(found, list) and isinstance(found[1], list) else str(found)
 
 
+_EMPTY: tuple[dict[Any, Any], ...] = ({}, collections.OrderedDict())
 _INTERPRETER = types.ModuleType("interpreter")
 """Classes of the interpreter that no module of its own shows."""
 _INTERPRETER.__dict__.update(
     {name: kind for name, kind in vars(types).items() if isinstance(kind, type)},
-    **{type(one).__name__: type(one) for kind in (dict, collections.OrderedDict)
-       for one in (view for of in (kind.keys, kind.values, kind.items) for view in (of(kind()), iter(of(kind()))))},
+    **{type(one).__name__: type(one) for space in _EMPTY
+       for view in (space.keys(), space.values(), space.items()) for one in (view, iter(view))},
     **{type(one).__name__: type(one) for one in (
         iter(()), iter([]), reversed([]), iter(""), iter(b""), iter(range(0)), iter(set()), reversed({}),
         iter(int, 0))})
@@ -322,7 +350,8 @@ _MEMBERS = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType, t
 _OPERATORS = frozenset({"aten", "prims", "mkldnn"})
 _NAMED: dict[str, Any] = {"missing": MISSING, "graph": GRAPH, "modules": sys.modules, "ellipsis": ...,
                           "not implemented": NotImplemented}
-_BY_VALUE = frozenset({"enum", "named tuple", "own", "partial", "code reference", "operator"})
+_BY_VALUE = frozenset({"enum", "named tuple", "own", "partial", "code reference", "operator",
+                       "expression"})
 _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     property: lambda p: [p.fget, p.fset, p.fdel],
     classmethod: lambda p: [p.__func__],
@@ -340,18 +369,30 @@ _FOUND: dict[str, Callable[..., Any]] = {
     "names": lambda refs, name: _module(name).__dict__,
     "class": lambda refs, path, digest: refs._walk(path),
     "function": lambda refs, path, *rest: refs._walk(path),
-    "callable": lambda refs, path, kind: refs._walk(path),
-    "member": lambda refs, cls, name: _step(refs.decode(cls), name),
-    "static": lambda refs, cls, name: getattr(refs.decode(cls), name),
+    "callable": lambda refs, path, *rest: refs._walk(path),
+    "member": lambda refs, cls, name, said: _step(refs.decode(cls), name),
+    "static": lambda refs, cls, name, said: getattr(refs.decode(cls), name),
     "partial": lambda refs, func, args, named: functools.partial(refs.decode(func), *refs.decode(args),
                                                                  **refs.decode(named)),
     "operator": lambda refs, space, name, overload: getattr(getattr(getattr(torch.ops, space), name), overload
                                                             or "default"),
+    "expression": lambda refs, make, args: refs.decode(make)(*refs.decode(args)),
     "enum": lambda refs, cls, name, value: refs.decode(cls)[name],
     "named tuple": lambda refs, cls, items: tuple.__new__(refs.decode(cls), map(refs.decode, items)),
     "own": _own,
     "at": lambda refs, path, *rest: refs._walk(path),
 }
+
+
+def _module_with(space: dict[str, Any]) -> str | None:
+    """The name under which the module with these names was imported."""
+    name = space.get("__name__")
+    if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is space:
+        return name
+    if "__spec__" not in space:
+        return None
+    return next((name for name, module in sys.modules.items()
+                 if type(module) is types.ModuleType and module.__dict__ is space), None)
 
 
 def _module(name: str) -> types.ModuleType:
@@ -394,5 +435,6 @@ _DECODED: dict[str, Callable[[References, Json], Any]] = {
     "size": lambda refs, f: torch.Size(f[1:]),
     "device": lambda refs, f: torch.device(f[1]),
     "torch": lambda refs, f: getattr(torch, f[1]),
+    "tensor": _tensor,
     "{}": lambda refs, f: {refs.decode(k): refs.decode(v) for k, v in f[1:]},
 }

@@ -47,10 +47,14 @@ def key_of(*parts: Any) -> str:
 @functools.cache
 def package_identity() -> str:
     """Changes with every file of framesmith's own, so that what an earlier version generated is not taken."""
-    folder = Path(__file__).parents[1]
-    files = sorted(entry for entry in folder.rglob("*") if entry.suffix in (".py", ".h", ".tl", ".so"))
-    return key_of(*((str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns)
-                    for file in files if (stat := file.stat())))
+    top = str(Path(__file__).parents[1])
+    found = []
+    for folder, _, names in os.walk(top):
+        for name in names:
+            if name.endswith((".py", ".h", ".tl", ".so")):
+                stat = os.stat(path := f"{folder}/{name}")
+                found.append((path[len(top):], stat.st_size, stat.st_mtime_ns))
+    return key_of(*sorted(found))
 
 
 _noted: set[tuple[Path, Toolchain]] = set()

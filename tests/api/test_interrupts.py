@@ -20,7 +20,7 @@ from framesmith.util import interrupts
 PLACES = {"capture": (entry, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"),
           "build": (build, "_wait"),
           "seal": (cache, "_seal"), "store": (cache, "_pack"), "load": (pipeline, "load"),
-          "guards": (compiler, "compile_guards"), "sizes": (cache.json, "loads")}  # fmt: skip
+          "guards": (compiler, "compile_guards"), "sizes": (cache.Path, "read_text")}  # fmt: skip
 
 
 class Handler:
@@ -239,6 +239,26 @@ def test_a_mode_that_was_pushed_when_a_handler_raised_is_popped(where, monkeypat
     assert pushed and not torch._C._len_torch_dispatch_stack()
     assert not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
     assert torch.equal(compiled(x), torch.isclose(eager(x), x[:, :8]))
+
+
+def test_a_handler_that_is_compiled_itself_is_one():
+    """It runs under the hook where it comes in a compiled call."""
+    def handler(number, frame):
+        framesmith.graph_break()
+        raise TimeoutError("late")
+
+    def call():
+        signal.raise_signal(signal.SIGUSR1)
+
+    compiled = framesmith.compile(call, backend="eager")
+    with handling(handler):
+        for _ in range(3):
+            with pytest.raises(TimeoutError) as raised:
+                compiled()
+            assert interrupts.raised_by_handler(raised.value)
+            with pytest.raises(TimeoutError) as raised:
+                framesmith.compile(handler, backend="eager")(0, None)
+            assert interrupts.raised_by_handler(raised.value)
 
 
 def test_an_error_that_came_through_a_compiled_frame_is_no_handlers():

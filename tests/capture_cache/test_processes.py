@@ -58,6 +58,7 @@ with torch.no_grad():
     compiled = framesmith.compile(model, {options})
     got, want = compiled(x), model(x)
     again = compiled(x)
+    {after}
 assert torch.allclose(got["out"], want["out"], atol=1e-5), (got, want)
 assert torch.equal(got["out"], again["out"]) and got["sizes"] == want["sizes"]
 seen = events.recent()
@@ -79,8 +80,9 @@ class Program:
     def library(self, text: str) -> None:
         (self.folder / "library.py").write_text(text)
 
-    def run(self, before="", between="", options="", width=4):
-        text = PROGRAM.format(before=before, between=between, options=options, width=width)
+    def run(self, before="", between="", options="", after="", width=4):
+        text = PROGRAM.format(before=before, between=between, options=options, after=after,
+                              width=width)
         env = os.environ | {"FRAMESMITH_CACHE_DIR": str(self.folder / "cache"), "FRAMESMITH_KEEP_CAPTURES": "1",
                             "PYTHONPATH": os.pathsep.join([str(self.folder), str(Path(__file__).parents[2])]),
                             "PYTHONDONTWRITEBYTECODE": "1"}
@@ -145,3 +147,9 @@ def test_what_a_capture_read_is_compared(program, old, new, hits):
 ], ids=["sizes", "options", "global", "instance", "hook", "method", "default dtype", "mark", "another function"])
 def test_the_state_of_the_process_is_compared(program, how):
     assert not program.hits(**how)
+
+
+def test_sizes_that_vary_are_those_of_the_first_process(program):
+    grown = "for n in (6, 7): compiled(torch.randn(n, 4))"
+    assert program.run(after=grown)["loaded"] == ["loaded", "compiled"]
+    assert program.run(after=grown.replace("6, 7", "9, 11"))["loaded"] == ["loaded"]

@@ -11,6 +11,7 @@ compiled code.
 from __future__ import annotations
 
 import argparse
+import copy
 import random
 import signal
 import sys
@@ -42,9 +43,12 @@ class Handler:
 
     def __init__(self, error: type[BaseException]) -> None:
         self.error, self.raised = error, ""
+        self.in_finaliser = False
+        """Of a weak reference, outside of a compile: Python itself loses what is raised there."""
 
     def __call__(self, number: int, frame: Any) -> None:
         self.raised = "".join(traceback.format_stack(frame))
+        self.in_finaliser = "weakref.py" in self.raised and "compiler.py" not in self.raised
         raise self.error("a signal")
 
 
@@ -59,7 +63,7 @@ def interrupted(call: Callable[[], Any], handler: Handler, after: float) -> bool
         return True
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    assert not handler.raised, f"{handler.error.__name__} was lost:\n{handler.raised}"
+    assert not handler.raised or handler.in_finaliser, f"{handler.error.__name__} was lost:\n{handler.raised}"
     return False
 
 
@@ -100,33 +104,37 @@ class Net:
         x = torch.randn(BATCH, 3, widths[0]) if kind == "attention" else torch.randn(BATCH, widths[0])
 
         def call(f: Any = compiled) -> Any:
-            with torch.set_grad_enabled(training):
-                y = f(x)
-                if training:
-                    y.sum().backward()
-                return y
+            y = f(x)
+            if training:
+                y.sum().backward()
+            return y
 
         handler, length = Handler(rng.choice(ERRORS)), self.lengths.get((kind, training), FIRST)
         own = signal.signal(signal.SIGALRM, handler)
         try:
-            before = snapshot()
-            began = time.perf_counter()
-            cut = interrupted(call, handler, rng.uniform(1e-6, length))
-            if not cut:
-                self.lengths[kind, training] = 0.5 * (length + time.perf_counter() - began)
-            self.done["interrupted" if cut else "in time"] += 1
-            self.check_state(before)
+            with torch.set_grad_enabled(training):
+                before = snapshot()
+                began = time.perf_counter()
+                cut = interrupted(call, handler, rng.uniform(1e-6, length))
+                if not cut:
+                    self.lengths[kind, training] = 0.5 * (length + time.perf_counter() - began)
+                self.done["interrupted" if cut else "in time"] += 1
+                self.check_state(before)
         finally:
             signal.signal(signal.SIGALRM, own)
         model.zero_grad()
-        n = getattr(model, "n", None)
-        for _ in range(2):
-            count = None if n is None else n.clone()
-            hits, got = _C.hits(), call()
-            if n is not None:
-                n.copy_(count)
-            torch.testing.assert_close(got, call(model))
-        assert _C.hits() > hits, "no variant takes the call"
+        with torch.set_grad_enabled(training):
+            for _ in range(2):
+                state = copy.deepcopy((model.__dict__.get("k"), model._buffers.get("n")))
+                hits, got = _C.hits(), call()
+                if state[0] is not None:
+                    model.k = state[0]
+                if state[1] is not None:
+                    model.n = state[1]
+                torch.testing.assert_close(got, call(model))
+                model.zero_grad()
+            if kind != "variants":  # each call has another number of rounds
+                assert _C.hits() > hits, "no variant takes the call"
 
     def check_state(self, before: dict[str, Any]) -> None:
         """Raise AssertionError unless the process is as before."""
