@@ -19,8 +19,9 @@ HOUSE = [
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
     {"hot_sizes"}, {"compiler"},
     {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
-    {"api"}, {"inspection"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"},
-    {"reporting"},
+    {"api"}, {"inspection"}, {"exc", "testing", "bench", "cache", "drop_in", "dynamo_backend"},
+    {"takeover", "running", "site"},
+    {"reporting", "caching"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}
@@ -35,9 +36,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 790, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 3990, "capture": 17260, "autograd": 1790,
-    "loops": 1460, "runtime": 1660, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2440,
-    "export": 2540, "site": 50, ".": 2600, "csrc": 10890,
+    "util": 890, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 3990, "capture": 17260, "autograd": 1790,
+    "loops": 1460, "runtime": 2060, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2440,
+    "export": 2540, "site": 50, ".": 2870, "csrc": 10890,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
