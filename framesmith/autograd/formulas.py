@@ -12,6 +12,7 @@ from torch import Tensor
 
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import preserved_strides
+from framesmith.fake.products import linear
 from framesmith.fake.recurrent import LAYER
 
 aten = torch.ops.aten
@@ -237,5 +238,8 @@ DIFFERENTIABLE: dict[Any, Any] = {
     **{f: _extreme(f) for f in (aten.max.default, aten.min.default, aten.median.default, aten.nanmedian.default)},
 }  # fmt: skip
 """What has a derivative, or eager's, for an operator below autograd that has none, or another."""
+
+if torch.__version__ < "2.13":  # its composite kernel takes numbers alone
+    DIFFERENTIABLE[aten.linear.default] = linear
 
 __all__ = ["DIFFERENTIABLE", "Copied", "Written"]

@@ -1,4 +1,4 @@
-"""Products of tensors of symbolic sizes: `matmul` of PyTorch before 2.13 takes numbers alone."""
+"""Products of tensors of symbolic sizes: `matmul` of PyTorch before 2.13 takes numbers alone, and so does `linear`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def product(a: Any, b: Any) -> Any:
     return torch.bmm(x, y).view(*batch, a.shape[-2], b.shape[-1])
 
 
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """The parts that eager's linear runs on rows [..., k] of `x` by `weight` [n, k]; itself where sizes are numbers."""
+    if weight.dim() != 2 or x.dim() < 3 or not _varies(x, weight):
+        return aten.linear.default(x, weight, bias)
+    if bias is None:
+        return product(x, weight.t())
+    return torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight.t()).view(*x.shape[:-1], weight.shape[0])
+
+
+def _varies(*tensors: Any) -> bool:
+    return any(type(n) is not int for x in tensors for n in x.shape)
+
+
 def _of_matrices(a: Any, b: Any) -> Any:
     if a.dim() == 1:
         return torch.dot(a, b) if b.dim() == 1 else torch.mm(a.unsqueeze(0), b).squeeze(0)
@@ -37,6 +50,5 @@ def _of_matrices(a: Any, b: Any) -> Any:
 if torch.__version__ < "2.13":
     @handles(aten.matmul.default)
     def matmul(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-        varying = any(type(n) is not int for x in args for n in x.shape)
-        found = rec.inside(product, *args) if varying else NotImplemented
+        found = rec.inside(product, *args) if _varies(*args) else NotImplemented
         return classify(func)(rec, func, args, kwargs) if found is NotImplemented else found

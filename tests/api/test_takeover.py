@@ -1,6 +1,7 @@
 """`framesmith.install`: torch.compile and torch.compiler mean framesmith for the rest of a program."""
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -312,7 +313,6 @@ print(type(fast).__module__, __name__, *sys.argv[1:], sorted({"torch._dynamo", "
 
 
 def started(*command, cwd, **env):
-    import os
     done = subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=300,
                           env={**os.environ, **env})
     assert not done.returncode, done.stderr
@@ -335,7 +335,7 @@ def test_the_environment_alone(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('the next one')")
     (tmp_path / "program.py").write_text(PROGRAM)
     path = started("-m", "framesmith", "site", cwd=ROOT)
-    env = {"PYTHONPATH": f"{path}:{tmp_path}"}
+    env = {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(tmp_path), os.environ.get("PYTHONPATH")]))}
     assert started("-m", "program", cwd=tmp_path, **env) == "the next one\nframesmith._C __main__ []"
     code = "import torch; before = torch.compile; print(hasattr(before, '__wrapped__'))"
     assert started("-c", code, cwd=tmp_path, FRAMESMITH_INSTALL="0", **env) == "the next one\nFalse"

@@ -102,7 +102,8 @@ def run_task(folder: Path, compiled: bool) -> tuple[list[float], Any]:
 
     torch.manual_seed(0)
     model = timm.create_model("test_vit", num_classes=10, img_size=32, depth=2)
-    task = ClassificationTask(model, criterion_kwargs={"smoothing": 0.1}, device=torch.device("cpu"), verbose=False)
+    criterion = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    task = ClassificationTask(model, criterion, device=torch.device("cpu"), verbose=False)
     if compiled:
         task.compile(backend="inductor", mode=None)
     task.setup_ema(decay=0.9)

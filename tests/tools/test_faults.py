@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 import framesmith
 from framesmith.tools.child import Child, Lost, Raised
-from tests.tools.faults import FAULTS
+from tests.tools.faults import FAULTS, break_compiler
 
 SECONDS = 6.0
 OPTIONS = {"cache": False}
@@ -18,9 +19,18 @@ MENDED = ("sign_of_a_gradient", "off_by_one_mask")
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
-def runs(script, seconds):
+def setup_of(fault):
+    """What a child process needs to have the fault: nothing if it is forked from this one."""
+    return partial(break_compiler, fault.name) if torch.cuda.is_initialized() else None
+
+
+def execute(script):
+    exec(compile(script, "<script>", "exec"), {})
+
+
+def runs(script, seconds, setup):
     """Run a script in a process of its own; what comes of it, "" for nothing."""
-    with Child(lambda text: exec(compile(text, "<script>", "exec"), {})) as child:
+    with Child(execute, setup) as child:
         try:
             child.ask(script, seconds)
         except (Lost, Raised) as error:
@@ -39,12 +49,13 @@ def fault(request, monkeypatch):
 def test_minify_finds_each_fault(fault):
     fault, model, args = fault
     seconds = 2.0 if fault.kind == "hang" else SECONDS
-    found = framesmith.minify(model, *args, train=fault.train, options=OPTIONS, seconds=seconds, slow=8.0)
+    setup = setup_of(fault)
+    found = framesmith.minify(model, *args, train=fault.train, options=OPTIONS, setup=setup, seconds=seconds, slow=8.0)
     assert found.kind == fault.kind, found
     assert len(found.script.splitlines()) <= 25, found.script
     assert found.operators[1] <= min(4, found.operators[0])
     assert "load(" not in found.script
-    assert runs(found.script, seconds), found.script
+    assert runs(found.script, seconds, setup), found.script
     if fault.name in MENDED:
         subprocess.run([sys.executable, "-c", found.script], check=True, env=os.environ | {
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
@@ -89,6 +100,7 @@ BLAMED = {
 @pytest.mark.parametrize("fault", [BY_NAME[name] for name in BLAMED], ids=lambda f: f.name, indirect=True)
 def test_bisect_says_what_is_to_blame(fault):
     fault, model, args = fault
-    found = framesmith.bisect(model, *args, train=fault.train, options=OPTIONS, seconds=SECONDS, slow=0.0)
+    found = framesmith.bisect(model, *args, train=fault.train, options=OPTIONS, setup=setup_of(fault),
+                              seconds=SECONDS, slow=0.0)
     assert found.verdict.kind == fault.kind
     assert any(text.startswith(BLAMED[fault.name]) for text in [*found.blamed, found.stage]), found

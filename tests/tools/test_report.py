@@ -125,8 +125,9 @@ def test_explain_shows_its_report():
 
 
 def run(*command, **env):
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), **env}, cwd=ROOT)
+                          env={**os.environ, "PYTHONPATH": path, **env}, cwd=ROOT)
     assert not done.returncode, done.stderr
     return done.stdout
 
