@@ -20,9 +20,10 @@ CPLUSPLUS = re.findall(r"\S*/libstdc\+\+\.so\S*", Path("/proc/self/maps").read_t
 SOURCES = sorted(str(p) for p in Path("framesmith/csrc").glob("*.cpp"))
 
 OPTIMISED = ["-O2", "-march=native"]
-# `make sanitize`; types across the border to torch's own code have no type information to check
-if os.environ.get("FRAMESMITH_SANITIZE"):
-    SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize=vptr"]
+# `make sanitize` and `make sanitize-threads` name the sanitizers; types across the border to torch's own code have no
+# type information to check
+if named := os.environ.get("FRAMESMITH_SANITIZE"):
+    SANITIZED = [f"-fsanitize={named}", "-fno-sanitize=vptr"]
     OPTIMISED, CPLUSPLUS = ["-O1", "-g1", "-march=native", "-fno-omit-frame-pointer",
                             *SANITIZED], [*CPLUSPLUS, *SANITIZED]
 

@@ -18,6 +18,9 @@ from typing import Any
 
 from benchmarks import child
 
+KEPT = ("framesmith", "torch.compile")
+"""Peers with a cache that a second process finds."""
+
 
 def cold_and_warm(model: str, peer: str, again: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """The first call with an empty cache, then (if `again`) in another process with the cache that it left."""

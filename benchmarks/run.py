@@ -79,7 +79,7 @@ def measure(
         for name in names:
             if name != "eager" and "failed" not in rows.get(name, {"failed": ""}):
                 report(f"first call, {name}")
-                first, warm = cold.cold_and_warm(model_name, name, again=name == "framesmith")
+                first, warm = cold.cold_and_warm(model_name, name, again=name in cold.KEPT)
                 rows[name] |= {"cold": first.get("seconds"), "warm": warm.get("seconds")}
     return {"model": model_name, "peers": rows}
 

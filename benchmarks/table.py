@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.cold import KEPT
 from benchmarks.run import geometric_mean
 
 
@@ -22,7 +23,8 @@ def _cell(row: dict[str, Any] | None) -> str:
 def rows_of(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: model, eager's time, then each peer as speed-up (cold first call)."""
     names = [n for n in results["peers"] if n != "eager"]
-    header = ["model", "eager ms", *names, "error", "graphs/breaks", "warm s"]
+    warm = [n for n in KEPT if n in names]
+    header = ["model", "eager ms", *names, "error", "graphs/breaks", *[f"{n}: warm s" for n in warm]]
     rows = []
     for one in results["models"]:
         by = one["peers"]
@@ -30,13 +32,13 @@ def rows_of(results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         rows.append([
             one["model"], f"{by['eager']['seconds'] * 1e3:.3f}", *(_cell(by.get(n)) for n in names),
             f"{ours.get('error', float('nan')):.0e}", f"{ours.get('graphs', '–')}/{ours.get('breaks', '–')}",
-            f"{ours['warm']:.2f}" if ours.get("warm") is not None else "–",
+            *(f"{by[n]['warm']:.2f}" if by.get(n, {}).get("warm") is not None else "–" for n in warm),
         ])
     means = []
     for n in names:
         means.append(mean(one["peers"][n]["speedup"]
                           for one in results["models"] if "speedup" in one["peers"].get(n, {})))
-    rows.append(["geometric mean", "", *means, "", "", ""])
+    rows.append(["geometric mean", "", *means, "", "", *("" for _ in warm)])
     return header, rows
 
 

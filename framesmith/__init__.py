@@ -25,9 +25,10 @@ if TYPE_CHECKING:
         warm_up,
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
+    from framesmith.background import wait
     from framesmith.export import Dim, load
     from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
-    from framesmith.inspection import bisect, check, explain, metrics, minify, prometheus, report, shapes
+    from framesmith.inspection import bisect, check, explain, memory, metrics, minify, prometheus, report, shapes
     from framesmith.runtime.recorder import cuda_graph_memory
     from framesmith.takeover import install, installed, uninstall
     from framesmith.util.events import on_event
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Dim", "allow_in_graph", "assume_constant_result", "bisect", "cache", "check", "compile", "config",
-    "cuda_graph_memory", "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install",
-    "installed", "is_compiling",
-    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "metrics", "minify",
-    "on_event", "prometheus", "register_backend", "register_decomposition", "register_lowering", "register_pass",
-    "report", "reset", "shapes", "testing", "uninstall", "unregister", "warm_up",
+    "cuda_graph_memory",
+    "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
+    "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "memory", "metrics",
+    "minify", "on_event", "prometheus", "register_backend", "register_decomposition", "register_lowering",
+    "register_pass", "report", "reset", "shapes", "testing", "uninstall", "unregister", "wait", "warm_up",
 ]
 
 _HOME = {
@@ -48,9 +49,11 @@ _HOME = {
         "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "reset", "warm_up",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
+    "framesmith.background": ("wait",),
     "framesmith.export": ("Dim", "load"),
     "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
-    "framesmith.inspection": ("bisect", "check", "explain", "metrics", "minify", "prometheus", "report", "shapes"),
+    "framesmith.inspection": ("bisect", "check", "explain", "memory", "metrics", "minify", "prometheus", "report",
+                              "shapes"),
     "framesmith.runtime.recorder": ("cuda_graph_memory",),
     "framesmith.takeover": ("install", "installed", "uninstall"),
     "framesmith.util.events": ("on_event",),

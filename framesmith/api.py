@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
 from framesmith.backends import BACKENDS
+from framesmith.background import foreground
 from framesmith.buckets import Bucketed
 from framesmith.capture.break_points import GENERATORS
 from framesmith.capture.functions import marks
@@ -24,11 +24,12 @@ from framesmith.passes import with_registered
 from framesmith.pipeline import PASSES
 from framesmith.shared_variants import compiler_for
 from framesmith.util import events, log
+from framesmith.util.alive import Alive
 from framesmith.util.errors import BackendError, FramesmithError
 from framesmith.util.state_restored import state_restored
 from framesmith.wrapping import CompiledModule, Request, wrap_function, wrap_module
 
-callbacks: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
+callbacks: Alive[FrameCompiler] = Alive()
 
 
 def compile(  # noqa: A001 - torch.compile's name
@@ -128,7 +129,7 @@ def warm_up(model: Callable[..., Any], sizes: Iterable[Any]) -> int:
     if not isinstance(callback, FrameCompiler):
         raise TypeError("framesmith.warm_up takes what framesmith.compile returned")
     before = callback.compiles
-    with state_restored(model):
+    with state_restored(model), foreground():
         for size in sizes:
             given = size() if callable(size) and not isinstance(size, torch.Tensor) else size
             args, kwargs = ((), given) if isinstance(given, dict) else (given, {})

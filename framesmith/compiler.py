@@ -13,7 +13,6 @@ import itertools
 import os
 import re
 import sys
-import threading
 import traceback
 import weakref
 from collections import Counter
@@ -27,9 +26,12 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
+from framesmith.autograd.arms import copied
 from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.autograd.node import Differentiable
+from framesmith.autograd.operators import evaluated
 from framesmith.backends import BACKENDS, NATIVE, Compiled, PendingGraph, begin_ahead, begin_native, run_user
+from framesmith.background import Job, in_foreground
 from framesmith.capture.dynamic_sizes import DynamicSizes
 from framesmith.capture.entry import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, namespaces, resized_tensors, why_missed
@@ -37,14 +39,19 @@ from framesmith.capture.modes import foreign_mode, recomputing, without_default_
 from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
 from framesmith.capture.sources import Source
+from framesmith.capture.thread_state import handed_over
+from framesmith.capture_cache.entries import CaptureCache, is_marked
+from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
+from framesmith.graph.control import close, results_of
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
 from framesmith.pipeline import Report
 from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
 from framesmith.util import events, log
 from framesmith.util.advice import advice, prevention, readable
+from framesmith.util.alive import Alive
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit, stance
 from framesmith.util.errors import (
@@ -62,6 +69,8 @@ from framesmith.util.errors import (
     drop_traces,
 )
 from framesmith.util.interrupts import handlers_heard, raised_by_handler
+from framesmith.util.locks import COMPILE_LOCK
+from framesmith.util.priority import has_priority
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
 
@@ -73,24 +82,6 @@ IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
 
 REPORT = "Please report it to framesmith's maintainers with this message, the program and its input."
-# One compilation at a time: the recorder, fakes and timers are per process.
-_locks = [threading.RLock()]
-# The thread that held the lock does not exist in a forked child.
-os.register_at_fork(after_in_child=lambda: _locks.__setitem__(0, threading.RLock()))
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[bool]:
-    """Hold the lock under which frames are captured and compiled; whether it had to be waited for."""
-    lock = _locks[0]
-    waited = not lock.acquire(blocking=False)
-    if waited:
-        lock.acquire()
-    try:
-        with dynamo_off():
-            yield waited
-    finally:
-        lock.release()
 
 
 @dataclass(slots=True)
@@ -153,8 +144,8 @@ class CodeState:
     dimensions of tensors, by source, that were seen to vary; none of an int that was. `static`: no code could be
     made for sizes that vary;
     `data`: it could for symbols of data; `numbers`: for those of integers.
-    `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that
-    ended in a break, since the last with one.
+    `job`: what compiles it in the background. `graphless`: captures without a tensor operation. `idle`: of a user's
+    code, those of it and its continuations that ended in a break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
@@ -171,6 +162,7 @@ class CodeState:
     data: bool = True
     numbers: bool = True
     idle: int = 0
+    job: Job | None = None
     raising: Raising = field(default_factory=lambda: Raising())
 
 
@@ -181,20 +173,23 @@ def _takes(entry: _C.Entry, code: CodeType, func: FunctionType, f_locals: dict[s
 
 class FrameCompiler:
     """The callback of a `compile` call, or of several (see `sharing`); entries in the guard cache belong to it.
-    `ledger`: where to note what was done."""
+    `ledger`: where to note what was done, which calls then wait for."""
 
     def __init__(self, config: Config, ledger: Ledger | None = None) -> None:
         self.config = config
         self.ledger = ledger
         self.told = False
         """Whether the user was told of something that is not compiled."""
-        self._wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.begun = False
+        """Whether something was ever compiled in the background."""
+        self._wrappers: Alive[Any] = Alive()
+        self._seen_sizes = SeenSizes(config)
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
 
     def uses(self) -> list[Use]:
         """The variants of this callback, and how often calls took them."""
         found = []
-        for seen in tuple(self._seen.values()):
+        for seen in [*self._seen.values()]:
             if (code := seen.code()) is None:
                 continue
             for entry in _C.entries(code):
@@ -213,22 +208,23 @@ class FrameCompiler:
     @property
     def compiles(self) -> int:
         """How often this callback has compiled a frame."""
-        return sum(seen.captures for seen in self._seen.values())
+        return sum([seen.captures for seen in [*self._seen.values()]])
 
     def admit(self, wrapper: Any) -> None:
         """Serve one more compiled function, with a budget of variants of its own."""
         self._wrappers.add(wrapper)
-        for seen in self._seen.values():
+        for seen in [*self._seen.values()]:
             if len(self._wrappers) > 1 and (code := seen.code()) is not None:
                 _C.reopen(code)
 
     def forget(self) -> None:
-        """Drop every entry and verdict of this callback."""
-        for seen in self._seen.values():
-            if (code := seen.code()) is not None:
-                _C.reset(code)
-        self._seen.clear()
-        self.told = False
+        """Drop every entry and verdict of this callback, once a compile in another thread has ended."""
+        with COMPILE_LOCK:
+            for seen in self._seen.values():
+                if (code := seen.code()) is not None:
+                    _C.reset(code)
+            self._seen.clear()
+            self.told = False
 
     def __call__(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
@@ -243,34 +239,85 @@ class FrameCompiler:
             self.warn(f"around:{place}",
                       f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
-        with alone() as waited:
-            if waited and (entry := self._made_meanwhile(code, func, f_locals)) is not None:
+        if self.config.background and self.ledger is None and not in_foreground():
+            return self._behind(code, func, f_locals)
+        with COMPILE_LOCK, handlers_heard(), dynamo_off():
+            if (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
-            if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
+            return self._decide(code, func, f_locals, self._compile)
+
+    def _decide(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any], compile: Callable[..., Any]) -> Any:
+        """The answer for a call that no variant takes: what `compile` says, if it is to have one."""
+        if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
+            return answer
+        seen = self._look_up(code)
+        if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
+            return _C.EAGER
+        if seen.raising.waits():
+            return None
+        if recomputing() and not self._variants(code):  # its forward ran in eager
+            return _C.EAGER
+        instance = _instance(f_locals)
+        if instance is not None and instance in seen.full:
+            return seen.full[instance]
+        if instance is None and seen.resized and self._variants(code) >= self.limit:
+            return _C.EAGER
+        if self._miss(seen, code, func, f_locals, instance) >= self.limit:
+            return self._full(seen, code, instance)
+        return compile(seen, code, func, f_locals, instance)
+
+    # ------------------------------------------------------------------------------------------------------- background
+
+    def _behind(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+        """The answer at once, or at the deadline: what a job has found since it was begun, else eager's."""
+        seen = self._seen.get(id(code))
+        if seen is not None and seen.code() is code and (job := seen.job) is not None:
+            if job.pending:
+                return _C.EAGER
+            if (answer := self._result(seen)) is not None:
                 return answer
-            seen = self._look_up(code)
-            if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
-                return _C.EAGER
-            if seen.raising.waits():
-                return None
-            if recomputing() and not self._variants(code):  # its forward ran in eager
-                return _C.EAGER
-            instance = _instance(f_locals)
-            if instance is not None and instance in seen.full:
-                return seen.full[instance]
-            if instance is None and seen.resized and self._variants(code) >= self.limit:
-                return _C.EAGER
-            if self._miss(seen, code, func, f_locals, instance) >= self.limit:
-                return self._full(seen, code, instance)
-            why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
-                   else "first call")
-            with (events.compiling(*_place(code, func), why) as compile,
-                  collector_paused(), handlers_heard()):
+        if not COMPILE_LOCK.acquire(blocking=False):
+            return _C.EAGER
+        try:
+            seen = self._seen.get(id(code))
+            begun = seen is not None and seen.job is not None  # by another thread, since
+            with dynamo_off():
+                answer = (_C.EAGER if begun else self._made_meanwhile(code, func, f_locals)
+                          or self._decide(code, func, f_locals, self._begin))
+        finally:
+            COMPILE_LOCK.release()
+        seen = self._seen.get(id(code))
+        if answer is not None or seen is None or (job := seen.job) is None:
+            return answer
+        if self.config.deadline > 0 and job.wait(self.config.deadline):
+            return self._made_meanwhile(code, func, f_locals) or self._result(seen) or _C.EAGER
+        job.defer()
+        return _C.EAGER
+
+    def _result(self, seen: CodeState) -> Any:
+        """A verdict of the job, which is over; None: there are variants, or later calls may have one. Raises what
+        capture raised under `fullgraph=True`."""
+        job, seen.job = seen.job, None
+        answer = None if job is None else job.result()
+        return None if isinstance(answer, _C.Entry) else answer
+
+    def _begin(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
+               instance: nn.Module | None) -> None:
+        """Begin a job for a call; eager serves this one."""
+        entered = handed_over()
+
+        def compile() -> Any:
+            with entered(), COMPILE_LOCK, dynamo_off():
                 answer = self._compile(seen, code, func, f_locals, instance)
                 if isinstance(answer, _C.Entry):
-                    compile.outcome = "compiled"
-                    answer.tree.made = compile  # type: ignore[attr-defined]
+                    if self._seen.get(id(code)) is seen:
+                        answer.add()  # for later calls, though its guards may not hold for this one any more
+                    else:  # `reset` came between
+                        answer.drop()
                 return answer
+
+        self.begun = True
+        seen.job = Job(_place(code, func), compile, waited=self.config.deadline > 0)
 
     def _by_stance(self, stance: str, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """The answer that `torch.compiler.set_stance` asks for where no variant takes the call; FULL: the usual one."""
@@ -288,10 +335,6 @@ class FrameCompiler:
                 f"({code.co_filename}:{code.co_firstlineno}): {reasons}"
             )
         return _C.FULL if stance == "force_eager" else None
-
-    @functools.cached_property
-    def _seen_sizes(self) -> SeenSizes:
-        return SeenSizes(self.config)
 
     @property
     def limit(self) -> int:
@@ -338,7 +381,7 @@ class FrameCompiler:
         return len(mine)
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        """The variant for this call that another thread made while this one waited."""
+        """The variant for this call that another thread has made since this one looked."""
         return next((entry for entry in _C.entries(code) if entry.callback is self
                      and _takes(entry, code, func, f_locals)), None)
 
@@ -350,7 +393,25 @@ class FrameCompiler:
 
     def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                  instance: nn.Module | None) -> Any:
+        """An entry for the call, or a verdict, as an event each way."""
+        why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
+               else "first call")
+        with events.compiling(*_place(code, func), why) as compile, collector_paused():
+            answer = self.load_variant(code, func, f_locals)
+            compile.outcome = "loaded"
+            if answer is None:
+                compile.outcome = "in eager"
+                answer = self._convert(seen, code, func, f_locals, instance)
+                if isinstance(answer, _C.Entry):
+                    compile.outcome = "compiled"
+            if isinstance(answer, _C.Entry):
+                answer.tree.made = compile  # type: ignore[attr-defined]
+            return answer
+
+    def _convert(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
+                 instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
+        images: list[Image | None] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
             operators = Counter(short_name(node.target) for node in graph.nodes if node.op == "call_function")
@@ -359,12 +420,14 @@ class FrameCompiler:
                 config = self.config  # what is made here may not hold `self`
                 hot = HotSizes(graph, config.hot_sizes, lambda fixed, given: _straight(without_history(fixed), given,
                                                                                        config)[0],
-                               alone, f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
+                               f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
             with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples)
             if report is None:
                 events.emit(_interpreted(graph, self.config.backend))
             compiled.append((operators, report))
+            whole = type(call) is _C.CompiledGraph and hot is None and report is not None
+            images.append(report.image if whole else None)  # type: ignore[union-attr]
             return call if hot is None else hot.around(call)
 
         handled = sys.exc_info()[1]
@@ -410,14 +473,46 @@ class FrameCompiler:
         seen.captures += 1
         if seen.captures == OFTEN:
             self._often(seen, code)
-        hide_from_dynamo(captured.residual_code)
         seen.raising = Raising()
         if self._is_idle(seen, code, captured):
             return _C.SKIP
-        info = None if instance is None else weakref.ref(instance)
-        entry = _C.Entry(tree, code, captured.residual_code, self, info, graphless=captured.graph is None)
+        if images and images[0] is not None and not captured.breaks and self._keeps(code, f_locals):
+            with stage("cache"):
+                self._captures.store(code, _called(code, func), func, captured, images[0])
+        entry = self._entry(tree, code, captured.residual_code, instance, captured.graph is None)
         if _takes(entry, code, func, f_locals):
             entry.add()  # before the turn ends: a thread that waits for it finds the entry
+        return entry
+
+    def _entry(self, tree: GuardTree, code: CodeType, residual: CodeType, instance: nn.Module | None,
+               graphless: bool = False) -> _C.Entry:
+        hide_from_dynamo(residual)
+        info = None if instance is None else weakref.ref(instance)
+        return _C.Entry(tree, code, residual, self, info, graphless=graphless)
+
+    # ---------------------------------------------------------------------------------------------------- capture cache
+
+    @functools.cached_property
+    def _captures(self) -> CaptureCache:
+        return CaptureCache(self.config)
+
+    def _keeps(self, code: CodeType, f_locals: dict[str, Any]) -> bool:
+        """Return whether captures of a frame are kept in the disk cache."""
+        config = self.config
+        return (config.cache and config.keep_captures and config.backend in NATIVE and not config.hot_sizes
+                and not is_continuation(code) and not is_marked(tree_leaves(f_locals)))
+
+    def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
+        """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
+        captured, and nothing compiled. To be called with the lock of `alone`."""
+        if self.ledger is not None or not self._keeps(code, f_locals):
+            return None
+        with stage("cache"), without_default_device():
+            found = self._captures.load(code, _called(code, func), func, f_locals)
+        if found is None:
+            return None
+        entry = self._entry(found.tree, code, found.residual, _instance(f_locals))
+        entry.add()
         return entry
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
@@ -516,7 +611,7 @@ class FrameCompiler:
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 call, report = _straight(part, given, config)
             reports.append(report)
             return call
@@ -524,23 +619,43 @@ class FrameCompiler:
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
             """The backward's kernels are compiled beside the forward's, and while it runs."""
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 begun = begin_native(forward, given, config)
                 with events.part_of_graph("backward"):
-                    later = begin_ahead(backward, config) if begun.waits else None
-            return finish(begun), None if later is None else functools.partial(finish, later)
+                    later = begin_ahead(backward, config) if begun.waits or has_priority() else None
+            call = finish(begun)
+            if later is None or not has_priority():
+                return call, None if later is None else functools.partial(finish, later)
+            made = finish(later)  # no step is to wait for it
+            return call, lambda: made
 
         def finish(begun: PendingGraph) -> Compiled:
-            with alone(), _part_of(owner), handlers_heard(), stage("back end"), without_default_device():
+            with COMPILE_LOCK, _in_back_end(owner):
                 call, report = begun.finish()
             reports.append(report)
             return call
 
+        def apart(backward: fx.Graph, given: Sequence[Any]) -> Compiled:
+            """The backward runs by operators until a job has compiled it."""
+            if in_foreground():
+                return compile(backward, given)
+            later = _Later(functools.partial(evaluated, backward))
+            graph, made = copied(backward)  # the pipeline rewrites it
+            close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results_of(backward)])
+            shapes, entered = _without_data(graph, given), handed_over()
+
+            def code() -> Compiled | None:
+                with entered():
+                    return later.become(_or_told(tell, functools.partial(compile, graph, shapes)))
+
+            Job(("backward", "", 0) if owner is None else (owner.function, owner.file, owner.line), code)
+            return later
+
         tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, turn=alone,
-                              both=both if is_native else None, tell=tell).in_engine(), reports[0]
+        return Differentiable(graph, examples, compile, *how, both=both if is_native else None,
+                              apart=apart if has_priority() else None, tell=tell).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
 
@@ -586,7 +701,7 @@ class FrameCompiler:
         """Say that the first calls of a compiled function have compiled nothing, if nothing was said yet. The C++ core
         calls it."""
         name = getattr(compiled.__wrapped__, "__qualname__", repr(compiled.__wrapped__))
-        if not self.told and stance() == "default":
+        if not self.told and not self.begun and stance() == "default":
             self.warn(f"silent:{name}",
                       f"framesmith: calls of {name} have compiled nothing so far: they run no Python function that "
                       "can be captured. Compile the functions and modules that compute with tensors")
@@ -723,11 +838,53 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
             now.outcome = "compiled"
 
 
+@contextlib.contextmanager
+def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
+    """Compile a part of what `owner` captured, in whatever thread. The caller holds the compile lock."""
+    with (handlers_heard(), dynamo_off(), collector_paused(), _part_of(owner), stage("total"), stage("back end"),
+          without_default_device()):
+        yield
+
+
 def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
     """Code of a graph without gradients."""
     if isinstance(config.backend, str):
         return BACKENDS[config.backend](graph, examples, config)
     return run_user(config.backend, graph, examples), None
+
+
+class _Later:
+    """Stands for code that is not there yet."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, given: Any) -> Any:
+        return self._call(given)
+
+    def become(self, call: Compiled | None) -> Compiled | None:
+        """Calls take it from now on, if there is one."""
+        self._call = call or self._call
+        return call
+
+
+def _or_told(tell: Callable[[Exception], None], compile: Callable[[], Compiled]) -> Compiled | None:
+    try:
+        return compile()
+    except Exception as problem:  # as it is, the backward is right
+        tell(problem)
+        return None
+
+
+def _without_data(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
+    """Inputs of the same shapes, for a graph that is compiled after they have died; parameters, which live on, as they
+    are."""
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    return [x if place.meta.get("param") or not isinstance(x, torch.Tensor) else
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+            for place, x in zip(places, given, strict=True)]
 
 
 def _reasons(seen: CodeState) -> str:

@@ -24,17 +24,21 @@ class Config:
     `dynamic`: None: sizes of tensors that were seen to change are symbols from the next compile on, and Python numbers
     that vary become inputs of the graph; True: all sizes but 0 and 1 are symbols from the first compile on; False:
     neither, each size and each number makes a variant. `keep_sizes`: which sizes were seen to change is kept in the
-    cache, so that other processes have symbols from their first compile on. `data_symbols`: sizes and integers that the
-    program computes of data (`nonzero`, `x[mask]`, `.item()`) are symbols of the graph, which they break up otherwise.
+    cache, so that other processes have symbols from their first compile on. `keep_captures`: what captures gave is kept
+    in the cache, so that other processes need not capture the same functions again (see docs/capture-cache.md).
+    `data_symbols`: sizes and integers that the program computes of data (`nonzero`, `x[mask]`, `.item()`) are symbols
+    of the graph, which they break up otherwise.
     `cache_dir`: None = the user's cache folder. `cache_limit`: bytes that it may grow to, which is looked at once a
-    day; what was used least recently goes first; 0: no limit. `max_variants`: compiled variants of one code object, for
-    each module that it is called with; calls that none of them takes run in plain Python from then on. `hot_sizes`: so
-    many sizes
+    day; what was used least recently goes first; 0: no limit.
+    `max_variants`: compiled variants of one code object, for each module
+    that it is called with; calls that none of them takes run in plain Python from then on. `hot_sizes`: so many sizes
     that dominate the calls of a graph of varying sizes have kernels of their own, where these are measured to be
     faster: they are compiled by another thread. `keep_graphless`: keep
     variants without tensor operations; otherwise a code object that twice had none runs in plain Python.
     `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
-    `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
+    `background`: calls run in eager while code is made beside them; `deadline`: so many seconds a call that needs code
+    waits for it. `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain
+    Python.
     `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
     `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is
     computed again. `scoped_memory`: large values of a graph have memory of their own, from their first write to their
@@ -79,6 +83,7 @@ class Config:
     max_variants: int = 8
     hot_sizes: int = 0
     keep_sizes: bool = True
+    keep_captures: bool = True
     parallel_threshold: int = 32768
     compiler: str | None = None
     compiler_flags: str = ""
@@ -87,6 +92,8 @@ class Config:
     suppress_errors: bool = True
     max_instructions: int = 2_000_000
     keep_graphless: bool = False
+    background: bool = False
+    deadline: float = 0.0
     standard_library: bool = False
     warn: bool = True
 
@@ -129,6 +136,10 @@ class Config:
         return (f"{c.fusion} {c.vectorize} {c.scoped_memory} {c.parallel_threshold} {c.build_jobs} {c.numerics} "
                 f"{c.tiling} {c.sharing} {c.without} {c.fusion_limit}")
 
+    def capture_key(self) -> str:
+        """The options that change what is captured, and code, as text for cache keys."""
+        return " ".join([f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in _ASIDE])
+
     @property
     def left_out(self) -> frozenset[str]:
         """The names of passes that do not run."""
@@ -153,6 +164,10 @@ class Config:
         """A copy with some fields replaced."""
         return replace(self, **changes)
 
+
+_ASIDE = frozenset({"cache_dir", "cache", "max_variants", "keep_sizes", "keep_captures", "verify", "suppress_errors",
+                    "warn"})
+"""Options of where things are kept and what is told."""
 
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -29,6 +28,8 @@ from framesmith.graph.symbols import size_sources
 from framesmith.graph.traversal import copy_node
 from framesmith.symbolic.node import SYMBOLIC
 from framesmith.util import log
+from framesmith.util.dynamo import dynamo_off
+from framesmith.util.locks import COMPILE_LOCK
 
 WINDOW = 64
 """Calls after which it is looked which sizes they had."""
@@ -53,17 +54,15 @@ def has_hot_sizes(graph: fx.Graph, config: Config) -> bool:
 
 
 class HotSizes:
-    """The code of a graph, and static code for up to `most` of its sizes. `compile` is called in another thread, in its
-    `turn`."""
+    """The code of a graph, and static code for up to `most` of its sizes. `compile` is called in another thread."""
 
-    __slots__ = ("_call", "_compile", "_counts", "_graph", "_left", "_most", "_places", "_refused", "_static", "_turn",
-                 "_uses", "_what", "_worthwhile")
+    __slots__ = ("_call", "_compile", "_counts", "_graph", "_left", "_most", "_places", "_refused", "_static", "_uses",
+                 "_what", "_worthwhile")
 
-    def __init__(self, graph: fx.Graph, most: int, compile: Compile, turn: Callable[[], AbstractContextManager[Any]],
-                 what: str) -> None:
+    def __init__(self, graph: fx.Graph, most: int, compile: Compile, what: str) -> None:
         self._graph = _copied(graph, lambda value: _fixed(value, None))  # back ends rewrite the other
         self._places = sorted(set(size_sources(graph).values()))
-        self._most, self._compile, self._turn, self._what = most, compile, turn, what
+        self._most, self._compile, self._what = most, compile, what
         self._call: Compiled = _missing
         self._static: dict[Sizes, Compiled] = {}
         self._counts: Counter[Sizes] = Counter()
@@ -105,7 +104,7 @@ class HotSizes:
     def _admit(self, sizes: Sizes, given: Sequence[Any]) -> None:
         """Compile for some sizes, and let calls take that if it is faster."""
         symbols = {s: given[place].size(dim) for s, (place, dim) in size_sources(self._graph).items()}
-        with self._turn():
+        with COMPILE_LOCK, dynamo_off():
             static = self._compile(_copied(self._graph, lambda value: _fixed(value, symbols)), given)
         with torch.no_grad():
             varying, fixed = measured(self._call, static, tuple(given))

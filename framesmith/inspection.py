@@ -24,6 +24,7 @@ from framesmith.tools.child import Setup
 from framesmith.tools.collect import collect
 from framesmith.tools.explain import Explanation, explain_call
 from framesmith.tools.measure import measure_call, measure_graphs
+from framesmith.tools.memory import Memory, memory_now
 from framesmith.tools.minify import Minified, minify_call
 from framesmith.tools.report import Report
 from framesmith.tools.shapes import Shapes, shapes_of_call
@@ -88,6 +89,12 @@ def metrics() -> dict[str, Any]:
     return counters.snapshot([*callbacks])
 
 
+def memory() -> Memory:
+    """What compiled code holds between calls: the constants of each graph that is alive, by name, and idle memory. Its
+    `named(torch.cuda.memory._snapshot())` says in the stacks of a snapshot which blocks these are."""
+    return memory_now()
+
+
 def prometheus(registry: Any = None) -> counters.Collector:
     """Give `metrics()` to a registry of `prometheus_client` (default: that of the process), for it to ask whenever it
     is scraped. Returns the collector, which `registry.unregister` takes. Raises ImportError without that package."""
@@ -144,7 +151,8 @@ def _asked(model: Any, options: dict[str, Any] | None) -> tuple[Any, Callable[..
     callback = getattr(compiled, "callback", None)
     config = callback.config if isinstance(callback, FrameCompiler) and options is None else Config.asked(options or {})
     plain = _plain(model)
-    return plain, root_of(plain) if isinstance(plain, nn.Module) else plain, config.with_(fullgraph=False)
+    asked = config.with_(fullgraph=False, background=False)
+    return plain, root_of(plain) if isinstance(plain, nn.Module) else plain, asked
 
 
 def _plain(model: Any) -> Any:

@@ -24,6 +24,7 @@ from torch import fx
 
 from framesmith._C import CompiledGraph, watch
 from framesmith.capture.modes import without_default_device
+from framesmith.capture_cache.graphs import Image
 from framesmith.codegen.printed import KernelFacts
 from framesmith.config import Config
 from framesmith.graph.census import bytes_of, operators_of
@@ -60,6 +61,7 @@ from framesmith.lower.contractions.pad_strides import pad_strides
 from framesmith.lower.lower import lower
 from framesmith.passes import IDENTITIES, Context, Pass, run_passes, with_registered
 from framesmith.prims.decompose import decompose
+from framesmith.runtime.alive_graphs import Described, describe
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.coalesced_memory import gather
 from framesmith.runtime.load import load
@@ -146,6 +148,8 @@ class Report:
     source: str
     work: tuple[tuple[tuple[str, str], ...], ...]
     """For each kernel: the user's lines that it computes, and their operators."""
+    image: Image | None = None
+    """What the graph can be loaded of in another process, if it is one whole."""
 
 
 def joined(reports: Sequence[Report]) -> Report:
@@ -209,11 +213,11 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
 
 def is_self_contained(graph: fx.Graph, config: Config) -> bool:
     """Return whether the code of `graph` depends on nothing but the graph: no size that varies, no parameter, nothing
-    that is measured; and whether another process makes most of it, so that it is worth beginning ahead."""
+    that is measured."""
     values = [n.meta["val"] for n in graph.nodes if n.op == "placeholder" and not n.meta.get("param")]
     fixed = all(isinstance(x, torch.Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in values)
     alone = fixed and not any(n.meta.get("param") for n in graph.nodes if n.op == "placeholder")
-    return alone and not config.autotune and TARGETS[main_device(graph).type].aside
+    return alone and not config.autotune
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +252,7 @@ class PendingGraph:
 
     def finish(self) -> Result:
         """Its code, loaded. Raises what `compile_graph` does."""
-        generated, config = self.generated, self.config
+        generated, frozen, config = self.generated, self.frozen, self.config
         if generated is None:
             assert self.draft is not None
             with stage("codegen"):
@@ -267,7 +271,14 @@ class PendingGraph:
         number = events.next_graph()
         with events.part_of_graph(self.census.part):
             name = events.graph_name(number)
-        call.name(name, step_names(generated, report, places))
+        steps = step_names(generated, report, places)
+        call.name(name, steps)
+        report = replace(report, image=Image(generated.plan.encode(), library.stem, frozen, generated.order, name,
+                                             tuple(steps)))
+        names = frozen.names() if frozen is not None else []
+        now = events.current()
+        describe(call, Described(number, name, (now.file, now.line) if now is not None else ("", 0),
+                                  str(self.target.device), tuple([names[k] for k in generated.order])))
         events.emit(events.GraphCompiled(
             number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
             self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))

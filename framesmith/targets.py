@@ -17,6 +17,7 @@ from framesmith import _C
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import VectorTarget as Machine
 from framesmith.codegen.device import wrap_device
+from framesmith.codegen.host_function import Wrapped
 from framesmith.codegen.printed import KernelFacts
 from framesmith.codegen.triton.emit import is_narrow, print_kernels
 from framesmith.codegen.triton.kernel import Printed
@@ -24,7 +25,7 @@ from framesmith.codegen.triton.kernel_dedup import shared
 from framesmith.codegen.triton.product import product_of
 from framesmith.codegen.triton.tuning import Config as Tiles
 from framesmith.codegen.triton.user_kernels import Brought, brought_kernels
-from framesmith.codegen.wrapper import Wrapped, wrap
+from framesmith.codegen.wrapper import wrap
 from framesmith.config import Config
 from framesmith.loops.ir import Extern, Kernel, Program
 from framesmith.loops.nest import LoopGraph

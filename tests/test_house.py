@@ -16,8 +16,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
-    {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"pipeline"}, {"backends", "extensions"},
-    {"hot_sizes"}, {"compiler"},
+    {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
+    {"backends", "extensions"}, {"hot_sizes", "background"}, {"compiler"},
     {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "peers", "cache", "drop_in", "dynamo_backend"},
     {"takeover", "running", "site", "bench"},
@@ -38,9 +38,9 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 890, "symbolic": 1700, "graph": 1470, "prims": 2970, "fake": 4000, "capture": 17260, "autograd": 1790,
-    "loops": 1460, "runtime": 2060, "lower": 5000, "schedule": 2100, "codegen": 4660, "tuning": 490, "tools": 2480,
-    "export": 2540, "site": 50, ".": 3050, "csrc": 10890,
+    "util": 1090, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4110, "capture": 17350, "autograd": 1790,
+    "loops": 1460, "runtime": 2110, "lower": 5000, "schedule": 2100, "codegen": 4710, "tuning": 490, "tools": 2540,
+    "capture_cache": 670, "export": 2540, "site": 50, ".": 3290, "csrc": 11120,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

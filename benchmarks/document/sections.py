@@ -131,6 +131,15 @@ def _capture_cost() -> str:
     return _paragraphs(about, table(["", *figures, "aim"], rows))
 
 
+def _metrics_cost() -> str:
+    results = saved("metrics-cost")
+    ways = ("unwatched", "noise", "watched", "added", "profiled")
+    rows = [[name.replace("(us)", "(µs)"), *[f"{row[way]:.3f}" for way in ways]]
+            for name, row in results["figures"].items()]
+    about = f"{_about(results)} Load: {results['load']:.1f}. Aim: at most {results['aim']:g} µs added."
+    return _paragraphs(about, table(["", *ways], rows))
+
+
 def _dynamic() -> str:
     every = saved("dynamic-cpu"), saved("dynamic-cuda")
     return _paragraphs(*(part for one in every for part in (_about(one), table(*dynamic.rows_of(one)))))
@@ -209,6 +218,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "breadth transformers, dynamic": partial(_breadth, "breadth-transformers-dynamic"),
     "breadth timm, dynamic": partial(_breadth, "breadth-timm-dynamic"),
     "capture cost": _capture_cost,
+    "metrics cost": _metrics_cost,
     "dynamic sizes": _dynamic,
     "algebra": _algebra,
     "export": _export,

@@ -8,9 +8,7 @@ tangents, differentiable in its turn: so any order of derivative is one more suc
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,11 @@ from framesmith.autograd.operators import evaluated, of_any_layout, untransforme
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 from framesmith.graph.symbols import size_sources
 from framesmith.symbolic.node import expr_of
+from framesmith.util.collector import collector_paused
+from framesmith.util.dynamo import dynamo_off
 from framesmith.util.errors import Unsupported
+from framesmith.util.interrupts import raised_by_handler
+from framesmith.util.locks import COMPILE_LOCK, forkable_lock
 
 Values = tuple[Any, ...]
 Compiled = Callable[[Any], Values]
@@ -35,7 +37,6 @@ Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 Both = Callable[[fx.Graph, Sequence[Any], fx.Graph], tuple[Compiled, Callable[[], Compiled] | None]]
 """(forward, examples of its inputs, backward) -> what computes the forward; what gives the backward's, if that was
 begun."""
-Turn = Callable[[], AbstractContextManager[Any]]
 Tell = Callable[[Exception], None]
 Pattern = tuple[tuple[bool, ...], ...]
 """Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs
@@ -47,18 +48,18 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
-    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `turn`: what to be in while
-    graphs are recorded, which backwards do in whatever thread they run. `both`: begins the backward, too, where it is
-    known what will be asked of it. `tell`: told why a backward cannot be compiled, which then runs by operators: the
-    program is in the middle of it."""
+    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `both`: begins the backward, too,
+    where it is known what will be asked of it. `apart`: what compiles a backward that was not begun, if another than
+    `compile`. `tell`: told why a backward cannot be compiled, which then runs by operators: the program is in the
+    middle of it."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
-                 budget: float = 1.0,
-                 turn: Turn = nullcontext, both: Both | None = None, tell: Tell | None = None) -> None:
+                 budget: float = 1.0, both: Both | None = None, apart: Compile | None = None,
+                 tell: Tell | None = None) -> None:
         self._graph = graph
         self._compile = compile
-        self._how = recompute, budget, turn
-        self._turn = turn
+        self._apart = apart or compile
+        self._how = recompute, budget
         self._tell = tell
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute, budget)
@@ -72,7 +73,7 @@ class Differentiable:
         self._backwards: dict[Pattern, _Backward] = {}
         self._wholes: dict[Pattern, Compiled] = {}
         self._by_operators: dict[Pattern, _Backward] = {}
-        self._lock = threading.RLock()
+        self._lock: Any = forkable_lock()
 
     def in_engine(self) -> Compiled:
         """Return the callable that stands for the graph: the forward, with the backward below as its autograd node."""
@@ -105,9 +106,15 @@ class Differentiable:
             plan = self._plan(there, wanted)
             if plan.spent is None:
                 rest = [k for k, given in enumerate(there) if not given]
-                needed = {place for k in rest for place in self._needed_after(plan, k)} if len(rest) < _MANY else ()
+                needed = {place for k in rest if not self._passes_all(there, plan, k)
+                          for place in self._needed_after(plan, k)} if len(rest) < _MANY else ()
                 plan.spent = tuple([place not in needed for place in range(len(self.parts.kept))])
             return plan.spent
+
+    def _passes_all(self, there: tuple[bool, ...], plan: _Backward, result: int) -> bool:
+        """Return whether gradients of a result come to all that a backward took which can be read only once: it is
+        computed of each of the results that the backward had tangents of."""
+        return bool(plan.taken) and all(result in self.joint.later[k] for k, given in enumerate(there) if given)
 
     def _needed_after(self, plan: _Backward, result: int) -> list[int]:
         """The kept values of which the gradients of one result are computed, if these may follow."""
@@ -129,7 +136,7 @@ class Differentiable:
             plan = self._plan(there, wanted)
             if plan.call is None:
                 later = self._later if plan.graph is self.parts.backward else None
-                compile = self._compile if later is None else lambda graph, fitted: later()
+                compile = self._apart if later is None else lambda graph, fitted: later()
                 plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._or_by_operators(compile))
         return plan.call(given)
 
@@ -138,7 +145,7 @@ class Differentiable:
             try:
                 return compile(graph, given)
             except Exception as problem:
-                if self._tell is None:
+                if self._tell is None or raised_by_handler(problem):
                     raise
                 self._tell(problem)
                 return lambda given: evaluated(graph, given)
@@ -156,7 +163,7 @@ class Differentiable:
         return found
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
-        with self._turn():
+        with COMPILE_LOCK, dynamo_off(), collector_paused():
             joint = trace_joint(self._graph, there,
                                 [k for k, asked in zip(self.joint.wanted, wanted, strict=True) if asked])
             graph, reads = backward_of(joint, self.parts, wanted)
@@ -178,7 +185,7 @@ class Differentiable:
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...],
                         given: Values) -> Compiled:
-        with self._turn():
+        with COMPILE_LOCK, dynamo_off(), collector_paused():
             graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
             try:
                 return _Fitted(graph, given, lambda part,
@@ -203,7 +210,7 @@ class Differentiable:
         return evaluated(found.graph, [x for x, read in zip(given, found.reads, strict=True) if read])
 
     def _interpreted(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...]) -> _Backward:
-        with self._turn():
+        with COMPILE_LOCK, dynamo_off(), collector_paused():
             joint = trace_joint(self._graph, there, self.joint.wanted)
             if requires:
                 return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)),

@@ -94,7 +94,8 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     _give_up([*extras, *tangents])
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
-    if unknown := _undefined_symbols(backward):
+    varies = sizes or any("binds" in n.meta for n in nodes)
+    if varies and (unknown := _undefined_symbols(backward)):
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
     table: Table = {}
     numbers = numbered(nodes, table)

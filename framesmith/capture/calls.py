@@ -29,6 +29,7 @@ from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FO
 from .session import Session
 from .settings import read_setting, reads_setting
 from .sources import MISSING
+from .surroundings import Answer
 from .values import CONSTANT_TYPES, ONE_OF_A_KIND
 from .wrong_calls import FAILURES, TAKES, explain, fits
 
@@ -52,13 +53,21 @@ class Calls(Session):
                 return rounded(args[0], ROUNDINGS[fn])
             args, kwargs = specialised(args), specialised(kwargs)
         try:
-            return fn(*args, **kwargs) if kwargs else fn(*args)
+            result = fn(*args, **kwargs) if kwargs else fn(*args)
+            self.surroundings.note_text(result)
+            return result
         except (FramesmithError, t.CapturedError):
             raise
         except Warning as e:
             raise Unsupported("a call whose warning a filter turns into an error") from e
         except Exception as e:
             return self.raise_(e)
+
+    def answer(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`fn` run for real; in another process it may give something else."""
+        result = self.folded(fn, args, kwargs)
+        self.surroundings.answers.append(Answer(fn, args, kwargs, result))
+        return result
 
     def by_c(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`fn` of C run for real over trackers: what it raises itself, the captured program raises. Faults of capture

@@ -8,7 +8,6 @@ and goes on in continuations.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
@@ -29,6 +28,7 @@ from framesmith.util.errors import (
     Unsupported,
 )
 from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
+from framesmith.util.recursion import deep_recursion
 from framesmith.util.stack import Place
 
 from . import functions, opcodes
@@ -48,6 +48,7 @@ from .residual import Residual, argument_names
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
 from .sources import Cell, Guard, Local, Made, Source
+from .surroundings import Surroundings
 from .symbolic_arithmetic import entered, number_tensors, sizes_among
 from .tracer import BreakHere, Tracer, read_state, restore_state
 from .warned import refused_in
@@ -58,7 +59,6 @@ _PRODUCTS = _CONVOLUTIONS | frozenset(
     for name in ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
 )
 MAX_ATTEMPTS = 16
-RECURSION = 20000
 
 CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
 
@@ -114,6 +114,11 @@ class Captured:
     text: str
     breaks: list[Break] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
+    held: list[Any] = field(default_factory=list)
+    """The objects that residual code holds, by their numbers in its text."""
+    line: int = 0
+    """The line that errors in residual code show."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
 
 def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any],
@@ -132,14 +137,11 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
         raise Unsupported(f"{code.co_qualname} is a generator or a coroutine",
                           at=(code.co_filename, code.co_firstlineno))
     state = read_state()
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, RECURSION))
     try:
-        with dispatch_restored(), refused_in(Tracer.folded.__code__):
+        with deep_recursion(), dispatch_restored(), refused_in(Tracer.folded.__code__):
             return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying,
                              sizes)
     finally:
-        sys.setrecursionlimit(limit)
         restore_state(state)
 
 
@@ -290,7 +292,8 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
     sources = [source for source, _ in inputs]
     breaks = [reason] if reason is not None else []
     stats = {"instructions": tracer.steps, "inputs": len(sources), "nodes": 0 if graph is None else len(graph.nodes)}
-    return Captured(code, tracer.all_guards(), sources, graph, text, breaks, stats)
+    return Captured(code, tracer.all_guards(), sources, graph, text, breaks, stats, residual.rebuilder.held,
+                    residual.line, tracer.surroundings)
 
 
 def _settings(graph: Graph, tuned: bool) -> list[str]:

@@ -14,6 +14,7 @@ import builtins
 import functools
 import operator
 import re
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -154,22 +155,29 @@ class Residual:
     def compile(self, graph_call: Any) -> tuple[CodeType, str]:
         """(residual code, its text)"""
         text = self.text(graph_call is not None)
-        tree = ast.parse(text)
-        line = self.tracer.frames[-1].line if self.tracer.frames else self.code.co_firstlineno
-        for node in ast.walk(tree):
-            if hasattr(node, "lineno"):
-                node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
-        # what the code executes (`exec`, `compile`) inherits its future statements: the user's, not ours
-        module = compile(tree, self.code.co_filename, "exec", self.code.co_flags & FUTURES, dont_inherit=True)
-        outer = next(c for c in module.co_consts if isinstance(c, CodeType))
-        code = next(c for c in outer.co_consts if isinstance(c, CodeType))
-        held = [graph_call if h is GRAPH else h for h in self.rebuilder.held]
-        code = fill(code, held)
-        if code.co_freevars != self.code.co_freevars:
-            raise Unsupported("free variables of residual code")
-        # the name comes last: in the text, it would stand between the code and a global of that name
-        return code.replace(co_firstlineno=self.code.co_firstlineno, co_name=self.code.co_name,
-                            co_qualname=self.code.co_qualname), text
+        return assemble(self.code, text, self.line, self.rebuilder.held, graph_call), text
+
+    @property
+    def line(self) -> int:
+        """The line that errors in residual code show."""
+        return self.tracer.frames[-1].line if self.tracer.frames else self.code.co_firstlineno
+
+
+def assemble(user: CodeType, text: str, line: int, held: Sequence[Any], graph_call: Any) -> CodeType:
+    """The code object of residual `text`, which stands for `user`, with the objects that it holds."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
+    # what the code executes (`exec`, `compile`) inherits its future statements: the user's, not ours
+    module = compile(tree, user.co_filename, "exec", user.co_flags & FUTURES, dont_inherit=True)
+    outer = next(c for c in module.co_consts if isinstance(c, CodeType))
+    code = next(c for c in outer.co_consts if isinstance(c, CodeType))
+    code = fill(code, [graph_call if h is GRAPH else h for h in held])
+    if code.co_freevars != user.co_freevars:
+        raise Unsupported("free variables of residual code")
+    # the name comes last: in the text, it would stand between the code and a global of that name
+    return code.replace(co_firstlineno=user.co_firstlineno, co_name=user.co_name, co_qualname=user.co_qualname)
 
 
 GRAPH = type("Graph", (), {"__repr__": lambda self: "<graph>"})()
@@ -181,7 +189,7 @@ def _load(index: int) -> str:
     return f"__fs_h{index} = '__fs_held_{index}__'"
 
 
-def fill(code: CodeType, held: list[Any]) -> CodeType:
+def fill(code: CodeType, held: Sequence[Any]) -> CodeType:
     """Put the held objects into co_consts, in nested code too."""
     consts = []
     for c in code.co_consts:

@@ -11,6 +11,7 @@ from framesmith.symbolic.env import ShapeEnv
 from . import trackers as t
 from .break_points import Stop
 from .sources import Guard, Source
+from .surroundings import Surroundings
 
 
 class Session:
@@ -41,6 +42,7 @@ class Session:
     showing: list[t.Tracker]
     state: Any
     steps: int
+    surroundings: Surroundings
     transformed: bool
 
     # --- methods ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from types import FunctionType, MethodWrapperType
+from types import BuiltinFunctionType, FunctionType, MethodWrapperType
 from typing import Any, cast
 
 import torch
@@ -42,6 +42,10 @@ from .wrapper_tensors import needs_derivative, prepare_nested
 
 _SUBSCRIPTED = ("__getitem__", "__setitem__")
 _SUBSCRIPTS = {get_item: operator.getitem, set_item: operator.setitem}
+
+
+def _decided(value: Any) -> Any:
+    return bool(value) if type(value) is torch.SymBool else value
 
 
 class TorchFunctions(Session):
@@ -101,6 +105,8 @@ class TorchFunctions(Session):
 
     def recorded(self, fn: Any, real: list[Any], named: dict[str, Any]) -> t.Tracker:
         """Call `fn` on fakes, and make the tracker of what it gives."""
+        if isinstance(fn, BuiltinFunctionType):  # C takes no symbols for bools
+            real, named = [_decided(x) for x in real], {name: _decided(x) for name, x in named.items()}
         self.recorder.stack = self.user_stack()
         before = self.mark()
         if before is not None and named.get("out") is not None:

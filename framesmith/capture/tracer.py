@@ -46,6 +46,7 @@ from .run_time_indices import Copies
 from .seeds import Seeds
 from .settings import Written
 from .sources import MISSING, OWN, Attr, Cell, DictAttr, Guard, Item, Local, Pinned, Source, TensorSpec
+from .surroundings import Surroundings
 from .symbolic_arithmetic import varying_local
 from .text import Texts
 from .thread_state import casting, read_state, restore_state
@@ -130,6 +131,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Random numbers that the program drew of Python's generators, in order."""
         self.checks: list[t.Tracker] = []
         """Conditions that the program asserts: see `assertions`."""
+        self.surroundings = Surroundings()
         self.mutated: dict[int, t.Tracker] = {}
         self.dtypes, self.seeds = DefaultDtypes(recorder), Seeds(recorder)
         self.devices = devices()

@@ -5,7 +5,7 @@ of calls.
     return 1; }
 
 `a` is then the arena's address on the device, if need be from the step on that asks for it. Steps that no size decides
-are rows of a table (see `launch_table.py`).
+are rows of a table (see `step_table.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from framesmith.codegen.launch_table import RUN, Fixed, grouped, print_fixed
+from framesmith.codegen.host_function import HOST, Steps, Wrapped, entry, integer_text, mark
+from framesmith.codegen.launch_table import RUN, launch_row
 from framesmith.codegen.plan import Planner, check_symbols
+from framesmith.codegen.step_table import Fixed, grouped, print_fixed
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, WIDEST, Printed, programs
 from framesmith.codegen.triton.scalar_params import kind_of
 from framesmith.codegen.triton.user_kernels import Brought
-from framesmith.codegen.wrapper import HOST, Steps, Wrapped, entry, integer_text, mark
 from framesmith.graph.launch import MemoryWindow
 from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Param, Program
 from framesmith.symbolic.expr import Expr
@@ -110,7 +111,8 @@ def wrap_device(
     functions = {key: Function(k, text, others.get(k)) for k, (key, text) in enumerate(texts)}
     out = Indented()
     steps: Steps = {Launch: _launch, Batch: _Batches(), Extern: _brought, Allocate: _arena, Fixed: print_fixed}
-    entry(out, replace(program, steps=grouped(program, planner, functions)), planner, plan, steps, functions)
+    program = replace(program, steps=grouped(program, planner, functions, launch_row))
+    entry(out, program, planner, plan, steps, functions)
     plan = replace(plan, steps=tuple(planner.steps))
     return Wrapped((HEAD + HOST + RUN + "\n" + str(out),), plan, tuple(program.constants.values()))
 

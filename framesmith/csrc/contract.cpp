@@ -72,21 +72,11 @@ void want_huge_pages(float* p, i64 bytes) {
 #endif
 }
 
-// 16 rows of a panel from columns that lie contiguous over k: whole cache lines are read, whole vectors written.
-template <int B> void transpose(const float* w, i64 n_stride, float* to, i64 wide, i64 live) {
-  for (i64 j0 = 0; j0 < live; j0 += B) {
-    float block[B][B];
-    const i64 count = std::min(live - j0, i64(B));
-    for (i64 j = 0; j < count; j++)
-      for (i64 k = 0; k < B; k++) block[k][j] = w[k + (j0 + j) * n_stride];
-    for (i64 k = 0; k < B; k++) __builtin_memcpy(to + k * wide + j0, block[k], count * sizeof(float));
-  }
-}
-
 // w[k * k_stride + n * n_stride] -> panels of `columns` columns, the last one of whole vectors, filled up with 0.
 void pack(const float* w, float* out, i64 depth, i64 n, i64 k_stride, i64 n_stride, i64 columns) {
   const i64 panels = (n + columns - 1) / columns;
   constexpr i64 B = 16;
+  const bool turned = k_stride == 1 && columns % W == 0 && columns <= 4 * W;
   want_huge_pages(out, (i64)sizeof(float) * depth * round_up(n, W));
 #pragma omp parallel for schedule(dynamic) if (depth * n > 100000)
   for (i64 p = 0; p < panels; p++) {
@@ -94,12 +84,17 @@ void pack(const float* w, float* out, i64 depth, i64 n, i64 k_stride, i64 n_stri
     const i64 wide = live == columns ? columns : round_up(live, W);
     float* to = out + first * depth;
     const float* from = w + first * n_stride;
+    if (turned) {
+      with_constant<4>(columns / W, [&](auto nv) {
+        pack_turned<decltype(nv)::value>(from, n_stride, depth, live, to);
+        return 0;
+      });
+      continue;
+    }
     for (i64 k0 = 0; k0 < depth; k0 += B) {
       const i64 k1 = std::min(k0 + B, depth);
       if (n_stride == 1) {
         for (i64 k = k0; k < k1; k++) __builtin_memcpy(to + k * wide, from + k * k_stride, live * sizeof(float));
-      } else if (k_stride == 1 && k1 - k0 == B) {
-        transpose<B>(from + k0, n_stride, to + k0 * wide, wide, live);
       } else {
         for (i64 j = 0; j < live; j++)
           for (i64 k = k0; k < k1; k++) to[k * wide + j] = from[k * k_stride + j * n_stride];

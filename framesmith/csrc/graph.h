@@ -20,6 +20,8 @@ class Graph {
   // Returns a new tuple. The caller holds the interpreter's lock.
   PyObject* call(PyObject* inputs);
 
+  const std::vector<at::Tensor>& constants() const { return constants_; }
+
   // Throws unless the inputs have the dtypes, sizes and strides that the code was made for.
   void check(PyObject* inputs) const;
 

@@ -1,5 +1,6 @@
 #include "graph_pool.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,6 +30,11 @@ Pool& Pool::get() {
   return *pool;
 }
 
+// A thread that holds the lock when another forks does not go on in the child: so the one that forks waits for it.
+void Pool::outlive_forks() {
+  pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); }, [] { get().mutex_.unlock(); });
+}
+
 Pool::Pool() {
   const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE)) /
                         kPage;
@@ -38,6 +44,7 @@ Pool::Pool() {
   limit_ = memory / kIdlePart;
   there_.resize(kRange * memory / kWord + 1);
   free_.insert(new Block{0, kRange * memory, nullptr, nullptr, true});
+  outlive_forks();
 }
 
 Block* Pool::take(size_t bytes) {

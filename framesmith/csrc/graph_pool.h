@@ -47,6 +47,7 @@ class Pool {
   };
 
   Pool();
+  static void outlive_forks();
   Block* best(size_t count, size_t& missing) const;
   void list(Block* block);
   void cut(Block* block, size_t count);

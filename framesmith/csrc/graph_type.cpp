@@ -12,6 +12,7 @@ struct GraphObject {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   Graph* graph;
+  PyObject* weakrefs;
 };
 
 Graph& graph_of(PyObject* self) { return *reinterpret_cast<GraphObject*>(self)->graph; }
@@ -58,6 +59,7 @@ int graph_clear(PyObject* self) {
 
 void graph_dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
+  if (reinterpret_cast<GraphObject*>(self)->weakrefs) PyObject_ClearWeakRefs(self);
   delete reinterpret_cast<GraphObject*>(self)->graph;
   Py_TYPE(self)->tp_free(self);
 }
@@ -92,6 +94,15 @@ PyObject* graph_name(PyObject* self, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* get_constants(PyObject* self, void*) {
+  HANDLE_TH_ERRORS
+  py::list out;
+  for (const at::Tensor& t : graph_of(self).constants())
+    out.append(py::make_tuple(reinterpret_cast<uintptr_t>(t.const_data_ptr()), t.nbytes()));
+  return out.release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
 PyObject* get_recordings(PyObject* self, void*) {
   const auto& all = graph_of(self).recordings;
   return Py_BuildValue("(nK)", static_cast<Py_ssize_t>(all ? all->size() : 0),
@@ -116,6 +127,7 @@ PyGetSetDef graph_getset[] = {
      "Number of calls so far.", nullptr},
     {"refreshes", [](PyObject* self, void*) { return PyLong_FromUnsignedLongLong(graph_of(self).refreshes); }, nullptr,
      "How often the constants were computed.", nullptr},
+    {"constants", get_constants, nullptr, "(Address, bytes) of each constant that it holds now.", nullptr},
     {"recordings", get_recordings, nullptr, "(Recordings that are kept, calls that were replayed so far).", nullptr},
     {"checked", [](PyObject* self, void*) { return PyBool_FromLong(graph_of(self).checked); }, set_checked,
      "Check the geometry of the inputs in each call.", nullptr},
@@ -134,6 +146,7 @@ PyTypeObject graph_type = {
               "that it empties; it returns a tuple.",
     .tp_traverse = graph_traverse,
     .tp_clear = graph_clear,
+    .tp_weaklistoffset = offsetof(GraphObject, weakrefs),
     .tp_methods = graph_methods,
     .tp_getset = graph_getset,
     .tp_new = graph_new,

@@ -1,6 +1,7 @@
 // The frame hook (PEP 523): runs a variant instead of a frame if its guards hold, else asks the thread's callback.
 #include "frame.h"
 #include "hook.h"
+#include "pace.h"
 
 #include <array>
 #include <memory>
@@ -28,7 +29,7 @@ struct Call {
 };
 
 size_t total_hits = 0;                       // calls that an entry took, of all code objects; guarded by the GIL
-int active_threads = 0;                      // threads with a callback; guarded by the GIL
+int active_threads = 0;                      // uses of the hook in all threads; guarded by the GIL
 _PyFrameEvalFunction previous_eval = nullptr;  // who was there before us; null = CPython's own
 
 // What a callback may return besides an entry and None.
@@ -220,16 +221,18 @@ Outcome refuse_fresh(Call& call, PyObject* tree) {
 }
 
 // Runs an entry that the callback has just made for this very frame. `missed`: its guards fail, for something has
-// changed since (a module was imported in between, another thread); then the callback is asked `again`, once.
+// changed since (a module was imported in between, another thread); then the callback is asked `again`, once. An entry
+// that another thread has dropped or reset since serves this call, as far as it can, and no other.
 Outcome run_fresh(Call& call, Entry* entry, bool again) {
-  if (entry->code != object_of(call.frame->f_code)) {
+  if (entry->code && entry->code != object_of(call.frame->f_code)) {
     PyErr_SetString(PyExc_ValueError, "the callback's entry was made for another code object");
     return Outcome::done;
   }
   PyObject* inputs = entry->residual ? check_tree(entry->tree, view_of(call.frame, entry)) : nullptr;
   if (!inputs && !again && !PyErr_Occurred()) return Outcome::missed;
-  if (!inputs) return PyErr_Occurred() ? Outcome::done : refuse_fresh(call, entry->tree);
-  call.state->add(entry);
+  if (PyErr_Occurred()) return Outcome::done;
+  if (!inputs) return entry->residual ? refuse_fresh(call, entry->tree) : Outcome::pass;
+  if (entry->code) call.state->add(entry);
   if (left_to_tracer(call.tstate, entry)) {
     Py_DECREF(inputs);
     return Outcome::pass;
@@ -297,6 +300,7 @@ PyObject* eval_frame(PyThreadState* tstate, Frame* frame, int throwflag) {
     thread_hook.passing = nullptr;
     return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
   }
+  Pace::step();
   Handover::begin(object_of(frame->f_code));
   if (!thread_hook.callback || !is_plain_call(frame, throwflag)) return pass(tstate, frame, throwflag);
   CodeState* state = find_state(frame->f_code);
@@ -348,12 +352,16 @@ PyMethodDef methods[] = {
 PyObject* exchange_callback(PyObject* callback) {
   PyObject* old = thread_hook.callback;
   thread_hook.callback = callback;
-  if (callback && !old) {
+  count_active(old != nullptr, callback != nullptr);
+  return old;
+}
+
+void count_active(bool before, bool now) {
+  if (now && !before) {
     if (active_threads++ == 0) install();
-  } else if (!callback && old) {
+  } else if (!now && before) {
     if (--active_threads == 0) uninstall();
   }
-  return old;
 }
 
 }  // namespace framesmith
@@ -365,6 +373,7 @@ int init_hook(PyObject* module) {
     answer.object = PyUnicode_InternFromString(answer.text);
     if (!answer.object || PyModule_AddObjectRef(module, answer.name, answer.object) < 0) return -1;
   }
-  const bool ready = !init_entries(module) && !init_tail(module) && !init_frames(module) && !init_function(module);
+  const bool ready = !init_entries(module) && !init_tail(module) && !init_frames(module) && !init_pace(module) &&
+                     !init_function(module);
   return ready ? 0 : -1;
 }

@@ -28,8 +28,10 @@ aten = torch.ops.aten
 @rule(aten.linear.default)
 def linear(x: FakeTensor, weight: FakeTensor, bias: FakeTensor | None = None) -> Any:
     rows, columns = x.shape, weight.shape
-    if len(columns) != 2 or not rows or rows[-1] != columns[1] or x.dtype is not weight.dtype:
+    if not rows or len(columns) not in (1, 2) or rows[-1] != columns[-1] or x.dtype is not weight.dtype:
         return NotImplemented
+    if len(columns) == 1:
+        return dense(x, rows[:-1]) if bias is None and len(rows) > 1 else NotImplemented
     if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, columns[:1])):
         return NotImplemented
     return dense(x, (*rows[:-1], columns[0]))
@@ -308,12 +310,23 @@ def attention(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any =
         return NotImplemented
     shape = (*query.shape[:-1], value.shape[-1])
     if not enable_gqa and not same_shape(query.shape[:-2], key.shape[:-2]):
-        return NotImplemented
+        return _broadcast_attention(query, key, value, mask)
     if query.device.type == "cuda":
         return result(choice(query, key, value, mask, dropout, causal, scale, enable_gqa), query, shape)
     if _flash(query, key, value, dropout, enable_gqa) and (mask is None or _flash_mask(query, key, mask)):
         return new_fake(shape, preserved_strides(query), query.dtype, query.device)
     return dense(query, shape)
+
+
+def _broadcast_attention(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any) -> Any:
+    """The result where batches or heads differ (heads share one key), which the kernel of plain products computes."""
+    batch = broadcast(broadcast(query.shape[:-2], key.shape[:-2]) or (), value.shape[:-2])
+    if batch is None or query.device.type != "cpu":
+        return NotImplemented
+    scores = (*batch, query.shape[-2], key.shape[-2])
+    if mask is not None and not same_shape(broadcast(mask.shape, scores) or (), scores):
+        return NotImplemented
+    return dense(query, (*batch, query.shape[-2], value.shape[-1]))
 
 
 def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float, gqa: bool) -> bool:

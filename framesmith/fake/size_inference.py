@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch._library.simple_registry import singleton
 
-from framesmith.fake.layout import broadcast, is_dense, strides_like
+from framesmith.fake.layout import is_dense, strides_like
+from framesmith.fake.size_rules import SIZES
 from framesmith.fake.tensor import FakeTensor, metadata_of, new_fake
 from framesmith.prims.metadata import results_of
-from framesmith.prims.registry import overload, rules
+from framesmith.prims.registry import rules
 from framesmith.symbolic.node import expr_of, symint
-from framesmith.util.tables import entry
 
 Infer = Callable[[Any, tuple, dict], Any]
 
@@ -35,7 +35,7 @@ def infer_sizes(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any
     """The results as fakes of symbolic sizes, `present` being those at `sizes` of the symbols; NotImplemented where
     nothing says their sizes."""
     several = isinstance(present, tuple)
-    if (shape := SHAPES.get(func)) is not None:
+    if (shape := SIZES.get(func)) is not None:
         found = shape(*args, **kwargs)
     elif func.namespace != "aten":
         found = _by_shape_function(infer, func, args, kwargs)
@@ -49,45 +49,6 @@ def infer_sizes(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any
     if any(one is NotImplemented for one in made):
         return NotImplemented
     return tuple(made) if several else made[0]
-
-
-SHAPES: dict[Any, Callable[..., Any]] = {}
-"""operator -> the sizes of its one result by its arguments."""
-
-
-def _shape(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return entry(SHAPES, *map(overload, names))
-
-
-_shape("bucketize.Tensor", "_fft_c2c")(lambda x, *_, **__: tuple(x.shape))
-_shape("searchsorted.Tensor")(lambda _, x, *__, **___: tuple(x.shape))
-_shape("grid_sampler_2d", "grid_sampler_3d")(lambda x, grid, *_: (*x.shape[:2], *grid.shape[1:-1]))
-_shape("_cdist_forward")(lambda a, b, *_: (*(broadcast(a.shape[:-2], b.shape[:-2]) or ()), a.shape[-2], b.shape[-2]))
-_shape("linspace")(lambda start, end, steps, **_: (steps,))
-
-
-@_shape("_fft_r2c")
-def _half_spectrum(x: FakeTensor, dims: Any, norm: int, onesided: bool) -> tuple:
-    last = dims[-1] % x.dim()
-    return tuple([n // 2 + 1 if onesided and d == last else n for d, n in enumerate(x.shape)])
-
-
-@_shape("_fft_c2r")
-def _from_half_spectrum(x: FakeTensor, dims: Any, norm: int, size: Any) -> tuple:
-    return tuple([size if d == dims[-1] % x.dim() else n for d, n in enumerate(x.shape)])
-
-
-@_shape("linalg_solve_triangular")
-def _solved(a: FakeTensor, b: FakeTensor, **options: Any) -> tuple:
-    return *(broadcast(a.shape[:-2], b.shape[:-2]) or ()), *b.shape[-2:]
-
-
-@_shape("im2col")
-def _columns(x: FakeTensor, kernel: Any, dilation: Any, padding: Any, stride: Any) -> tuple:
-    places: Any = 1
-    for n, k, d, p, s in zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True):
-        places = places * ((n + 2 * p - d * (k - 1) - 1) // s + 1)
-    return *x.shape[:-3], x.shape[-3] * kernel[0] * kernel[1], places
 
 
 def _by_shape_function(infer: Infer, func: Any, args: tuple, kwargs: dict) -> Any:

@@ -24,6 +24,7 @@ from torch.fx import Graph, Node
 from framesmith.graph.digest import digest_text
 from framesmith.graph.interpreter import run
 from framesmith.graph.launch import OfOneGraph
+from framesmith.graph.nodes import insert_call
 from framesmith.graph.purity import draws
 from framesmith.graph.traversal import last_node
 
@@ -190,8 +191,7 @@ def close(graph: Graph, results: Sequence[Any]) -> Graph:
 
 def append(graph: Graph, target: Any, args: tuple[Any, ...], val: Any, **kwargs: Any) -> Node:
     """A call at the end of a graph; `val`: the metadata of its result."""
-    node = graph.create_node("call_function", target, (), {})
-    node.args, node.kwargs = args, kwargs  # `create_node` warns of sizes that vary
+    node = insert_call(graph, target, args, kwargs)
     node.meta["val"] = val
     return node
 

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.digest import target_name
 from framesmith.graph.purity import PURE, kind_of
 from framesmith.graph.traversal import ancestors, copy_node
 from framesmith.symbolic.expr import Expr
+from framesmith.util.advice import readable
 
 IMPURE = frozenset({torch.ops.aten.copy_.default})
 _SUMS = frozenset({torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor})
@@ -30,6 +32,15 @@ class Frozen:
     parameters: tuple[int, ...]
     main: fx.Graph
     inputs: tuple[int, ...]
+
+    def names(self) -> list[str]:
+        """Of each constant, the operator that gives it and the parameters that it depends on."""
+        values: tuple[fx.Node, ...] = next(n for n in self.constants.nodes if n.op == "output").args[0]  # type: ignore
+        found = []
+        for value in values:
+            read = [n.meta.get("source", n.name) for n in ancestors([value]) if n.op == "placeholder"]
+            found.append(f"{target_name(value.target)}({', '.join(sorted(map(readable, read)))})")
+        return found
 
 
 def is_parameter_expression(value: Any) -> bool:

@@ -10,15 +10,15 @@ from typing import Any
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from framesmith.graph.nodes import free_name, insert_node
 from framesmith.graph.purity import is_view
 
 
 def copy_node(graph: Graph, node: Node, made: Callable[[Node], Node]) -> Node:
-    """Append a copy of a node of another graph, whose arguments are `made(n)` for each node `n` among the original's.
-    (`Graph.node_copy` warns of arguments that are `torch.SymInt`s.)"""
-    copy = graph.create_node(node.op, node.target, (), {}, node.name, node.type)
-    copy.args, copy.kwargs = map_arg(node.args, made), map_arg(node.kwargs, made)
-    copy.meta = node.meta.copy()
+    """Append a copy of a node of another graph, with arguments `made(n)` for each node `n` among the original's."""
+    args, kwargs = map_arg(node.args, made), map_arg(node.kwargs, made)
+    copy = insert_node(graph, node.op, free_name(graph, node.name), node.target, args, kwargs)
+    copy.meta.update(node.meta)
     return copy
 
 
@@ -39,11 +39,14 @@ def ancestors(nodes: Iterable[Node], unread: Mapping[Any, tuple[int, ...]] = Map
     found, queue = set(nodes), list(nodes)
     while queue:
         node = queue.pop()
-        idle = [node.args[i] for i in unread.get(node.target, ())]
-        for arg in node.all_input_nodes if node not in stop else ():
-            if arg not in found and arg not in idle:
-                found.add(arg)
-                queue.append(arg)
+        if node in stop:
+            continue
+        fresh = [arg for arg in node.all_input_nodes if arg not in found]
+        if fresh and unread:
+            idle = [node.args[i] for i in unread.get(node.target, ())]
+            fresh = [arg for arg in fresh if arg not in idle]
+        found.update(fresh)
+        queue += fresh
     return found
 
 

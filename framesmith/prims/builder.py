@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from framesmith.graph.nodes import insert_call
 from framesmith.prims.core import Prim, Size, Spec, size_of, table
 from framesmith.prims.draws import STATE
 from framesmith.prims.promotion import coerce, floating, result_dtype
@@ -120,9 +121,8 @@ class Builder:
 
     def node(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> fx.Node:
         """A raw node with its metadata."""
-        node = self.graph.create_node("call_function", target, (), {})
-        node.args, node.kwargs = args, kwargs  # not given above: it warns of symbolic arguments
-        node.meta = {"val": val, "stack": self.stack, "origin": self.origin, "number": self.number}
+        node = insert_call(self.graph, target, args, kwargs)
+        node.meta.update(val=val, stack=self.stack, origin=self.origin, number=self.number)
         return node
 
     def emit(self, prim: Prim, args: tuple[Any, ...]) -> Any:

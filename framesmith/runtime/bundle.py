@@ -29,7 +29,7 @@ from framesmith.util.errors import BundleError
 
 FORMAT = "framesmith bundle 1"
 MANIFEST, SIGNATURE = "manifest.json", "signature"
-_ENTRY = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{46})(\.[a-z]+)")
+_ENTRY = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{46}(?:-[0-9a-f]{12})?)(\.[a-z]+)")
 _MEMORY = re.compile(r"([a-z]+)\.json")
 _IN_MEMORY = 64 << 20
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, struct.error, ValueError, KeyError, IndexError, TypeError,

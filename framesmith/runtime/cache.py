@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import platform
 import threading
@@ -31,6 +32,7 @@ from framesmith.runtime.memory import Memory
 from framesmith.runtime.toolchain import Toolchain, absent, cpu_identity, cpu_name, find
 from framesmith.util import events, log
 from framesmith.util.errors import CompilerMissing, NotSerializable
+from framesmith.util.priority import waiting
 from framesmith.util.serialize import deserialize, serialize
 
 FORMAT = "framesmith-2"
@@ -173,7 +175,7 @@ class Cache:
             return found[0]
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _alone(path.with_suffix(entries.LOCK)):
+            with waiting(), _alone(path.with_suffix(entries.LOCK)):
                 if not _is_library(path):
                     build(units, toolchain, path, entries.seal_library)
                     write_whole(path.with_suffix(entries.SOURCE), "\n".join(units).encode())
@@ -185,6 +187,11 @@ class Cache:
             if not _is_library(private):
                 build(units, toolchain, private, entries.seal_library)
             return private
+
+    def stored_library(self, key: str) -> Path | None:
+        """The library of a key, if it is there and whole."""
+        found = self._read(key, ".so", is_library)
+        return found[0] if found is not None else None
 
     # ------------------------------------------------------------------------------------------------------------ plans
 
@@ -206,6 +213,30 @@ class Cache:
             log.emit("cache", f"cannot store {path}: {error}")
             return False
         self._note(self.folder, key, made=True)
+        return True
+
+    def variants(self, key: str, suffix: str) -> Iterator[Any]:
+        """What `add_variant` stored under `key`, the newest first; what is damaged is passed over."""
+        found: dict[str, float] = {}
+        with contextlib.suppress(OSError):
+            for folder in self.folders:
+                for path in path_of(folder, key, suffix).parent.glob(f"{key}-*{suffix}"):
+                    found.setdefault(path.name.removesuffix(suffix), path.stat().st_mtime)
+        for variant in sorted(found, key=lambda name: -found[name]):
+            read = self._read(variant, suffix, is_sealed)
+            if read is not None:
+                yield json.loads(unsealed(read[1]))
+
+    def add_variant(self, key: str, value: Any, suffix: str) -> bool:
+        """Keep one more value (of JSON) under `key`, in a file of its own; False where it cannot be written."""
+        text = json.dumps(value, separators=(",", ":"))
+        variant = f"{key}-{key_of(text)[:12]}"
+        try:
+            write_whole(self.path(variant, suffix), sealed(text.encode()))
+        except OSError as error:
+            log.emit("cache", f"cannot store {variant}{suffix}: {error}")
+            return False
+        self._note(self.folder, variant, made=True)
         return True
 
     def account(self, what: str, key: str, hit: bool, subject: str, parts: Mapping[str, Any]) -> None:

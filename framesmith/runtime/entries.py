@@ -63,11 +63,12 @@ def is_library(data: bytes) -> bool:
 KINDS = {
     ".plan": Kind("code", is_sealed),
     ".so": Kind("library", is_library),
+    ".capture": Kind("capture", is_sealed),
     ".parts": Kind("account", is_sealed, travels=False),
 }
 """Suffix -> kind."""
 SOURCE, LOCK, LOG = ".cpp", ".lock", ".log"
-_KEY = re.compile(r"[0-9a-f]{48}")
+_KEY = re.compile(r"[0-9a-f]{48}(-[0-9a-f]{12})?")
 _DAY, _STALE = 86400.0, 3600.0
 """Seconds; after the second of them nobody works any more on a file that is in the making."""
 

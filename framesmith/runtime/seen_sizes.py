@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from types import CodeType
 
 from framesmith.config import Config
@@ -19,12 +19,19 @@ class SeenSizes:
     """What is kept of all functions, for one configuration."""
 
     def __init__(self, config: Config) -> None:
-        kept = config.cache and config.keep_sizes and config.dynamic is None
-        self._memory = Cache(config.cache_dir).memory("sizes") if kept else None
+        self._kept = config.cache and config.keep_sizes and config.dynamic is None
+        self._folder = config.cache_dir
+        self._read: MutableMapping[str, str] | None = None
+
+    def _memory(self) -> MutableMapping[str, str]:
+        """The file's texts, or none where nothing is kept. It is read when it is first asked for."""
+        if self._read is None:
+            self._read = Cache(self._folder).memory("sizes") if self._kept else {}
+        return self._read
 
     def of(self, code: CodeType) -> Sizes:
         """What was seen of a function. Text that is damaged counts for nothing."""
-        if self._memory is None or (text := self._memory.get(_key(code))) is None:
+        if not self._kept or (text := self._memory().get(_key(code))) is None:
             return {}
         try:
             return {str(path): frozenset(map(int, dims)) for path, dims in json.loads(text).items()}
@@ -34,8 +41,8 @@ class SeenSizes:
     def note(self, code: CodeType, sizes: Mapping[str, frozenset[int]]) -> None:
         """Keep what was seen of arguments; sources of other kinds may name an object of this process."""
         mine = {path: sorted(dims) for path, dims in sorted(sizes.items()) if path.startswith("L[")}
-        if self._memory is not None and mine:
-            self._memory[_key(code)] = json.dumps(mine)
+        if self._kept and mine:
+            self._memory()[_key(code)] = json.dumps(mine)
 
 
 def _key(code: CodeType) -> str:

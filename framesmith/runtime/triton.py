@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from framesmith.runtime.cache import Cache, key_of
 from framesmith.util import log
 from framesmith.util.cores import cores
 from framesmith.util.errors import BuildError, TritonMissing
+from framesmith.util.locks import forkable_lock
 from framesmith.util.serialize import serializable
 
 WORKER = Path(__file__).with_name("triton_worker.py")
@@ -252,7 +252,7 @@ class Pending:
 
 # ---------------------------------------------------------------------------------------------------------- the process
 
-_lock = threading.Lock()
+_lock: Any = forkable_lock()
 _started: list[Process] = []
 _numbers = itertools.count()
 
@@ -286,9 +286,7 @@ def _remove(folder: str) -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the parent's process is not ours, and whoever held the lock does not exist."""
-    global _lock
-    _lock = threading.Lock()
+    """In a forked child: the parent's process is not ours."""
     _started.clear()
 
 

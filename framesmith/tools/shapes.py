@@ -18,13 +18,14 @@ from torch.fx import Graph, Node
 from framesmith.capture.dynamic_sizes import DynamicSizes
 from framesmith.capture.entry import UserError, convert_frame
 from framesmith.capture.tracer import is_param
-from framesmith.compiler import alone
 from framesmith.config import Config
 from framesmith.graph.purity import is_view
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr, Int, Substitution, Symbol, max_, prod, sum_
 from framesmith.symbolic.node import env_of, expr_of
+from framesmith.util.dynamo import dynamo_off
 from framesmith.util.errors import ShapeError
+from framesmith.util.locks import COMPILE_LOCK
 
 Shape = tuple[Expr, ...]
 
@@ -70,7 +71,7 @@ def shapes_of_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
     try:
         config = Config.asked({}, fullgraph=True)
-        with alone():
+        with COMPILE_LOCK, dynamo_off():
             captured = convert_frame(code, given, function.__globals__, function.__closure__, config, kept, None,
                                      DynamicSizes(every=True))
     except UserError as error:

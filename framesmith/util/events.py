@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framesmith.util import log
+from framesmith.util.locks import forkable_lock
 from framesmith.util.stack import Place
 
 
@@ -92,7 +93,7 @@ class CompileBegan(Event):
 
 @dataclass(frozen=True, slots=True)
 class CompileEnded(Event):
-    """`outcome`: "compiled", "in eager" or "raised"."""
+    """`outcome`: "compiled", "loaded" (from the capture cache), "in eager" or "raised"."""
 
     function: str
     file: str
@@ -108,6 +109,22 @@ class CompileEnded(Event):
     @property
     def weight(self) -> int:
         return 1 + len(self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundCompile(Event):
+    """The end of a compile while eager served. `outcome`: "compiled" (calls take it from now on), "in eager", or
+    "raised". `seconds`: since a call asked for it."""
+
+    function: str
+    file: str
+    line: int
+    outcome: str
+    seconds: float
+
+    def __str__(self) -> str:
+        what = "calls take compiled code from now on" if self.outcome == "compiled" else self.outcome
+        return f"in the background: {self.function} ({self.file}:{self.line}): {what}, after {self.seconds:.3f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +191,8 @@ class Fallback(Event):
 
 @dataclass(frozen=True, slots=True)
 class CacheLookup(Event):
-    """`what`: "code" (of a graph) or "library" (what a C++ compiler made of code). `reason`: of a miss."""
+    """`what`: "code" (of a graph), "library" (what a C++ compiler made of code) or "capture" (of a frame, with its
+    guards and graph). `reason`: of a miss."""
 
     what: str
     key: str
@@ -184,6 +202,19 @@ class CacheLookup(Event):
     def __str__(self) -> str:
         return f"cache {'hit' if self.hit else 'miss'}: {self.what} {self.key[:12]}" + (f": {self.reason}"
                                                                                        if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True)
+class NotCached(Event):
+    """A capture that no other process can take over; `reason`: what of it means nothing there."""
+
+    function: str
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"capture not kept: {self.function} ({self.file}:{self.line}): {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +272,7 @@ class _Journal:
         self.events: deque[Event] = deque()
         self.weight = 0
         self.dropped = 0
-        self.lock = threading.Lock()
+        self.lock: Any = forkable_lock()
 
     def add(self, event: Event) -> None:
         with self.lock:
@@ -267,6 +298,7 @@ _COUNTS: dict[type, Callable[[Any], Iterable[tuple[str, str, float]]]] = {
     GraphBreak: lambda e: [("graph_breaks", e.reason, 1)],
     Recompile: lambda e: [("recompiles", e.kind, 1)],
     Fallback: lambda e: [("fallbacks", "yes" if e.internal else "no", 1)],
+    BackgroundCompile: lambda e: [("background_compiles", e.outcome, 1)],
     CacheLookup: lambda e: [("cache_lookups", "hit" if e.hit else "miss", 1)],
 }
 """What each event adds to the counters: name, part of it, amount."""
@@ -280,7 +312,8 @@ def _snake(name: str) -> str:
 
 _loggers: dict[type, logging.Logger] = {
     kind: logging.getLogger(f"framesmith.{_snake(kind.__name__)}")
-    for kind in (CompileBegan, CompileEnded, Captured, GraphBreak, Recompile, Fallback, CacheLookup, GraphCompiled)}
+    for kind in (CompileBegan, CompileEnded, BackgroundCompile, Captured, GraphBreak, Recompile, Fallback, CacheLookup,
+                 NotCached, GraphCompiled)}
 
 
 def _nothing(event: Event) -> tuple[tuple[str, str, float], ...]:
@@ -295,8 +328,9 @@ def counted(name: str) -> dict[str, float]:
 def emit(event: Event) -> None:
     """Keep an event, and tell it to those who asked. What a callback raises is the user's to read, in one warning."""
     _journal.add(event)
-    for name, part, amount in _COUNTS.get(type(event), _nothing)(event):
-        _counts[name, part] += amount  # type: ignore[assignment]
+    with _journal.lock:
+        for name, part, amount in _COUNTS.get(type(event), _nothing)(event):
+            _counts[name, part] += amount  # type: ignore[assignment]
     logger = _loggers[type(event)]
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", event)
@@ -361,16 +395,19 @@ def forget() -> None:
 def compiling(function: str, file: str, line: int, why: str, part: str = "") -> Iterator[Compile]:
     """Be in a compile, which begins and ends with an event. Its `outcome` is what the body says."""
     now = Compile(next(_numbers), function, file, line, part)
-    _open.stack.append(now)
-    try:
+    outer = len(_open.stack)
+    try:  # from here on: a signal handler may raise behind any call
+        _open.stack.append(now)
         emit(CompileBegan(function, file, line, why))
         yield now
     except BaseException:
         now.outcome = "raised"
         raise
     finally:
-        emit(CompileEnded(function, file, line, now.outcome, time.perf_counter() - now.start, tuple(now.spans)))
-        _open.stack.pop()
+        try:
+            emit(CompileEnded(function, file, line, now.outcome, time.perf_counter() - now.start, tuple(now.spans)))
+        finally:
+            del _open.stack[outer:]
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 import _signal
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -16,31 +17,38 @@ _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
     """The program's handlers in Python, by signal."""
-    found = {number: _own(_signal.getsignal(number)) for number in _SIGNALS}
-    return {n: h for n, h in found.items() if callable(h) and h is not signal.default_int_handler}
+    found = {n: handler for n in _SIGNALS if callable(handler := _signal.getsignal(n))}
+    return {n: _own(handler) for n, handler in found.items()}
 
 
 def _own(handler: Any) -> Any:
-    """The program's handler, where one of ours was left in its place: it raised while it was to be taken back."""
-    while hasattr(handler, "raised"):
+    """The program's handler, or that of a block around this one, where one of ours was left in its place: it raised
+    while it was to be taken back."""
+    while isinstance(handler, _Hearing) and not handler.heard.open:
         handler = handler.own
     return handler
 
 
 def _code_of(handler: Any) -> CodeType | None:
+    while isinstance(handler, _Hearing):
+        handler = handler.own
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func
     function = getattr(handler, "__func__", handler)
     return getattr(function, "__code__", None) or getattr(vars(type(handler)).get("__call__"), "__code__", None)
 
 
+def _place(code: CodeType) -> tuple[str, str, int]:
+    """Where a function is written: what runs in the place of a handler that is compiled itself has another code."""
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
 def raised_by_handler(error: BaseException) -> bool:
     """Return whether a signal handler raised the exception: one is among the frames that it came through."""
-    # by identity: a compiled frame's constants have no hash
-    codes = {id(_code_of(handler)) for handler in _handlers().values()}
-    trace = error.__traceback__ if codes else None
+    places = {_place(code) for handler in _handlers().values() if (code := _code_of(handler)) is not None}
+    trace = error.__traceback__ if places else None
     while trace is not None:
-        if id(trace.tb_frame.f_code) in codes:
+        if _place(trace.tb_frame.f_code) in places:
             return True
         trace = trace.tb_next
     return False
@@ -48,32 +56,59 @@ def raised_by_handler(error: BaseException) -> bool:
 
 @contextmanager
 def handlers_heard() -> Iterator[None]:
-    """Raise at the end of the block what a signal handler raised within it, if any code on the way has caught it."""
+    """Raise at the end of the block what a signal handler raised within it, if anything on the way has caught it: an
+    `except`, or a finaliser."""
     own = _handlers() if threading.current_thread() is threading.main_thread() else {}
     if not own:
         yield
         return
-    raised: list[BaseException] = []
-    for number, handler in own.items():
-        signal.signal(number, _hearing(handler, raised))
+    heard = _Heard()
     try:
+        for number, handler in own.items():
+            _signal.signal(number, _Hearing(handler, heard))
         yield
     finally:
-        for number, handler in own.items():
-            if getattr(signal.getsignal(number), "raised", None) is raised:  # the program may have set another
-                signal.signal(number, handler)
-        if raised:
-            raise raised[-1]
+        while heard.open:
+            try:
+                _put_back(own, heard)
+                heard.open = False
+            except BaseException as error:  # a handler's, which ran in the midst of it
+                heard.errors.append(error)
+        if heard.errors:
+            # a context manager that it kept from being left ends with the frame that holds it
+            traceback.clear_frames(heard.errors[-1].__traceback__)
+            raise heard.errors.pop()
 
 
-def _hearing(handler: Callable[[int, FrameType | None], Any],
-             raised: list[BaseException]) -> Callable[[int, FrameType | None], None]:
-    def heard(number: int, frame: FrameType | None) -> None:
+def _put_back(own: dict[int, Callable[[int, FrameType | None], Any]], heard: _Heard) -> None:
+    """Restore handlers, but for those that the program has set meanwhile."""
+    for number, handler in own.items():
+        now = _signal.getsignal(number)
+        if isinstance(now, _Hearing) and now.heard is heard:
+            _signal.signal(number, handler)
+
+
+class _Heard:
+    """What handlers have raised in one block, which is open until they are restored."""
+
+    __slots__ = ("errors", "open")
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self.open = True
+
+
+class _Hearing:
+    """A handler of the program's, or of a block around this one, that notes what it raises."""
+
+    __slots__ = ("heard", "own")
+
+    def __init__(self, own: Callable[[int, FrameType | None], Any], heard: _Heard) -> None:
+        self.own, self.heard = own, heard
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         try:
-            handler(number, frame)
+            self.own(number, frame)
         except BaseException as error:
-            raised.append(error)
+            self.heard.errors.append(error)
             raise
-
-    heard.raised, heard.own = raised, handler  # type: ignore[attr-defined]
-    return heard

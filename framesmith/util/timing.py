@@ -26,12 +26,12 @@ def stage(name: str) -> Iterator[None]:
     running = _clock.running
     before = stages() if not running and log.enabled("timing") else None
     start = time.perf_counter()
-    running.append(name)
-    compile = events.current()
-    try:
+    compile, outer = events.current(), len(running)
+    try:  # from here on: a signal handler may raise behind any call
+        running.append(name)
         yield
     finally:
-        running.pop()
+        del running[outer:]
         if compile is not None:
             began = start - compile.start
             compile.spans.append(events.Span(name, began, time.perf_counter() - start, len(running)))

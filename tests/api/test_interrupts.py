@@ -11,6 +11,7 @@ from torch import nn
 
 import framesmith
 from framesmith import _C, compiler, pipeline
+from framesmith.autograd import node
 from framesmith.capture import entry
 from framesmith.fake import recorder
 from framesmith.runtime import build, cache
@@ -19,15 +20,17 @@ from framesmith.util import interrupts
 PLACES = {"capture": (entry, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"),
           "build": (build, "_wait"),
           "seal": (cache, "_seal"), "store": (cache, "_pack"), "load": (pipeline, "load"),
-          "guards": (compiler, "compile_guards")}  # fmt: skip
+          "guards": (compiler, "compile_guards"), "sizes": (cache.Path, "read_text")}  # fmt: skip
 
 
 class Handler:
     """Raises what it is told."""
 
     error: BaseException
+    raised = False
 
     def __call__(self, number, frame):
+        self.raised = True
         raise self.error
 
 
@@ -93,6 +96,53 @@ def test_what_a_handler_raises_in_a_compile_reaches_the_caller(place, error, tmp
             compiled(x)
         assert raised.value is error and not left
         is_as_it_was(compiled, eager, x)
+
+
+def test_what_a_handler_raises_in_the_compile_of_a_backward_reaches_the_caller(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
+    handler = Handler()
+    handler.error = TimeoutError("late")
+    eager, x = model(), torch.randn(40, 64)
+    compiled = framesmith.compile(eager)
+    with torch.enable_grad():
+        y = compiled(x).sum()
+        left = once(monkeypatch, node, "CompiledFunction", lambda: signal.raise_signal(signal.SIGUSR1))
+        with handling(handler), pytest.raises(TimeoutError):
+            y.backward()
+        assert handler.raised and not left
+        compiled(x).sum().backward()
+    got = [p.grad for p in eager.parameters()]
+    eager.zero_grad()
+    with torch.enable_grad():
+        eager(x).sum().backward()
+    for a, p in zip(got, eager.parameters(), strict=True):
+        torch.testing.assert_close(a, p.grad)
+
+
+def test_a_context_manager_that_an_interrupt_keeps_from_being_left_ends_before_the_caller_hears_of_it():
+    held = []
+
+    @contextlib.contextmanager
+    def holding():
+        held.append(1)
+        try:
+            yield
+        finally:
+            held.pop()
+
+    def body():
+        manager = holding()
+        manager.__enter__()
+        signal.raise_signal(signal.SIGUSR1)
+
+    handler = Handler()
+    handler.error = TimeoutError("late")
+    with handling(handler):
+        try:
+            with interrupts.handlers_heard():
+                body()
+        except TimeoutError:
+            assert not held
 
 
 def test_the_interrupt_key_in_a_compile(tmp_path, monkeypatch):
@@ -189,6 +239,26 @@ def test_a_mode_that_was_pushed_when_a_handler_raised_is_popped(where, monkeypat
     assert pushed and not torch._C._len_torch_dispatch_stack()
     assert not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
     assert torch.equal(compiled(x), torch.isclose(eager(x), x[:, :8]))
+
+
+def test_a_handler_that_is_compiled_itself_is_one():
+    """It runs under the hook where it comes in a compiled call."""
+    def handler(number, frame):
+        framesmith.graph_break()
+        raise TimeoutError("late")
+
+    def call():
+        signal.raise_signal(signal.SIGUSR1)
+
+    compiled = framesmith.compile(call, backend="eager")
+    with handling(handler):
+        for _ in range(3):
+            with pytest.raises(TimeoutError) as raised:
+                compiled()
+            assert interrupts.raised_by_handler(raised.value)
+            with pytest.raises(TimeoutError) as raised:
+                framesmith.compile(handler, backend="eager")(0, None)
+            assert interrupts.raised_by_handler(raised.value)
 
 
 def test_an_error_that_came_through_a_compiled_frame_is_no_handlers():

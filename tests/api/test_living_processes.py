@@ -68,7 +68,7 @@ def test_a_fork_while_another_thread_compiles():
 
 
 FORKED = """
-import os, threading, time, torch, framesmith
+import gc, os, threading, time, torch, framesmith
 torch.set_num_threads(1)
 X = torch.ones(3)
 inside, go = threading.Event(), threading.Event()
@@ -85,7 +85,7 @@ inside.wait()
 pid = os.fork()
 if pid == 0:
     with torch.no_grad():
-        ok = torch.equal(framesmith.compile(lambda x: x * 2, backend="eager")(X), X * 2)
+        ok = torch.equal(framesmith.compile(lambda x: x * 2, backend="eager")(X), X * 2) and gc.isenabled()
     os._exit(0 if ok else 1)
 deadline = time.time() + 60
 while True:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 from torch import nn
 
 import framesmith
+from framesmith.autograd import node
+from framesmith.autograd.joint import trace_joint
 
 
 def net():
@@ -56,6 +59,26 @@ def test_a_backward_lets_go_of_what_was_kept():
             y.sum().backward()
             assert ref() is None
             del y
+
+
+def test_what_a_later_result_shares_with_a_spent_one_is_let_go_of_without_another_trace(monkeypatch):
+    traces = []
+    monkeypatch.setattr(node, "trace_joint", lambda *how: traces.append(how) or trace_joint(*how))
+    w = torch.randn(4, requires_grad=True)
+
+    def both(h, w):
+        y = (h * w).sin()
+        return y, y.exp()
+
+    with torch.enable_grad():
+        h = torch.randn(3, 4)
+        y, late = step_of(both)(h, w)
+        ref = weakref.ref(h)
+        del h
+        y.sum().backward()
+        assert ref() is None and len(traces) == 2  # of both, of the first alone
+        with pytest.raises(RuntimeError, match="second time"):
+            late.sum().backward()
 
 
 def test_a_graph_without_a_backward_dies():

@@ -138,7 +138,7 @@ def test_steps_of_known_sizes_are_a_table_in_their_order(cache, fn, tables):
     graph = lower(decompose(record(fn, [x])[0]))
     program = schedule(graph, target=GPU, scoped_memory=True, tight=True)
     wrapped = wrap_device(program, print_kernels(program), [0], 1, ())
-    assert wrapped.units[0].count("fs_steps(a, p, h") == tables and "h->launch(h->frame, 0," not in wrapped.units[0]
+    assert wrapped.units[0].count("fs_steps(a, p, n, h") == tables and "h->launch(h->frame, 0," not in wrapped.units[0]
     others = []
     calls, _ = launched(cache, program, [x], arena=1 << 20, others=others)
     kinds = {Extern: "call", Allocate: "allocate", Release: "release"}

@@ -1,6 +1,7 @@
 """From a recorded function to a callable: kernels, operators, views, written inputs and symbolic sizes in one call."""
 
 import pickle
+import re
 
 import pytest
 import torch
@@ -66,6 +67,37 @@ def test_same_as_eager(cache, fn):
     graph, _ = compiled(cache, fn, inputs)
     for _ in range(2):
         same(graph, fn, inputs)
+
+
+def layers(x, w, i):
+    for k in range(40):
+        x = torch.softmax((x @ w).tanh(), -1) + x[i]
+        if k % 7 == 3:
+            x = x.sort(0)[0]
+    return x
+
+
+def test_steps_of_equal_layers_are_rows_of_a_table(cache):
+    inputs = (torch.randn(16, 16), torch.randn(16, 16) / 4, torch.randint(-16, 16, (16,)))
+    graph, wrapped = compiled(cache, layers, inputs)
+    same(graph, layers, inputs)
+    with pytest.raises(IndexError):
+        graph((*inputs[:2], torch.full((16,), 16)))
+    text = wrapped.units[-1]
+    entry = text[text.index("FS_ENTRY int"):]
+    assert entry.count("fs_steps(a, p, n, h, steps") == 1 and not re.search(r"\bk\d+\(|h->call", entry)
+    assert len(wrapped.plan.steps) > 80
+
+
+def test_launches_on_memory_that_sizes_decide_stand_among_tables(cache):
+    def fn(x, w):
+        return layers(x, w, slice(None))
+
+    w = torch.randn(16, 16) / 4
+    graph, wrapped = compiled(cache, fn, (torch.randn(16, 16), w), dynamic={(0, 0)})
+    assert wrapped.plan.table > 0 and "fs_steps(a, p, n, h, steps" in wrapped.units[-1]
+    for rows in (16, 5):
+        same(graph, fn, (torch.randn(rows, 16), w))
 
 
 def test_written_inputs(cache):

@@ -204,6 +204,25 @@ def test_entry_whose_guards_something_changed_meanwhile_is_made_again():
     assert g(1) == "compiled" and callbacks == []
 
 
+@pytest.mark.parametrize("forget", [_C.reset, lambda code: [entry.drop() for entry in _C.entries(code)]])
+def test_entry_that_another_thread_forgets_before_its_first_call(forget):
+    def f(a):
+        return a
+
+    made = variant(_named("f", lambda a, inputs: "compiled"), [type_of("a")])
+
+    def callback(code, func, f_locals):
+        entry = made(code, func, f_locals)
+        entry.add()
+        forget(code)
+        return entry
+
+    g = _C.CompiledFunction(f, callback)
+    assert g(1) == ("compiled" if forget is _C.reset else 1) and not _C.entries(f)
+    g = _C.CompiledFunction(f, made)
+    assert g(1) == "compiled" and len(_C.entries(f)) == 1
+
+
 def test_generators_coroutines_and_class_bodies_are_untouched():
     seen = []
 

@@ -34,6 +34,10 @@ NETS = {
     "argument grid, sanitized": "the same under AddressSanitizer and UndefinedBehaviorSanitizer",
     "tests, sanitized": "tests of the C++ core under the same",
     "soak": "models compiled, trained and freed in one process: counts of memory that grow",
+    "soak, reset": "models that live on, compiled again after each reset: the same counts",
+    "threads": "calls, compiles, training steps, breaks, resets, forks and reports by many threads at once",
+    "threads, sanitized": "the same under ThreadSanitizer, without forks: races of the C++ core",
+    "interrupts": "first calls that a signal's handler ends at a random moment",
     "language fuzz": "random programs of the language",
     "CPython's suite": "CPython's own tests, with every Python function compiled",
 }

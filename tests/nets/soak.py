@@ -1,11 +1,12 @@
 """The soak net: compile, run, train and free many small models in one process; memory stays flat.
 
     python -m tests.nets.soak --models 2000 [--seconds 600] [--seed 0]
+    python -m tests.nets.soak --models 2000 --reset
 
 Each model is new to framesmith: its classes and functions are executed from text anew, so that code objects, entries,
 guards, graphs and libraries are its own. Their kinds are few, so that kernels come from the disk cache. After each
-round over all kinds everything is let go and counted. What grows after the first rounds, by model, must stay under
-`BOUNDS`.
+round over all kinds everything is let go and counted: models and all, or with `--reset` what was compiled for models
+that live on. What grows after the first rounds, by model, must stay under `BOUNDS`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ KINDS = {
              "        self.register_buffer('n', torch.zeros(()))\n"
              "    def forward(self, x):\n        self.n += 1\n        self.last = x.detach()\n        seen.append(1)\n"
              "        return {{'y': self.a(x) * self.n, 'z': [x, self.last]}}['y']\n",
+    "variants": "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a, self.k = "
+                "nn.Linear({w}, {w}), 0\n"
+                "    def forward(self, x):\n        self.k = self.k % 3 + 1\n        for _ in range(self.k):\n"
+                "            x = self.a(x).relu()\n        return x\n",
     "raising": "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.e = "
                "nn.Embedding({v}, {w})\n"
                "    def forward(self, x):\n        return self.e((x * 0).long() + {v} * int(x.dim() > 2)) + "
@@ -58,26 +63,33 @@ BOUNDS = {"resident": 8192.0, "blocks": 12.0, "tracked": 3.0, "libraries": 0.01}
 libraries."""
 
 
-def _model(kind: str, widths: tuple[int, int]) -> Any:
+def new_model(kind: str, widths: tuple[int, int]) -> Any:
+    """A model whose classes and functions are new."""
     space: dict[str, Any] = {"torch": torch, "nn": torch.nn, "framesmith": framesmith, "__name__": "soaked"}
     exec(compile(KINDS[kind].format(w=widths[0], v=widths[1]), f"<soaked {kind}>", "exec"), space)
     return space["Net"]()
 
 
-def use(kind: str, widths: tuple[int, int], options: dict[str, Any] | None = None) -> None:
-    """One model's life."""
-    model = _model(kind, widths)
-    compiled = framesmith.compile(model, options=options)
-    x = torch.randn(BATCH, 3, widths[0]) if kind == "attention" else torch.randn(BATCH, widths[0])
-    optimiser = torch.optim.SGD(model.parameters(), 0.01)
-    for _ in range(2):
-        compiled(x).sum().backward()
-        optimiser.step()
-        optimiser.zero_grad()
-    model.eval()
-    with torch.no_grad():
-        compiled(x)
-        compiled(x)
+class Life:
+    """A model, and what was compiled of it."""
+
+    def __init__(self, kind: str, widths: tuple[int, int], options: dict[str, Any] | None = None) -> None:
+        self.model = new_model(kind, widths)
+        self.compiled = framesmith.compile(self.model, options=options)
+        self.x = torch.randn(BATCH, 3, widths[0]) if kind == "attention" else torch.randn(BATCH, widths[0])
+        self.optimiser = torch.optim.SGD(self.model.parameters(), 0.01)
+
+    def use(self) -> None:
+        """Train it, and call it in inference."""
+        self.model.train()
+        for _ in range(2):
+            self.compiled(self.x).sum().backward()
+            self.optimiser.step()
+            self.optimiser.zero_grad()
+        self.model.eval()
+        with torch.no_grad():
+            self.compiled(self.x)
+            self.compiled(self.x)
 
 
 def resident() -> int:
@@ -107,22 +119,25 @@ def slope(points: list[tuple[int, float]]) -> float:
     return found[len(found) // 2] if found else 0.0
 
 
-def soak(models: int, seconds: float = 1e9, seed: int = 0, out: Any = None,
-         fast: bool = False) -> tuple[int, dict[str, float]]:
+def soak(models: int, seconds: float = 1e9, seed: int = 0, out: Any = None, fast: bool = False,
+         reset: bool = False) -> tuple[int, dict[str, float]]:
     """How many models were used, and by how much each count grew for one, after the first third. `fast`: fewer kernels,
-    built quickly."""
+    built quickly. `reset`: the same models again, with nothing compiled."""
     order = random.Random(seed)
     kinds = list(itertools.product(KINDS, WIDTHS[:1] if fast else WIDTHS))
     options = {"compiler_flags": "-O0"} if fast else None
     samples: list[tuple[int, dict[str, float]]] = []
+    lives = {kind: Life(*kind, options) for kind in kinds if reset}
     done, end = 0, time.monotonic() + seconds
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         while done < models and time.monotonic() < end:
             order.shuffle(kinds)
-            for kind, widths in kinds:
-                use(kind, widths, options)
+            for kind in kinds:
+                (lives.get(kind) or Life(*kind, options)).use()
                 done += 1
+            if reset:
+                framesmith.reset()
             framesmith.compiler.log.forget_warnings()
             framesmith.compiler.events.forget()  # they are bounded, at more than these models make
             samples.append((done, counts()))
@@ -153,16 +168,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fast", action="store_true", help="fewer kernels, built without optimisation")
+    parser.add_argument("--reset", action="store_true", help="models live on, and what was compiled is forgotten")
     parser.add_argument("--types", action="store_true", help="print the types of objects that become more")
     given = parser.parse_args()
     if given.types:
         print(*types_that_grow(given.models).most_common(30), sep="\n")
         return 0
-    done, grown = soak(given.models, given.seconds, given.seed, sys.stdout, given.fast)
+    done, grown = soak(given.models, given.seconds, given.seed, sys.stdout, given.fast, given.reset)
     bad = [name for name in BOUNDS if grown[name] > BOUNDS[name]]
     for name, bound in BOUNDS.items():
         print(f"{name:10s} {grown[name]:10.2f} a model (bound {bound})")
-    print(f"{done} models: " + (f"{', '.join(bad)} grow" if bad else "flat"))
+    compiles = sum(framesmith.metrics()["compiles"].values())
+    print(f"{done} models, {compiles:,} compiles: " + (f"{', '.join(bad)} grow" if bad else "flat"))
     return bool(bad)
 
 

@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import pytest
 
-def test_memory_is_flat():
-    run = subprocess.run([sys.executable, "-m", "tests.nets.soak", "--models", "84", "--fast"], capture_output=True,
-                         text=True, check=False)
+
+@pytest.mark.parametrize("how", [(), ("--reset",)])
+def test_memory_is_flat(how):
+    run = subprocess.run([sys.executable, "-m", "tests.nets.soak", "--models", "96", "--fast", *how],
+                         capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -62,7 +62,14 @@ def _id(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if value is None or source is None:
         return t.Address(args[0])
     tracer.guard(source, "id", value)
+    tracer.surroundings.bind("the address of an object")
     return t.Const(id(value))
+
+
+def _hash(tracer: Any, x: t.Tracker) -> t.Tracker:
+    if x.pytype() not in (int, bool, float):
+        tracer.surroundings.bind("the hash of an object")
+    return t.Const(tracer.hash_of(x))
 
 
 @calls(threading.get_ident)
@@ -217,6 +224,6 @@ by_position({
     repr: lambda tracer, x: tracer.text(x, "__repr__"),
     ascii: lambda tracer, x: tracer.format_value(x, 3, ""),
     format: lambda tracer, x, *spec: tracer.formatted(x, spec[0].real(tracer) if spec else ""),
-    hash: lambda tracer, x: t.Const(tracer.hash_of(x)),
+    hash: _hash,
 })
 refuses(Unsupported, "a call with an effect outside of the program (open, exec, …)", input, open, compile)

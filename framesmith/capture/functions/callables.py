@@ -22,6 +22,7 @@ from ..contents import referent, target_of
 from ..identity import same_object
 from ..registry import BUILTIN_KINDS, CACHED, CODES, CONSTANT_METHODS, OPAQUE, calls, method, opaque
 from ..sources import Pinned
+from ..surroundings import Answer
 from ..trackers import Args, Kwargs
 
 
@@ -126,6 +127,7 @@ def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if again is not result and not isinstance(result, _ASIDE):
         raise Unsupported(f"{fn.__qualname__}, whose cache does not keep its results")
     if isinstance(result, _ASIDE):
+        tracer.surroundings.answers.append(Answer(fn, real, named, result))
         return tracer.made(result)
     tracer.guard(Pinned(fn), "callable", SameResult(real, named, result))
     return tracer.wrap(result, Pinned(result))

@@ -71,7 +71,12 @@ def allow(fn: Callable[..., Any]) -> None:
     if isinstance(fn, type) and issubclass(fn, torch.Tensor):
         declare(fn)
     else:
-        calls(fn)(lambda tracer, args, kwargs: tracer.torch_call(fn, args, kwargs))
+        def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+            name = getattr(fn, '__qualname__', fn)
+            tracer.surroundings.bind(f"{name}, which is taken whole: what it reads is not seen")
+            return tracer.torch_call(fn, args, kwargs)  # type: ignore[no-any-return]
+
+        calls(fn)(row)
 
 
 def disallow(fn: Callable[..., Any], why: str) -> None:
@@ -89,7 +94,11 @@ def constant(fn: Callable[..., Any]) -> None:
         with torch._C._EnableTorchFunction():  # capture itself asks no class of tensors
             return fn(*args, **kwargs)
 
-    calls(fn)(lambda tracer, args, kwargs: tracer.fold_call(asked if tracer.functions else fn, args, kwargs))
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        tracer.surroundings.bind(f"the result of {getattr(fn, '__qualname__', fn)}, which is asked for once a process")
+        return tracer.fold_call(asked if tracer.functions else fn, args, kwargs)
+
+    calls(fn)(row)
 
 
 def substitute(original: Callable[..., Any], fn: Callable[..., Any]) -> None:

@@ -63,6 +63,7 @@ def _place(tracer: Any, level: int) -> tuple[str, int, str]:
     if level > len(tracer.frames):
         raise Unsupported("a message with a stacklevel beyond the compiled code")
     frame = tracer.frames[-max(level, 1)]
+    tracer.surroundings.bind("the line that a message names")
     return frame.code.co_filename, frame.line, frame.code.co_name
 
 
@@ -121,6 +122,7 @@ def _warn(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if level > len(tracer.frames):
         return _defer(tracer, warn_above, [message, tracer.made(kind), t.Const(level - len(tracer.frames))], {})
     frame = tracer.frames[-level]
+    tracer.surroundings.bind("the line that a warning names")
     space = tracer.wrap(frame.globals, Pinned(frame.globals))
     return _defer(tracer, warn_at,
                   [message, tracer.made(kind), t.Const(frame.code.co_filename), t.Const(frame.line), space], {})

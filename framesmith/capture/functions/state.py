@@ -70,7 +70,8 @@ folds(torch.distributed.is_available, torch.overrides.is_tensor_method_or_proper
 def _of_the_process(*paths: str) -> None:
     """Register functions whose results never change in a process: their calls are folded."""
     for path in paths:
-        by_name(path)(lambda tracer, args, kwargs, path=path: tracer.fold_call(named(path), args, kwargs))
+        by_name(path)(lambda tracer, args, kwargs, path=path: tracer.made(tracer.answer(
+            named(path), tuple([a.real(tracer) for a in args]), {k: v.real(tracer) for k, v in kwargs.items()})))
 
 
 _of_the_process(

@@ -58,6 +58,7 @@ class Traceback(Tracker):
         if name == "tb_frame":
             return self.frame
         if name in ("tb_lineno", "tb_lasti"):
+            tracer.surroundings.bind("the line of a traceback")
             return Const(self.line if name == "tb_lineno" else self.offset)
         return super().get(tracer, name)
 

@@ -100,6 +100,7 @@ class Set(Holder):
         if len(keys) > 1 and (self.loose or any(_by_address(tracer, k) for k in keys)):
             raise Unsupported("the order of a set that depends on addresses or on what it held before",
                               hint="sort it, or use a dict")
+        tracer.surroundings.note_order(keys)
         return list(keys)
 
     def items_list(self, tracer: Any) -> list[Tracker]:

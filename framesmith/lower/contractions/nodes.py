@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import fx
 
+from framesmith.graph.nodes import insert_call
 from framesmith.graph.patterns import Match
 from framesmith.prims.core import Size, Spec, size_of
 
@@ -27,8 +28,8 @@ class Nodes:
 
     def of(self, target: Any, args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
         """Any `value`, as its metadata says."""
-        node = self.graph.call_function(target, args, kwargs)
-        node.meta = {"val": value, "stack": self.like.meta.get("stack", ())}
+        node = insert_call(self.graph, target, args, kwargs)
+        node.meta.update(val=value, stack=self.like.meta.get("stack", ()))
         return node
 
 

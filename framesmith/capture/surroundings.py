@@ -1,0 +1,42 @@
+"""What a capture has seen of its process that no guard compares, because it cannot change in it. Another process must
+ask again, or capture again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`function`, which keeps its results or is the program's to call once, gave `result` for these arguments."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    result: Any
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """`answers`: what functions said that another process may ask again. `bound`: what else was seen, in words; a
+    capture that has seen such a thing is of this process alone."""
+
+    answers: list[Answer] = field(default_factory=list)
+    bound: str = ""
+
+    def bind(self, what: str) -> None:
+        """Note that the capture has seen `what`."""
+        self.bound = self.bound or what
+
+    def note_order(self, elements: Iterable[Any]) -> None:
+        """Note that the capture has seen the order of elements of a set: the hash of a text is of this process."""
+        found = list(elements)
+        if len(found) > 1 and not all(type(x) is int or type(x) is float for x in found):
+            self.bind("the order of a set")
+
+    def note_text(self, text: Any) -> None:
+        """Note that the capture has made a text, which may show an address."""
+        if type(text) is str and " at 0x" in text:
+            self.bind("the address of an object, in a text")

@@ -1,0 +1,90 @@
+"""Digests of code objects, functions and classes: what capture reads of them, the same in every process."""
+
+from __future__ import annotations
+
+import collections
+import re
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from framesmith.capture.code_cache import kept_with_code
+from framesmith.runtime.cache import key_of
+
+_HEAP = 1 << 9
+_UNREAD = frozenset({"__doc__", "__annotations__", "__weakref__", "__dict__", "__firstlineno__", "__abstractmethods__",
+                     "__static_attributes__", "__annotate_func__", "__annotations_cache__", "__type_params__"})
+"""Names of a class that its text has or not, and that lookups do not depend on (or that are compared where read)."""
+
+
+@kept_with_code
+def code_digest(code: types.CodeType) -> str:
+    """A digest of the instructions, constants and names of a code object and of those within it.
+
+    The file and the first line are none of it, so other text of the file may change. The table of lines counts from the
+    first line: two functions of one digest have their instructions on the same lines of their own text.
+    """
+    return key_of(
+        code.co_name, code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
+        code.co_flags, code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars,
+        code.co_exceptiontable, code.co_linetable, *map(_constant, code.co_consts))
+
+
+def _constant(value: Any) -> str:
+    """A constant of a code object as text, with its type: 1, 1.0 and True are three."""
+    if isinstance(value, types.CodeType):
+        return code_digest(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_constant, value)))}}}"
+    return f"{type(value).__name__}:{value!r}"
+
+
+def class_digest(cls: type) -> str:
+    """A digest of what a class is: its bases, its layout, and which special names its text defines.
+
+    What lookups found in it has guards of its own, so methods that nothing read may change.
+    """
+    own = [] if not cls.__flags__ & _HEAP else sorted(
+        name for name in _names(cls)
+        if isinstance(name, str) and name.startswith("__") and name.endswith("__") and name not in _UNREAD)
+    bases = [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
+    told = [plain_text(names[name]) for names in map(_names, cls.__mro__) for name in _TOLD if name in names]
+    return key_of(type(cls).__qualname__, bases, own, told, cls.__basicsize__, cls.__dictoffset__,
+                  cls.__itemsize__)[:16]
+
+
+def _names(cls: type) -> Mapping[str, Any]:
+    """The dict of a class, past what its metaclass defines."""
+    return type.__dict__["__dict__"].__get__(cls)  # type: ignore[no-any-return]
+
+
+def plain_text(value: Any) -> str:
+    """The text of a value without addresses."""
+    return _ADDRESS.sub("", repr(value))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_TOLD = ("__annotations__", "__dataclass_fields__", "_member_map_", "_fields")
+"""What a class tells of its fields and members, which the library reads at once."""
+
+
+def has_plain_layout(cls: type) -> bool:
+    """Return whether all state of an instance is in its dict, its slots and the elements of a builtin container, which
+    guards read: nothing is hidden in C."""
+    for kind in cls.__mro__:
+        if kind in _CONTAINERS:
+            continue
+        base = kind.__base__
+        if not kind.__flags__ & _HEAP or base is None:
+            return False
+        slots = sum(type(raw) is types.MemberDescriptorType for raw in vars(kind).values())
+        if kind.__basicsize__ > base.__basicsize__ + _POINTER * (slots + 2) or kind.__itemsize__ != base.__itemsize__:
+            return False
+    return True
+
+
+_POINTER = 8
+_CONTAINERS: frozenset[type] = frozenset({object, dict, list, set, collections.OrderedDict, collections.defaultdict,
+                                          collections.deque})

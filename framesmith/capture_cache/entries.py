@@ -1,0 +1,134 @@
+"""The entries of the cache: a capture with its guards, its residual code and its compiled graph, in one file.
+
+The key is of the frame's code, the options, the versions and the machine. What an entry refers to besides, it names
+with digests: it is taken where all of that is the same in this process, and its guards hold for the call. See
+docs/capture-cache.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from framesmith.capture.entry import Captured
+from framesmith.capture.guards import GuardTree, compile_guards, namespaces
+from framesmith.capture.residual import assemble
+from framesmith.capture.surroundings import Answer
+from framesmith.config import Config
+from framesmith.passes import IDENTITIES
+from framesmith.runtime.cache import Cache, key_of, package_identity
+from framesmith.util import events, log
+from framesmith.util.interrupts import raised_by_handler
+
+from .digests import code_digest
+from .graphs import Image, read_image, write_image
+from .guards import GuardReader, GuardWriter
+from .references import Json, References, Stale, Unportable
+
+SUFFIX = ".capture"
+MOST = 8
+"""Entries of one key that a call tries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A captured frame as the hook takes it."""
+
+    tree: GuardTree
+    residual: CodeType
+
+
+class CaptureCache:
+    """The captures in the disk cache, for one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    @functools.cached_property
+    def _cache(self) -> Cache:
+        return Cache(self._config.cache_dir)
+
+    def _key(self, code: CodeType, called: CodeType) -> str:
+        config = self._config
+        toolchain = self._cache.toolchain(config.compiler, config.compiler_flags)
+        return key_of("capture", package_identity(), sys.version, torch.__version__, config.capture_key(), *IDENTITIES,
+                      toolchain.fingerprint, torch.get_num_threads(), code_digest(code), code_digest(called))
+
+    def load(self, code: CodeType, called: CodeType, fn: FunctionType, f_locals: dict[str, Any]) -> Variant | None:
+        """The first stored variant of `code`, a frame of `fn` that runs `called`, whose guards hold for a call; None:
+        there is none. Captures and compiles nothing."""
+        key, why = self._key(code, called), "no capture of this code is kept"
+        for number, found in enumerate(self._cache.variants(key, SUFFIX)):
+            if number == MOST:
+                break
+            try:
+                variant = self._variant(found, code, fn, f_locals)
+            except Stale as stale:
+                why = str(stale)
+                continue
+            except Exception as problem:  # the edge: a cache costs time, never an error
+                if raised_by_handler(problem):
+                    raise
+                why = f"{type(problem).__name__}: {problem}"
+                continue
+            events.emit(events.CacheLookup("capture", key, True))
+            return variant
+        events.emit(events.CacheLookup("capture", key, False, why))
+        log.emit("cache", f"no stored capture of {code.co_qualname} fits: {why}")
+        return None
+
+    def _variant(self, found: Json, code: CodeType, fn: FunctionType, f_locals: dict[str, Any]) -> Variant:
+        refs = References(code, fn.__globals__)
+        guards, inputs = GuardReader(refs).read(found["guards"])
+        tree = compile_guards(guards, inputs, fn.__globals__)
+        given = namespaces(code, fn, f_locals)
+        if tree.check(*given) is None:
+            raise Stale(tree.explain_failure(*given))
+        for function, args, kwargs, result in found["answers"]:
+            refs.expect(refs.decode(function)(*refs.decode(args), **refs.decode(kwargs)), result)
+        call = None if found["graph"] is None else read_image(refs, found["graph"], self._cache)
+        residual = found["residual"]
+        held = [refs.decode(one) for one in residual["held"]]
+        return Variant(tree, assemble(code, residual["text"], code.co_firstlineno + residual["line"], held, call))
+
+    def store(self, code: CodeType, called: CodeType, fn: FunctionType, captured: Captured, image: Image) -> None:
+        """Keep a capture, unless something of it means nothing in another process: then an event says what."""
+        key = self._key(code, called)
+        try:
+            if captured.surroundings.bound:
+                raise Unportable(captured.surroundings.bound)
+            refs = References(code, fn.__globals__)
+            value = {
+                "guards": GuardWriter(refs).write(captured.guards, captured.input_sources),
+                "answers": [_answer(refs, answer) for answer in captured.surroundings.answers],
+                "residual": {"text": captured.text, "line": captured.line - code.co_firstlineno,
+                             "held": [refs.identify(one) for one in captured.held]},
+                "graph": write_image(refs, image),
+            }
+        except Exception as problem:  # the edge: what cannot be kept costs nobody a call
+            if raised_by_handler(problem):
+                raise
+            reason = str(problem) if isinstance(problem, Unportable) else f"{type(problem).__name__}: {problem}"
+            log.emit("cache", f"the capture of {code.co_qualname} is not kept: {reason}")
+            events.emit(events.NotCached(code.co_qualname, code.co_filename, code.co_firstlineno, reason))
+            return
+        self._cache.add_variant(key, value, SUFFIX)
+
+
+def _answer(refs: References, answer: Answer) -> Json:
+    return [refs.identify(answer.function), refs.encode(answer.args), refs.encode(dict(answer.kwargs)),
+            refs.identify(answer.result)]
+
+
+def is_marked(values: Sequence[Any]) -> bool:
+    """Return whether the program has said of a tensor among the arguments how its sizes vary: capture is to see it."""
+    return any(isinstance(x, torch.Tensor) and any(name.startswith(_MARKS) for name in x.__dict__) for x in values)
+
+
+_MARKS = ("_framesmith_", "_dynamo_")

@@ -1,0 +1,110 @@
+"""Compiled graphs as JSON: the plan, the library by its key, and the graph that computes the constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith._C import CompiledGraph
+from framesmith.capture.modes import without_default_device
+from framesmith.graph.freeze import Frozen
+from framesmith.graph.interpreter import run
+from framesmith.runtime.cache import Cache
+
+from .references import Json, References, Stale, Unportable
+
+Refresh = Callable[[tuple[Any, ...]], Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a compiled graph is made of: the encoded plan, the key of its library, the frozen part, which frozen value
+    is which constant of the plan, and the names that profilers are shown."""
+
+    plan: tuple[Any, ...]
+    library: str
+    frozen: Frozen | None
+    order: tuple[int, ...]
+    name: str
+    steps: tuple[str, ...]
+
+
+def write_image(refs: References, image: Image) -> Json:
+    """Raises Unportable."""
+    if image.plan[_DEVICE] >= 0:
+        raise Unportable("a graph of a CUDA device")
+    frozen = image.frozen
+    constants = None if frozen is None else {"parameters": list(frozen.parameters), "order": list(image.order),
+                                             "nodes": _nodes(refs, frozen.constants)}
+    return {"plan": refs.encode(image.plan), "library": image.library, "constants": constants, "name": image.name,
+            "steps": list(image.steps)}
+
+
+def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
+    """The compiled graph; its constants are computed before its first call. Raises Stale."""
+    library = cache.stored_library(found["library"])
+    if library is None:
+        raise Stale("its library is gone or damaged")
+    given = found["constants"]
+    refresh = None if given is None else constants_of(_graph(refs, given["nodes"]), given["parameters"], given["order"])
+    call = CompiledGraph(refs.decode(found["plan"]), str(library), () if refresh is None else None, refresh)
+    call.name(found["name"], found["steps"])
+    return call
+
+
+def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int]) -> Refresh:
+    """A function from the call's inputs to the plan's constants."""
+
+    def compute(inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
+        with torch.no_grad(), without_default_device(), torch._C._DisableAutocast():  # casts are in the graph already
+            values = list(run(graph, [inputs[k] for k in parameters]))
+        return [values[k] for k in order]
+
+    return compute
+
+
+def _nodes(refs: References, graph: fx.Graph) -> Json:
+    """A graph of fixed sizes as rows: operation, target, arguments; nodes by number."""
+    numbers: dict[fx.Node, int] = {}
+    rows = []
+    for number, node in enumerate(graph.nodes):
+        target = refs.encode(node.target) if node.op == "call_function" else ""
+        rows.append([node.op, target, _arguments(refs, node.args, numbers), _arguments(refs, node.kwargs, numbers)])
+        numbers[node] = number
+    return rows
+
+
+def _arguments(refs: References, value: Any, numbers: dict[fx.Node, int]) -> Json:
+    if isinstance(value, fx.Node):
+        return ["%", numbers[value]]
+    if type(value) is tuple or isinstance(value, list):
+        return ["()" if type(value) is tuple else "[]", *[_arguments(refs, v, numbers) for v in value]]
+    if isinstance(value, dict):
+        return ["{}", *[[k, _arguments(refs, v, numbers)] for k, v in value.items()]]
+    return refs.encode(value)
+
+
+def _graph(refs: References, rows: Json) -> fx.Graph:
+    graph, nodes = fx.Graph(), list[fx.Node]()
+
+    def argument(found: Json) -> Any:
+        tag = found[0] if type(found) is list else None
+        if tag == "%":
+            return nodes[found[1]]
+        if tag in ("()", "[]"):
+            items = [argument(v) for v in found[1:]]
+            return tuple(items) if tag == "()" else items
+        return {k: argument(v) for k, v in found[1:]} if tag == "{}" else refs.decode(found)
+
+    for number, (op, target, args, kwargs) in enumerate(rows):
+        to = refs.decode(target) if op == "call_function" else f"p{number}" if op == "placeholder" else "output"
+        nodes.append(graph.create_node(op, to, argument(args), argument(kwargs)))
+    return graph
+
+
+_DEVICE = 12
+"""The place of the device in an encoded plan."""

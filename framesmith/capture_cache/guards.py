@@ -1,0 +1,136 @@
+"""Guards and the paths of a graph's inputs as JSON.
+
+Paths share their prefixes in one table, from roots to leaves: a path is the number of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from framesmith.capture import sources as src
+from framesmith.capture.sources import Guard, Source
+
+from .references import Json, References, Stale, looked_up, tensor_data
+
+
+class GuardWriter:
+    """Guards to JSON. The namespaces come first: they say where objects without a name are."""
+
+    def __init__(self, refs: References) -> None:
+        self._refs = refs
+        self._rows: dict[Source, int] = {}
+        self._table: list[Json] = []
+
+    def write(self, guards: Sequence[Guard], inputs: Sequence[Source]) -> Json:
+        """Raises Unportable."""
+        ordered = sorted(guards, key=lambda g: _FIRST.get(g.kind, len(_FIRST)))
+        found = [self._guard(guard) for guard in ordered]
+        return {"guards": found, "inputs": [self._source(source) for source in inputs], "paths": self._table}
+
+    def _source(self, source: Source) -> int:
+        at = self._rows.get(source)
+        if at is None:
+            base = -1 if source.base is None else self._source(source.base)
+            row = tensor_data if isinstance(source, src.Made) else self._refs.identify
+            given = [row(getattr(source, name)) for name in _FIELDS[type(source)]]
+            at = self._rows[source] = len(self._table)
+            self._table.append([type(source).__name__, base, *given])
+        return at
+
+    def _guard(self, guard: Guard) -> Json:
+        if guard.kind == "namespace":
+            owner: Any = guard.source.obj  # type: ignore[union-attr]
+            value: Json = [[name, self._refs.place(held, owner, name)] for name, held in guard.value.items()]
+            return [guard.kind, self._refs.identify(owner), value]
+        row = _VALUES.get(guard.kind, _plain)
+        value = row(self, guard.value)
+        return [guard.kind, -1 if guard.source is None else self._source(guard.source), value, self._stack(guard)]
+
+    def _stack(self, guard: Guard) -> Json:
+        return [list(place) for place in guard.stack]
+
+
+class GuardReader:
+    """The way back. Raises Stale."""
+
+    def __init__(self, refs: References) -> None:
+        self._refs = refs
+        self._sources: list[Source] = []
+
+    def read(self, found: Json) -> tuple[list[Guard], list[Source]]:
+        """The guards, and the paths of the inputs."""
+        spaces = [self._namespace(row) for row in found["guards"] if row[0] == "namespace"]
+        for row in found["paths"]:
+            self._sources.append(self._source(*row))
+        rest = [self._guard(*row) for row in found["guards"] if row[0] != "namespace"]
+        return [*rest, *spaces], [self._sources[k] for k in found["inputs"]]
+
+    def _namespace(self, row: Json) -> Guard:
+        """What the namespace holds now, which must be what it held."""
+        refs = self._refs
+        owner, now = refs.decode(row[1]), {}
+        for name, held in row[2]:
+            value = now[name] = looked_up(owner, name)
+            if refs.place(value, owner, name) != held:
+                raise Stale(f"{name} of {src.Pinned(owner)} is another")
+        return Guard(src.Pinned(owner), "namespace", now)
+
+    def _source(self, kind: str, base: int, *given: Json) -> Source:
+        values = [self._refs.decode(v) for v in given]
+        cls = getattr(src, kind)
+        return cls(*values) if base < 0 else cls(self._sources[base], *values)  # type: ignore[no-any-return]
+
+    def _guard(self, kind: str, source: int, value: Json, stack: Json) -> Guard:
+        row = _READ.get(kind)
+        held = self._refs.decode(value) if row is None else row(self, value)
+        return Guard(None if source < 0 else self._sources[source], kind, held,
+                     tuple([(file, line, name) for file, line, name in stack]))
+
+    def one(self, at: int) -> Source:
+        """The path of a row."""
+        return self._sources[at]
+
+    def several(self, rows: Json) -> tuple[Source, ...]:
+        """The paths of rows."""
+        return tuple(map(self.one, rows))
+
+
+def _plain(writer: GuardWriter, value: Any) -> Json:
+    return writer._refs.identify(value)
+
+
+def _relation(writer: GuardWriter, value: Any) -> Json:
+    relation, symbols = value
+    return [writer._refs.encode(relation),
+            [[name, writer._source(source), what, dim] for name, (source, what, dim) in symbols.items()]]
+
+
+def _read_relation(reader: GuardReader, found: Json) -> Any:
+    relation, symbols = found
+    return reader._refs.decode(relation), {name: (reader.one(at), what, dim) for name, at, what, dim in symbols}
+
+
+_FIELDS: dict[type[Source], tuple[str, ...]] = {
+    **dict.fromkeys((src.Local, src.Global, src.Builtin, src.Cell, src.Attr, src.DictAttr), ("name",)),
+    src.GlobalOf: ("module", "name"),
+    **dict.fromkeys((src.Pinned, src.Made), ("obj",)),
+    src.Slot: ("cls", "name"),
+    src.Item: ("key",),
+    src.DictKey: ("index",),
+    src.TypeOf: (),
+    src.Applied: ("function", "text"),
+}
+"""What a path consists of besides its base."""
+
+_FIRST = {"namespace": 0, "function": 1}
+_VALUES: dict[str, Callable[[GuardWriter, Any], Json]] = {
+    "same": lambda writer, other: writer._source(other),
+    **dict.fromkeys(("distinct", "no_alias"), lambda writer, many: [writer._source(source) for source in many]),
+    "shape": _relation,
+}
+_READ: dict[str, Callable[[GuardReader, Json], Any]] = {
+    "same": GuardReader.one,
+    **dict.fromkeys(("distinct", "no_alias"), GuardReader.several),
+    "shape": _read_relation,
+}

@@ -1,0 +1,52 @@
+"""Locks of the compiler, which a forked child finds free: the thread that held one in the parent is not there.
+
+They are entered by `with` itself. A signal handler that raises cannot come between the acquisition and the block then,
+as it can in a context manager written in Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from framesmith.util.alive import Alive
+
+_locks: Alive[Any] = Alive()
+
+
+def forkable_lock() -> threading.RLock:  # type: ignore[valid-type]
+    """A reentrant lock."""
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def _free_others() -> None:
+    for lock in _locks:
+        if not lock._is_owned():
+            lock._at_fork_reinit()
+
+
+os.register_at_fork(after_in_child=_free_others)
+
+COMPILE_LOCK: Any = forkable_lock()
+"""Held where frames are captured and graphs are compiled, one at a time: the recorder, fakes and timers are per
+process."""
+
+
+@contextlib.contextmanager
+def given_up(lock: Any) -> Iterator[None]:
+    """Let other threads hold a lock that this one may hold."""
+    depth = 0
+    with contextlib.suppress(RuntimeError):  # it is not this thread's any more
+        while True:
+            lock.release()
+            depth += 1
+    try:
+        yield
+    finally:
+        for _ in range(depth):
+            lock.acquire()
