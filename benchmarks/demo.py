@@ -14,8 +14,8 @@ from rich.table import Table
 
 import framesmith
 from benchmarks import models
-from benchmarks.measure import interleaved
 from benchmarks.run import error_against
+from framesmith.tools.interleaved import interleaved
 
 SHOWN = {"BERT-6": "bert", "ResNet-18": "resnet18"}
 

@@ -1,4 +1,4 @@
-"""The eleven named models: built from configs with random weights, nothing downloaded.
+"""The twelve named models: built from configs with random weights, nothing downloaded.
 
 `named()` maps a name to a builder; a builder returns `(model, inputs)` in eval mode, where `model(*inputs)` runs it.
 Building is deterministic (each builder seeds the generator).
@@ -182,6 +182,11 @@ def _timm(name: str, size: int = 224) -> tuple[nn.Module, tuple]:
 @model
 def resnet18() -> tuple[nn.Module, tuple]:
     return _timm("resnet18")
+
+
+@model
+def resnet50() -> tuple[nn.Module, tuple]:
+    return _timm("resnet50")
 
 
 @model

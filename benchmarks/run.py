@@ -10,7 +10,7 @@ import torch
 
 import framesmith
 from benchmarks import cold, models, peers
-from benchmarks.measure import interleaved
+from framesmith.tools.interleaved import interleaved
 
 Report = Callable[[str], None]
 
@@ -46,6 +46,8 @@ def _prepare(names: Iterable[str], model: Any, args: tuple[Any, ...], expected: 
     """Callables of the peers that work; what fails is recorded in `rows`."""
     calls = {}
     for name in names:
+        if not peers.takes(name, model):
+            continue
         report(name)
         rows[name] = {}
         try:
@@ -75,7 +77,7 @@ def measure(
             rows["framesmith"] |= {"graphs": found.graph_count, "breaks": found.break_count}
     if cold_start:
         for name in names:
-            if name != "eager" and "failed" not in rows[name]:
+            if name != "eager" and "failed" not in rows.get(name, {"failed": ""}):
                 report(f"first call, {name}")
                 first, warm = cold.cold_and_warm(model_name, name, again=name in cold.KEPT)
                 rows[name] |= {"cold": first.get("seconds"), "warm": warm.get("seconds")}

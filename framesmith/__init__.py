@@ -14,7 +14,7 @@ from framesmith.config import Config as config
 from framesmith.util.registration import announce
 
 if TYPE_CHECKING:
-    from framesmith import export, testing
+    from framesmith import cache, export, testing
     from framesmith.api import (
         allow_in_graph,
         assume_constant_result,
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Dim", "allow_in_graph", "assume_constant_result", "bisect", "check", "compile", "config", "cuda_graph_memory",
+    "Dim", "allow_in_graph", "assume_constant_result", "bisect", "cache", "check", "compile", "config",
+    "cuda_graph_memory",
     "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
     "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "memory", "metrics",
     "minify", "on_event", "prometheus", "register_backend", "register_decomposition", "register_lowering",
@@ -63,7 +64,7 @@ announce()
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("export", "testing"):
+    if name in ("cache", "export", "testing"):
         return importlib.import_module(f"framesmith.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'framesmith' has no attribute {name!r}")

@@ -199,6 +199,12 @@ class FrameCompiler:
                                      entry.tree.describe()))
         return found
 
+    def entries(self) -> frozenset[str]:
+        """The keys of what the variants of this callback found or left in the cache, their backwards included."""
+        made = [entry.tree.made for seen in tuple(self._seen.values()) if (code := seen.code()) is not None
+                for entry in _C.entries(code) if entry.callback is self and isinstance(entry.tree, GuardTree)]
+        return frozenset().union(*[m.entries for m in made if m is not None])
+
     @property
     def compiles(self) -> int:
         """How often this callback has compiled a frame."""
@@ -827,6 +833,7 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
         yield
     else:
         with events.compiling(owner.function, owner.file, owner.line, "backward", "backward") as now:
+            now.entries = owner.entries
             yield
             now.outcome = "compiled"
 

@@ -28,7 +28,9 @@ class Config:
     in the cache, so that other processes need not capture the same functions again (see docs/capture-cache.md).
     `data_symbols`: sizes and integers that the program computes of data (`nonzero`, `x[mask]`, `.item()`) are symbols
     of the graph, which they break up otherwise.
-    `cache_dir`: None = the user's cache folder. `max_variants`: compiled variants of one code object, for each module
+    `cache_dir`: None = the user's cache folder. `cache_limit`: bytes that it may grow to, which is looked at once a
+    day; what was used least recently goes first; 0: no limit.
+    `max_variants`: compiled variants of one code object, for each module
     that it is called with; calls that none of them takes run in plain Python from then on. `hot_sizes`: so many sizes
     that dominate the calls of a graph of varying sizes have kernels of their own, where these are measured to be
     faster: they are compiled by another thread. `keep_graphless`: keep
@@ -61,6 +63,7 @@ class Config:
     backend: str | Callable[..., Any] = "native"
     mode: str = "default"
     cache_dir: str | None = None
+    cache_limit: int = 4 << 30
     cache: bool = True
     fusion: bool = True
     fusion_limit: int | None = None

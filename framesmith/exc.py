@@ -3,6 +3,7 @@
 from framesmith.util.errors import (
     BackendError,
     BuildError,
+    BundleError,
     CompilerMissing,
     ContradictedMark,
     ExportError,
@@ -11,5 +12,5 @@ from framesmith.util.errors import (
     Unsupported,
 )
 
-__all__ = ["BackendError", "BuildError", "CompilerMissing", "ContradictedMark", "ExportError", "FramesmithError",
-           "ShapeError", "Unsupported"]
+__all__ = ["BackendError", "BuildError", "BundleError", "CompilerMissing", "ContradictedMark", "ExportError",
+           "FramesmithError", "ShapeError", "Unsupported"]

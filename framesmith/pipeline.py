@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from framesmith._C import watch
+from framesmith._C import CompiledGraph, watch
 from framesmith.capture.modes import without_default_device
 from framesmith.capture_cache.graphs import Image
 from framesmith.codegen.printed import KernelFacts
@@ -71,6 +72,7 @@ from framesmith.symbolic.expr import Expr
 from framesmith.targets import TARGETS, Target
 from framesmith.util import events, log
 from framesmith.util.errors import CompileError
+from framesmith.util.serialize import serializable
 from framesmith.util.stack import user_frame
 from framesmith.util.timing import stage
 
@@ -182,7 +184,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
     now = events.current()
     census = Census(operators_of(graph), now.part if now else "",
                     sum(bytes_of(n) for n in graph.nodes if n.op == "placeholder"))
-    cache = Cache(config.cache_dir, config.cache)
+    cache = Cache(config.cache_dir, config.cache, config.cache_limit)
     toolchain = cache.toolchain(config.compiler, config.compiler_flags)
     device = main_device(graph)
     target = TARGETS[device.type](config, toolchain, cache, device)
@@ -259,12 +261,8 @@ class PendingGraph:
             self.generated, self.draft = generated, None
         if log.enabled("code"):
             log.emit("code", self.target.text(generated.units))
-        with stage("build"):
-            library = self.cache.library(generated.units, self.toolchain)
+        library, call = self._loaded(generated)
         constants = sum(t.numel() * t.element_size() for t in self.constants.values)
-        with stage("load"):
-            call = load(generated.plan, library, None if frozen else (),
-                        self.constants.refresh(generated.order) if frozen else None)
         line = _lines(self.main)
         places = [(operator, line(number)) for operator, number in generated.plan.places]
         if config.records and generated.plan.device >= 0:
@@ -285,6 +283,19 @@ class PendingGraph:
             number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
             self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))
         return Result(call, report)
+
+    def _loaded(self, generated: Generated) -> tuple[Path, CompiledGraph]:
+        """The library, built if it is not there, and the graph in it. Another process may remove it in between."""
+        refresh = self.constants.refresh(generated.order) if self.frozen else None
+        while True:
+            with stage("build"):
+                library = self.cache.library(generated.units, self.toolchain)
+            try:
+                with stage("load"):
+                    return library, load(generated.plan, library, None if self.frozen else (), refresh)
+            except RuntimeError:
+                if library.exists():
+                    raise
 
     def _values(self) -> tuple[int, ...]:
         """The values of the plan's size symbols in the call that is compiled for."""
@@ -307,6 +318,7 @@ def work_text(work: Sequence[tuple[str, str]]) -> str:
     return "; ".join([operators + (f" ({place})" if place else "") for place, operators in work])
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Generated:
     """A graph's entry in the disk cache: C++ text, the plan, and which frozen value is which constant of the plan.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.measure import Timing, in_turn
+from framesmith.tools.interleaved import Timing, in_turn
 
 
 def milliseconds(call: Callable[[], object], times: int) -> float:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from framesmith.loops.ir import Origin
 from framesmith.symbolic.expr import Expr
+from framesmith.util.serialize import serializable
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
     """`text`: as printed. `bytes` that it moves and scalar `operations` (see `loops.ir.Kernel`), in size symbols."""

@@ -12,6 +12,7 @@ from framesmith.fake.layout import preserved_strides
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, new_fake
 from framesmith.util.errors import Unsupported
+from framesmith.util.serialize import serializable
 
 
 class Functional:
@@ -48,6 +49,7 @@ class Functional:
         return *results_of(self.func(*given, **kwargs)), *copies
 
 
+@serializable
 def _named(namespace: str, name: str, overload: str) -> Functional:
     packet = getattr(getattr(torch.ops, namespace), name.split(".")[0])
     return Functional(getattr(packet, overload))

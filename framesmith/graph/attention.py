@@ -12,7 +12,6 @@ leave those out, the mask says the same.
 from __future__ import annotations
 
 import math
-import pickle
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -109,9 +108,6 @@ class Scores:
         graphs = [graph and digest_text(graph) for graph in (self.score, self.gradient, self.mask)]
         flags = "".join([f" {name}" for name in ("undefined", "causal", "tf32") if getattr(self, name)])
         return f"{graphs} {self.counts} {self.scale!r} {self.blocks}{flags}"
-
-    def __reduce__(self) -> Any:
-        raise pickle.PicklingError("graphs of a program's own")
 
     def operands(self, given: Any, which: int) -> Any:
         """Of all operands those of `score` (0), `gradient` (1) or `mask` (2)."""

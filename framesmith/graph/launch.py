@@ -9,7 +9,6 @@ call that writes them.
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,13 @@ from typing import Any, ClassVar
 import torch
 
 from framesmith import _C
+from framesmith.util.errors import NotSerializable
+from framesmith.util.serialize import serializable
 
 Sizes = tuple[int, ...]
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Memory:
     """The layout of a memory; `blank`: what it holds before does not matter, and no value is given."""
@@ -33,6 +35,7 @@ class Memory:
     blank: bool = False
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class MemoryWindow:
     """A tensor as an argument: elements of memory number `memory`, from `offset` on."""
@@ -43,6 +46,7 @@ class MemoryWindow:
     offset: int = 0
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Grids:
     """A grid that depends on parameters `names` of the kernel: by their values."""
@@ -119,7 +123,7 @@ class Launch(OfOneGraph):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.path is None or found_at(*self.path) is not self.kernel:
-            raise pickle.PicklingError(f"kernel {self.name} is not found by its name")
+            raise NotSerializable(f"kernel {self.name} is not found by its name")
         rest = self.grid, self.positional, self.keywords, self.memories, self.written
         return _again, (self.path, self.name, self.identity, *rest)
 
@@ -132,6 +136,7 @@ def found_at(module: str, name: str) -> Any:
     return found
 
 
+@serializable
 def _again(path: tuple[str, str], name: str, identity: str, *rest: Any) -> Launch:
     kernel = found_at(*path)
     if kernel is None:
@@ -139,6 +144,7 @@ def _again(path: tuple[str, str], name: str, identity: str, *rest: Any) -> Launc
     return Launch(kernel, name, identity, path, *rest)
 
 
+@serializable
 @dataclass(frozen=True, slots=True, eq=False)
 class InPlace:
     """The call that writes: takes the memories, all of them there, and gives nothing."""

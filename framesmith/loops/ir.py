@@ -39,6 +39,7 @@ from typing import Any
 import torch
 
 from framesmith.symbolic.expr import Expr, Symbol, as_expr
+from framesmith.util.serialize import serializable
 
 # ---------------------------------------------------------------------------------------------------- scalar operations
 
@@ -416,6 +417,7 @@ class Ref:
     name: str
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The origin of work: the operator and the user's line, for comments, and for reports the number of the operator's

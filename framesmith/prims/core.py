@@ -21,6 +21,7 @@ import torch
 from framesmith.symbolic.expr import Expr
 from framesmith.symbolic.layout import contiguous_strides as contiguous_strides
 from framesmith.symbolic.node import expr_of
+from framesmith.util.serialize import serializable
 
 Size = Any  # an int, or an Expr where it is symbolic
 KINDS = ("pointwise", "reduction", "scan", "view", "index", "factory")
@@ -121,6 +122,7 @@ class Prim:
 table: dict[str, Prim] = {}
 
 
+@serializable
 def _lookup(name: str) -> Prim:
     return table[name]
 

@@ -1,36 +1,41 @@
 """The disk cache: libraries and plans by the hash of what they were made from.
 
-Layout: `<folder>/<first two digits>/<key>.so` and `<key>.plan`. A file appears by one atomic rename and never changes,
-so that processes share the folder without locks; a lock file only keeps two of them from building the same library at
-the same time. A cache that cannot be read or written, or that others may write to, costs time, never an error: entries
-then live in a folder of this process, removed at its end. See docs/security.md.
+Layout: `<folder>/<first two digits>/<key>.so` and `<key>.plan` (see `entries`). A file appears by one atomic rename and
+never changes, so that processes and machines share the folder without locks; a lock file only keeps two of them from
+building the same library at the same time. A cache that cannot be read or written, or that others may write to, costs
+time, never an error: entries then live in a folder of this process, removed at its end. See docs/security.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
-import pickle
-import tempfile
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+import platform
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import filelock
 import platformdirs
+import torch
 
+from framesmith.runtime import entries
 from framesmith.runtime.build import build
-from framesmith.runtime.folder import private_folder, trusted_folder
-from framesmith.runtime.toolchain import Toolchain, absent, find
+from framesmith.runtime.entries import is_library, is_sealed, path_of, sealed, unsealed
+from framesmith.runtime.folder import private_folder, trusted_folders, write_whole
+from framesmith.runtime.memory import Memory
+from framesmith.runtime.toolchain import Toolchain, absent, cpu_identity, cpu_name, find
 from framesmith.util import events, log
-from framesmith.util.errors import CacheError, CompilerMissing
+from framesmith.util.errors import CompilerMissing, NotSerializable
 from framesmith.util.priority import waiting
+from framesmith.util.serialize import deserialize, serialize
 
-FORMAT = "framesmith-1"
-_MAGIC = b"FSPLAN1\n"
+FORMAT = "framesmith-2"
 LOCK_SECONDS = 60.0
 
 
@@ -46,31 +51,97 @@ def key_of(*parts: Any) -> str:
 
 @functools.cache
 def package_identity() -> str:
-    """Changes with every file of framesmith's own, so that what an earlier version generated is not taken."""
-    top = str(Path(__file__).parents[1])
-    found = []
-    for folder, _, names in os.walk(top):
-        for name in names:
-            if name.endswith((".py", ".h", ".tl", ".so")):
-                stat = os.stat(path := f"{folder}/{name}")
-                found.append((path[len(top):], stat.st_size, stat.st_mtime_ns))
-    return key_of(*sorted(found))
+    """Changes with the text of framesmith's own files, so that what another version generated is not taken; the same
+    wherever the same version is installed."""
+    folder = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(_sources(str(folder))):
+        with open(path, "rb") as file:
+            data = file.read()
+        digest.update(f"{os.path.relpath(path, folder)} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()[:48]
+
+
+def _sources(folder: str) -> Iterator[str]:
+    for found in os.scandir(folder):
+        if found.name.endswith((".py", ".h", ".cpp", ".tl")):
+            yield found.path
+        elif found.is_dir() and found.name != "__pycache__":
+            yield from _sources(found.path)
+
+
+def machine() -> dict[str, str]:
+    """What keys depend on besides programs and options, by name: entries made with other values are not found."""
+    try:
+        compiler = find().fingerprint[:12]
+    except CompilerMissing:
+        compiler = "none"
+    return {"framesmith": package_identity()[:12], "PyTorch": torch.__version__,
+            "Python": platform.python_version(), "C++ compiler and flags": compiler,
+            "processor": f"{cpu_name()}, {key_of(cpu_identity())[:8]}", "threads": str(torch.get_num_threads())}
 
 
 _noted: set[tuple[Path, Toolchain]] = set()
+"""Toolchains that a folder knows of."""
+_used: set[tuple[Path, str]] = set()
+"""Entries whose use by this process is noted."""
+_bounded: set[Path] = set()
+"""Folders whose size this process has looked at."""
 
 
 class Cache:
     """See the module's text. `folder` None: `$FRAMESMITH_CACHE_DIR`, else the user's cache folder. `enabled` False:
-    this process only."""
+    this process only. `limit`: bytes that the folder may grow to; 0: no limit."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, enabled: bool = True) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None, enabled: bool = True, limit: int = 0) -> None:
         wanted = folder or os.environ.get("FRAMESMITH_CACHE_DIR") or platformdirs.user_cache_dir("framesmith")
-        self.folder = trusted_folder(Path(wanted)) if enabled else private_folder()
+        self.folders = trusted_folders(Path(wanted)) if enabled else (private_folder(),)
+        self.limit = limit
+
+    @property
+    def folder(self) -> Path:
+        """The folder that is written to."""
+        return self.folders[0]
 
     def path(self, key: str, suffix: str) -> Path:
-        """Return the path of an entry, which need not exist."""
-        return self.folder / key[:2] / (key + suffix)
+        """Return the path of a file of an entry, which need not exist."""
+        return path_of(self.folder, key, suffix)
+
+    def _read(self, key: str, suffix: str, whole: Callable[[bytes], bool]) -> tuple[Path, bytes] | None:
+        """The file of an entry, if it is there and undamaged."""
+        for folder in self.folders:
+            path = path_of(folder, key, suffix)
+            try:
+                data = path.read_bytes()
+            except OSError:
+                continue
+            if whole(data):
+                self._note(folder, key)
+                return path, data
+            log.emit("cache", f"dropped {path}: damaged")
+        return None
+
+    def _note(self, folder: Path, key: str, made: bool = False) -> None:
+        """This process uses an entry, or has made it."""
+        now = events.current()
+        if now is not None:
+            now.entries.add(key)
+        if (folder, key) not in _used:
+            _used.add((folder, key))
+            if made:
+                entries.begin_log(folder, key, f"{now.function} ({os.path.basename(now.file)}:{now.line})" if now
+                                  else "")
+                self._bound()
+            else:
+                entries.note_use(folder, key)
+
+    def _bound(self) -> None:
+        """Keep the folder within the limit, beside other work."""
+        if self.limit and self.folder not in _bounded:
+            _bounded.add(self.folder)
+            threading.Thread(target=entries.keep_within, args=(self.folder, self.limit), daemon=True,
+                             name="framesmith: cache limit").start()
 
     # -------------------------------------------------------------------------------------------------------- libraries
 
@@ -95,87 +166,78 @@ class Cache:
     def library(self, units: Sequence[str], toolchain: Toolchain) -> Path:
         """The library of translation units `units`, built when it is not there. Raises `BuildError`."""
         key = key_of(toolchain.fingerprint, *units)
+        found = self._read(key, ".so", is_library)
         path = self.path(key, ".so")
-        hit = _is_sealed(path)
-        why = "" if hit else "damaged" if path.exists() else "no equal code was built before by this compiler"
-        events.emit(events.CacheLookup("library", key, hit, why))
-        if hit:
-            log.emit("cache", f"hit {path}")
-            return path
+        why = "" if found else "damaged" if path.exists() else "no equal code was built before by this compiler"
+        events.emit(events.CacheLookup("library", key, found is not None, why))
+        if found is not None:
+            log.emit("cache", f"hit {found[0]}")
+            return found[0]
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with waiting(), filelock.FileLock(str(path) + ".lock", timeout=LOCK_SECONDS):
-                if not _is_sealed(path):
-                    build(units, toolchain, path, _seal)
-                    _keep_source(path, units)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with waiting(), _alone(path.with_suffix(entries.LOCK)):
+                if not _is_library(path):
+                    build(units, toolchain, path, entries.seal_library)
+                    write_whole(path.with_suffix(entries.SOURCE), "\n".join(units).encode())
+            self._note(self.folder, key, made=True)
             return path
-        except (OSError, filelock.Timeout) as error:
+        except OSError as error:
             log.emit("cache", f"cannot use {path}: {error}")
             private = private_folder() / path.name
-            if not _is_sealed(private):
-                build(units, toolchain, private, _seal)
+            if not _is_library(private):
+                build(units, toolchain, private, entries.seal_library)
             return private
 
     def stored_library(self, key: str) -> Path | None:
         """The library of a key, if it is there and whole."""
-        path = self.path(key, ".so")
-        return path if _is_sealed(path) else None
+        found = self._read(key, ".so", is_library)
+        return found[0] if found is not None else None
 
     # ------------------------------------------------------------------------------------------------------------ plans
 
     def load(self, key: str, suffix: str = ".plan") -> Any:
         """Return what was stored under `key`, or None when there is nothing or it is damaged."""
-        path = self.path(key, suffix)
+        found = self._read(key, suffix, is_sealed)
         try:
-            return _unpack(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, CacheError) as error:
-            log.emit("cache", f"dropped {path}: {error}")
+            return None if found is None else deserialize(unsealed(found[1]))
+        except ValueError as error:
+            log.emit("cache", f"dropped {key}{suffix}: of another version: {error}")
             return None
 
     def store(self, key: str, value: Any, suffix: str = ".plan") -> bool:
-        """Keep `value` (picklable) under `key`; False when it cannot be pickled or written."""
+        """Keep `value` (see `serialize`) under `key`; False when it cannot be written."""
         path = self.path(key, suffix)
         try:
-            data = _pack(value)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            write_whole(path, sealed(serialize(value)))
+        except (OSError, NotSerializable) as error:
             log.emit("cache", f"cannot store {path}: {error}")
             return False
-        return self._write(path, data)
-
-    def _write(self, path: Path, data: bytes) -> bool:
-        """Let a file appear at once, with these bytes."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(data)
-            os.replace(file.name, path)
-            return True
-        except OSError as error:
-            log.emit("cache", f"cannot store {path}: {error}")
-            return False
+        self._note(self.folder, key, made=True)
+        return True
 
     def variants(self, key: str, suffix: str) -> Iterator[Any]:
         """What `add_variant` stored under `key`, the newest first; what is damaged is passed over."""
-        try:
-            paths = sorted(self.path(key, suffix).parent.glob(f"{key}-*{suffix}"), key=lambda p: -p.stat().st_mtime)
-        except OSError:
-            return
-        for path in paths:
-            try:
-                digest, _, text = path.read_text().partition("\n")
-                if key_of(text) != digest:
-                    raise CacheError("damaged entry")
-                yield json.loads(text)
-            except (OSError, ValueError, CacheError) as error:
-                log.emit("cache", f"dropped {path}: {error}")
+        found: dict[str, float] = {}
+        with contextlib.suppress(OSError):
+            for folder in self.folders:
+                for path in path_of(folder, key, suffix).parent.glob(f"{key}-*{suffix}"):
+                    found.setdefault(path.name.removesuffix(suffix), path.stat().st_mtime)
+        for variant in sorted(found, key=lambda name: -found[name]):
+            read = self._read(variant, suffix, is_sealed)
+            if read is not None:
+                yield json.loads(unsealed(read[1]))
 
     def add_variant(self, key: str, value: Any, suffix: str) -> bool:
         """Keep one more value (of JSON) under `key`, in a file of its own; False where it cannot be written."""
         text = json.dumps(value, separators=(",", ":"))
-        digest = key_of(text)
-        return self._write(self.path(f"{key}-{digest[:12]}", suffix), f"{digest}\n{text}".encode())
+        variant = f"{key}-{key_of(text)[:12]}"
+        try:
+            write_whole(self.path(variant, suffix), sealed(text.encode()))
+        except OSError as error:
+            log.emit("cache", f"cannot store {variant}{suffix}: {error}")
+            return False
+        self._note(self.folder, variant, made=True)
+        return True
 
     def account(self, what: str, key: str, hit: bool, subject: str, parts: Mapping[str, Any]) -> None:
         """Tell whether `key` was found, and if not why: what of its `parts`, by name, is other than when the cache was
@@ -195,89 +257,26 @@ class Cache:
 
     def memory(self, name: str) -> MutableMapping[str, str]:
         """A mapping of texts that outlives the process."""
-        return Memory(self.folder / f"{name}.json")
+        return Memory([folder / f"{name}.json" for folder in self.folders])
 
 
-def _keep_source(library: Path, units: Sequence[str]) -> None:
-    """For readers: the text of a library, beside it."""
-    library.with_suffix(".cpp").write_text("\n".join(units))
-
-
-class Memory(MutableMapping[str, str]):
-    """Texts by text, kept in one file; what other processes wrote meanwhile is merged at each write."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known = self._read()
-
-    def _read(self) -> dict[str, str]:
-        try:
-            found = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        return {k: v for k, v in found.items() if isinstance(v, str)} if isinstance(found, dict) else {}
-
-    def _write(self) -> None:
-        text = json.dumps(self._known, indent=0, sort_keys=True)
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                file.write(text)
-            os.replace(file.name, self._path)
-        except OSError as error:
-            log.emit("cache", f"cannot write {self._path}: {error}")
-
-    def __getitem__(self, key: str) -> str:
-        return self._known[key]
-
-    def __setitem__(self, key: str, value: str) -> None:
-        self._known = self._read() | self._known | {key: value}
-        self._write()
-
-    def __delitem__(self, key: str) -> None:
-        del self._known[key]
-        self._write()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-
-def _pack(value: Any) -> bytes:
-    body = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    return _MAGIC + hashlib.sha256(body).digest() + body
-
-
-def _unpack(data: bytes) -> Any:
-    head = len(_MAGIC)
-    digest, body = data[head : head + 32], data[head + 32 :]
-    if data[:head] != _MAGIC or hashlib.sha256(body).digest() != digest:
-        raise CacheError("damaged entry")
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Be the only process that builds an entry, for economy: goes on without the lock where files cannot be locked, or
+    where another process holds it for long."""
+    held = filelock.FileLock(lock, timeout=LOCK_SECONDS)
     try:
-        return pickle.loads(body)
-    except (pickle.UnpicklingError, AttributeError, ImportError, EOFError, IndexError, TypeError, ValueError) as error:
-        raise CacheError(f"entry of another version: {error}") from error
-
-
-_SEAL = b"FSLIB1\n\0"
-
-
-def _seal(path: Path) -> None:
-    """Append the digest of a library to it (the loader ignores what follows the sections)."""
-    with open(path, "r+b") as file:
-        digest = hashlib.sha256(file.read()).digest()
-        file.write(digest + _SEAL)
-
-
-def _is_sealed(path: Path) -> bool:
-    """Return whether a library is there and whole."""
+        held.acquire()
+    except (OSError, filelock.Timeout, NotImplementedError) as error:
+        log.emit("cache", f"without a lock: {error}")
     try:
-        data = path.read_bytes()
+        yield
+    finally:
+        held.release()
+
+
+def _is_library(path: Path) -> bool:
+    try:
+        return is_library(path.read_bytes())
     except OSError:
         return False
-    return data.endswith(_SEAL) and hashlib.sha256(data[: -len(_SEAL)
-                                                        - 32]).digest() == data[-len(_SEAL) - 32 : -len(_SEAL)]
-
-

@@ -1,8 +1,9 @@
-"""Folders that code is loaded from: this user's alone."""
+"""Folders that code is loaded from, which are this user's alone, and files in them that appear whole."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import stat
@@ -14,16 +15,17 @@ from framesmith.util import log
 _private: list[Path] = []
 
 
-def trusted_folder(folder: Path) -> Path:
-    """`folder`, which is made if it is not there, if nobody but this user can write to it; else a private one.
+def trusted_folders(folder: Path) -> tuple[Path, ...]:
+    """The folders to look for entries in; new ones go to the first.
 
-    What is in it is loaded as code. One that cannot be written is left for the private one without a word.
+    `folder` itself, which is made if it is not there, if nobody but this user can write to it: what is in it is loaded
+    as code. A private one in its place otherwise, and before it where it is this user's but cannot be written.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
     except OSError:
-        return private_folder()
+        return (private_folder(),)
     problem = None
     if found.st_uid != os.geteuid():
         problem = "belongs to another user"
@@ -32,11 +34,10 @@ def trusted_folder(folder: Path) -> Path:
     if problem is not None:
         log.warn_once(f"cache:{folder}",
                       f"framesmith: the cache folder {folder} {problem}, so nothing is loaded from it; this process "
-                      "has "
-                      "a folder of its own, which ends with it. Remove the folder, or choose another by "
+                      "has a folder of its own, which ends with it. Remove the folder, or choose another by "
                       "FRAMESMITH_CACHE_DIR")
-        return private_folder()
-    return folder if os.access(folder, os.W_OK | os.X_OK) else private_folder()
+        return (private_folder(),)
+    return (folder,) if os.access(folder, os.W_OK | os.X_OK) else (private_folder(), folder)
 
 
 def private_folder() -> Path:
@@ -46,3 +47,21 @@ def private_folder() -> Path:
         _private.append(folder)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return _private[0]
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put a file where it belongs by one atomic rename, so that nobody reads a part of it. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.replace(file.name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
+            raise
+
+
+TEMPORARY = "build-"
+"""How names of files and folders begin that are in the making."""

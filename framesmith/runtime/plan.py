@@ -19,7 +19,10 @@ from typing import Any
 
 import torch
 
+from framesmith.util.serialize import serializable
 
+
+@serializable
 class Kind(IntEnum):
     """The kind of a value's memory. `Value.ref` means what the comment on each kind says."""
 
@@ -31,6 +34,7 @@ class Kind(IntEnum):
     VIEW = 5  # a strided window; ref: the base's number (never a view), offset: in elements of the view's dtype
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Dyn:
     """Entry `index` of the call's integer table."""
@@ -41,6 +45,7 @@ class Dyn:
 Integer = int | Dyn
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class PlanValue:
     """A tensor: where it lives and its geometry (elements). `written`: an input or constant whose memory the graph
@@ -61,6 +66,7 @@ class PlanValue:
                 self.late)
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class TensorArg:
     """An extern's argument: value number `value`."""
@@ -68,6 +74,7 @@ class TensorArg:
     value: int
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Image:
     """A kernel for a CUDA device: a cubin and the name of its entry. `threads` of a block, `shared` bytes of its
@@ -87,6 +94,7 @@ def copied_to(value: int) -> int:
     return -2 - value
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of operator `name` (`aten::addmm`), overload `overload` (may be empty). Without an overload, `name` is a
@@ -109,6 +117,7 @@ class Call:
         return (self.name, self.overload, tuple(map(_argument, self.args)), kwargs, self.results)
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """A size symbol's source: `size(dim)` of input `input`, or with dim == -1 the input itself, a Python int."""
@@ -117,6 +126,7 @@ class Symbol:
     dim: int
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Output:
     """One element of the returned tuple: value `value`, or else the int or plain constant `constant`."""
@@ -129,6 +139,7 @@ class Output:
         return (self.value, _integer(self.constant) if dynamic else self.constant, dynamic)
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Plan:
     """See the module's text.

@@ -30,7 +30,8 @@ LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,--as-needed", "-Wl,-z,now")
 class Toolchain:
     """`compiler`: path; `compile_flags`, `link_flags`: complete but for file names; `libraries`: (prefix of a symbol,
     library that defines it), linked only when needed; `fingerprint`: changes whenever the same source may give other
-    machine code: compiler, flags, processor, PyTorch."""
+    machine code: compiler, flags, processor, PyTorch; the same on machines that agree in these, wherever they have
+    them installed."""
 
     compiler: str
     compile_flags: tuple[str, ...]
@@ -61,14 +62,15 @@ def absent(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
     return _with(compiler or os.environ.get("CXX") or "", extra_flags)
 
 
-def _with(path: str, extra_flags: str, executable: tuple[str, int, int] | None = None) -> Toolchain:
+def _with(path: str, extra_flags: str, executable: str = "") -> Toolchain:
     compile_flags = (*COMPILE_FLAGS[:-2], *extra_flags.split(), *COMPILE_FLAGS[-2:])
     # its own OpenMP runtime would be a second one: kernels stay on one thread
     if "clang" in os.path.basename(os.path.realpath(path)):
         compile_flags = tuple("-fopenmp=libgomp" if flag == "-fopenmp" else flag for flag in compile_flags)
     link_flags = (*LINK_FLAGS, openmp_library(), "-lm", "-lgcc")
     libraries = (("Sleef_", str(_torch_folder() / "libtorch_cpu.so")),)
-    identity = (executable or path, compile_flags, link_flags, cpu_identity(), torch.__version__)
+    identity = (executable or path, compile_flags, tuple(map(os.path.basename, link_flags)), cpu_identity(),
+                torch.__version__)
     return Toolchain(path, compile_flags, link_flags, libraries,
                      hashlib.sha256(repr(identity).encode()).hexdigest()[:32])
 
@@ -85,11 +87,10 @@ def _locate(wanted: str) -> str:
     )
 
 
-def _file_identity(path: str) -> tuple[str, int, int]:
-    """Return the real path of an executable, its size and time, which identify it without a run."""
-    real = os.path.realpath(path)
-    stat = os.stat(real)
-    return real, stat.st_size, stat.st_mtime_ns
+def _file_identity(path: str) -> str:
+    """Return the digest of an executable, which identifies it without a run."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _torch_folder() -> Path:
@@ -104,6 +105,13 @@ def openmp_library() -> str:
         if found := sorted(place.glob("libgomp*.so*")):
             return str(found[0])
     return "-lgomp"
+
+
+@functools.cache
+def cpu_name() -> str:
+    """The processor's model, for readers."""
+    named = (line.partition(":")[2].strip() for line in cpu_identity().splitlines() if line.startswith("model name"))
+    return next(named, platform.machine())
 
 
 @functools.cache

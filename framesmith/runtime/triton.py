@@ -32,6 +32,7 @@ from framesmith.util import log
 from framesmith.util.cores import cores
 from framesmith.util.errors import BuildError, TritonMissing
 from framesmith.util.locks import forkable_lock
+from framesmith.util.serialize import serializable
 
 WORKER = Path(__file__).with_name("triton_worker.py")
 
@@ -58,6 +59,7 @@ class TritonSource:
     vector: int = 0
 
 
+@serializable
 @dataclass(frozen=True, slots=True)
 class Binary:
     """A compiled kernel: a cubin and its entry's name. It takes the arguments of its source's signature in order, then

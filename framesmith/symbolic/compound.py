@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from framesmith.symbolic import ranges
 from framesmith.symbolic.nodes import RULES, Expr, Sum
+from framesmith.util.serialize import serializable
 
 
 class Compound(Expr):
@@ -22,7 +23,7 @@ class Compound(Expr):
         return self._args
 
     def __reduce__(self) -> Any:
-        return _unpickle_compound, (type(self), self._args)
+        return _compound_of, (self.op, self._args)
 
 
 class Product(Compound):
@@ -139,5 +140,9 @@ def make(cls: type[C], args: tuple[Expr, ...]) -> C:
     return node  # type: ignore[return-value]
 
 
-def _unpickle_compound(cls: type[Compound], args: tuple[Expr, ...]) -> Expr:
-    return make(cls, args if cls.op in ("floordiv", "mod") else tuple(sorted(args, key=lambda a: a.uid)))
+_BY_OP: dict[str, type[Compound]] = {cls.op: cls for cls in (Product, FloorDiv, Mod, Min, Max)}
+
+
+@serializable
+def _compound_of(op: str, args: tuple[Expr, ...]) -> Expr:
+    return make(_BY_OP[op], args if op in ("floordiv", "mod") else tuple(sorted(args, key=lambda a: a.uid)))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from framesmith.symbolic import ranges
+from framesmith.util.serialize import serializable
 from framesmith.util.tables import entry
 
 Bound = int | None
@@ -184,6 +185,7 @@ class Expr:
         return self
 
 
+@serializable
 class Int(Expr):
     """A known integer."""
 
@@ -227,6 +229,7 @@ class Int(Expr):
         return Int, (self.value,)
 
 
+@serializable
 class Symbol(Expr):
     """An integer variable, `lo <= symbol <= hi`. `hi` may be an expression; `sup` is then that expression.
 
@@ -302,7 +305,7 @@ class Sum(Expr):
         return inner if len(parts) == 1 and positive else f"({inner})"
 
     def __reduce__(self) -> Any:
-        return _unpickle_sum, (self.terms, self.offset)
+        return _sum_of, (self.terms, self.offset)
 
 
 # --- interning: one node for one meaning, for the life of the process
@@ -354,7 +357,8 @@ def _uid_of(item: tuple[Expr, int]) -> int:
     return item[0].uid
 
 
-def _unpickle_sum(terms: tuple[tuple[Expr, int], ...], offset: int) -> Expr:
+@serializable
+def _sum_of(terms: tuple[tuple[Expr, int], ...], offset: int) -> Expr:
     return make_sum(dict(terms), offset)
 
 

@@ -154,6 +154,14 @@ class CacheError(FramesmithError):
     """The disk cache cannot be used; callers go on without it."""
 
 
+class BundleError(CacheError):
+    """A bundle of the cache is damaged, or nobody vouches for it."""
+
+
+class NotSerializable(FramesmithError):
+    """A value has no form that the disk cache keeps."""
+
+
 class BackendError(FramesmithError):
     """A user's back end is unknown or failed."""
 

@@ -24,7 +24,7 @@ from framesmith.util.stack import Place
 
 @dataclass(slots=True)
 class Compile:
-    """One compile of a frame or of a backward, while it runs. `after`: the compile whose graph it goes on from."""
+    """One compile of a frame or of a backward, while it runs. `entries`: keys of what it found or left in the cache."""
 
     number: int
     function: str
@@ -33,6 +33,7 @@ class Compile:
     part: str = ""
     outcome: str = "in eager"
     spans: list[Span] = field(default_factory=list)
+    entries: set[str] = field(default_factory=set)
     start: float = field(default_factory=time.perf_counter)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import fx
 
 import framesmith
-from framesmith import bench, exc
+from framesmith import exc
 from framesmith.testing import CompileCounter, CompileCounterWithBackend
 from tests.api.nets import Net, X, assert_close
 
@@ -153,14 +153,3 @@ def test_unknown_names():
 @pytest.mark.parametrize("mode", [None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
 def test_modes(mode):
     assert_close(framesmith.compile(inner, mode=mode)(X), inner(X))
-
-
-def build():
-    return Net(), (X,)
-
-
-def test_bench(capsys):
-    bench.main([f"{__name__}:build", "--seconds", "0.02"])
-    rows = dict(line.rsplit(None, 1) for line in capsys.readouterr().out.splitlines())
-    rows = {name.strip(): float(value) for name, value in rows.items()}
-    assert rows["graphs"] == 1 and rows["breaks"] == 0 and rows["error"] < 1e-5 and rows["compiled ms"] > 0

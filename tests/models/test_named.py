@@ -1,4 +1,4 @@
-"""The eleven named models against eager: one graph each."""
+"""The twelve named models against eager: one graph each."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def test_named(name: str) -> None:
     compiled.assert_whole(graphs=1)
 
 
-def test_there_are_eleven() -> None:
-    assert len(NAMED) == 11
+def test_there_are_twelve() -> None:
+    assert len(NAMED) == 12

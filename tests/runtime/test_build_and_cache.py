@@ -118,7 +118,7 @@ def test_an_unwritable_folder_is_no_error(tmp_path):
     assert not cache.store(key[:2] + "x", PLAN) and cache.load(key[:2] + "x") is None
 
 
-def test_what_cannot_be_pickled_is_not_stored(tmp_path):
+def test_what_has_no_form_is_not_stored(tmp_path):
     assert not Cache(tmp_path).store(key_of(1), lambda: 0)
 
 
