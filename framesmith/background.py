@@ -1,9 +1,8 @@
 """Compilation in the background: eager serves while a job makes what later calls take.
 
 A job is a thread that captures and compiles as a call would, at a low priority (see `util.priority`): most of its time
-passes in C++ compilers, which are processes of their own. It does not fork this one: a fork has every page that is
-written after it copied, which made the next call of a BERT take 2.2 times as long, and it holds the program's
-connections open.
+passes in C++ compilers, which are processes of their own. It does not fork this one: every page that is written after
+a fork is copied, which the next call waits for, and the child holds the program's connections open.
 """
 
 from __future__ import annotations
