@@ -172,6 +172,6 @@ def _trilinear(a: FakeTensor, b: FakeTensor, c: FakeTensor, *how: Any) -> Any:
     wide = []
     for x, added in zip((a, b, c), expanded, strict=True):
         given = iter(x.shape)
-        wide.append([1 if d in added else next(given) for d in range(rank)])
+        wide.append(tuple([1 if d in added else next(given) for d in range(rank)]))
     common = broadcast(broadcast(wide[0], wide[1]) or (), wide[2])
     return NotImplemented if common is None else tuple([n for d, n in enumerate(common) if d not in summed])
