@@ -6,7 +6,8 @@ STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
 CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
 
-.PHONY: run test test-fast test-gpu sanitize sanitize-threads lint docs wheel bench bench-training bench-gpu bench-sizes clean
+.PHONY: run test test-fast test-gpu sanitize sanitize-threads lint docs wheel
+.PHONY: bench bench-training bench-gpu bench-sizes clean
 
 # torch first: whatever asks for plain `torch` afterwards must find it installed.
 $(STAMP): requirements.txt requirements-nodeps.txt

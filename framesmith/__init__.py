@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         warm_up,
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
+    from framesmith.background import wait
     from framesmith.export import Dim, load
     from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
     from framesmith.inspection import bisect, check, explain, memory, metrics, minify, prometheus, report, shapes
@@ -39,7 +40,7 @@ __all__ = [
     "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
     "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "memory", "metrics",
     "minify", "on_event", "prometheus", "register_backend", "register_decomposition", "register_lowering",
-    "register_pass", "report", "reset", "shapes", "testing", "uninstall", "unregister", "warm_up",
+    "register_pass", "report", "reset", "shapes", "testing", "uninstall", "unregister", "wait", "warm_up",
 ]
 
 _HOME = {
@@ -47,6 +48,7 @@ _HOME = {
         "allow_in_graph", "assume_constant_result", "compile", "disable", "disallow_in_graph", "reset", "warm_up",
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
+    "framesmith.background": ("wait",),
     "framesmith.export": ("Dim", "load"),
     "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
     "framesmith.inspection": ("bisect", "check", "explain", "memory", "metrics", "minify", "prometheus", "report",

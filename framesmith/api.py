@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
 from framesmith.backends import BACKENDS
+from framesmith.background import foreground
 from framesmith.buckets import Bucketed
 from framesmith.capture.break_points import GENERATORS
 from framesmith.capture.functions import marks
@@ -128,7 +129,7 @@ def warm_up(model: Callable[..., Any], sizes: Iterable[Any]) -> int:
     if not isinstance(callback, FrameCompiler):
         raise TypeError("framesmith.warm_up takes what framesmith.compile returned")
     before = callback.compiles
-    with state_restored(model):
+    with state_restored(model), foreground():
         for size in sizes:
             given = size() if callable(size) and not isinstance(size, torch.Tensor) else size
             args, kwargs = ((), given) if isinstance(given, dict) else (given, {})

@@ -26,9 +26,12 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
+from framesmith.autograd.arms import copied
 from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.autograd.node import Differentiable
+from framesmith.autograd.operators import evaluated
 from framesmith.backends import BACKENDS, NATIVE, Compiled, PendingGraph, begin_ahead, begin_native, run_user
+from framesmith.background import Job, in_foreground
 from framesmith.capture.dynamic_sizes import DynamicSizes
 from framesmith.capture.entry import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, namespaces, resized_tensors, why_missed
@@ -36,10 +39,12 @@ from framesmith.capture.modes import foreign_mode, recomputing, without_default_
 from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
 from framesmith.capture.sources import Source
+from framesmith.capture.thread_state import handed_over
 from framesmith.capture_cache.entries import CaptureCache, is_marked
 from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
+from framesmith.graph.control import close, results_of
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
 from framesmith.pipeline import Report
 from framesmith.runtime.seen_sizes import SeenSizes
@@ -65,6 +70,7 @@ from framesmith.util.errors import (
 )
 from framesmith.util.interrupts import handlers_heard, raised_by_handler
 from framesmith.util.locks import COMPILE_LOCK
+from framesmith.util.priority import has_priority
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
 
@@ -138,8 +144,8 @@ class CodeState:
     dimensions of tensors, by source, that were seen to vary; none of an int that was. `static`: no code could be
     made for sizes that vary;
     `data`: it could for symbols of data; `numbers`: for those of integers.
-    `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its continuations that
-    ended in a break, since the last with one.
+    `job`: what compiles it in the background. `graphless`: captures without a tensor operation. `idle`: of a user's
+    code, those of it and its continuations that ended in a break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
@@ -156,6 +162,7 @@ class CodeState:
     data: bool = True
     numbers: bool = True
     idle: int = 0
+    job: Job | None = None
     raising: Raising = field(default_factory=lambda: Raising())
 
 
@@ -166,13 +173,15 @@ def _takes(entry: _C.Entry, code: CodeType, func: FunctionType, f_locals: dict[s
 
 class FrameCompiler:
     """The callback of a `compile` call, or of several (see `sharing`); entries in the guard cache belong to it.
-    `ledger`: where to note what was done."""
+    `ledger`: where to note what was done, which calls then wait for."""
 
     def __init__(self, config: Config, ledger: Ledger | None = None) -> None:
         self.config = config
         self.ledger = ledger
         self.told = False
         """Whether the user was told of something that is not compiled."""
+        self.begun = False
+        """Whether something was ever compiled in the background."""
         self._wrappers: Alive[Any] = Alive()
         self._seen_sizes = SeenSizes(config)
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
@@ -224,38 +233,85 @@ class FrameCompiler:
             self.warn(f"around:{place}",
                       f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
+        if self.config.background and self.ledger is None and not in_foreground():
+            return self._behind(code, func, f_locals)
         with COMPILE_LOCK, handlers_heard(), dynamo_off():
             if (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
-            if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
+            return self._decide(code, func, f_locals, self._compile)
+
+    def _decide(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any], compile: Callable[..., Any]) -> Any:
+        """The answer for a call that no variant takes: what `compile` says, if it is to have one."""
+        if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
+            return answer
+        seen = self._look_up(code)
+        if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
+            return _C.EAGER
+        if seen.raising.waits():
+            return None
+        if recomputing() and not self._variants(code):  # its forward ran in eager
+            return _C.EAGER
+        instance = _instance(f_locals)
+        if instance is not None and instance in seen.full:
+            return seen.full[instance]
+        if instance is None and seen.resized and self._variants(code) >= self.limit:
+            return _C.EAGER
+        if self._miss(seen, code, func, f_locals, instance) >= self.limit:
+            return self._full(seen, code, instance)
+        return compile(seen, code, func, f_locals, instance)
+
+    # ------------------------------------------------------------------------------------------------------- background
+
+    def _behind(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+        """The answer at once, or at the deadline: what a job has found since it was begun, else eager's."""
+        seen = self._seen.get(id(code))
+        if seen is not None and seen.code() is code and (job := seen.job) is not None:
+            if job.pending:
+                return _C.EAGER
+            if (answer := self._result(seen)) is not None:
                 return answer
-            seen = self._look_up(code)
-            if torch.is_grad_enabled() and _wants_grad(seen, code, func, f_locals):
-                return _C.EAGER
-            if seen.raising.waits():
-                return None
-            if recomputing() and not self._variants(code):  # its forward ran in eager
-                return _C.EAGER
-            instance = _instance(f_locals)
-            if instance is not None and instance in seen.full:
-                return seen.full[instance]
-            if instance is None and seen.resized and self._variants(code) >= self.limit:
-                return _C.EAGER
-            if self._miss(seen, code, func, f_locals, instance) >= self.limit:
-                return self._full(seen, code, instance)
-            why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
-                   else "first call")
-            with events.compiling(*_place(code, func), why) as compile, collector_paused():
-                answer = self.load_variant(code, func, f_locals)
-                compile.outcome = "loaded"
-                if answer is None:
-                    compile.outcome = "in eager"
-                    answer = self._compile(seen, code, func, f_locals, instance)
-                    if isinstance(answer, _C.Entry):
-                        compile.outcome = "compiled"
+        if not COMPILE_LOCK.acquire(blocking=False):
+            return _C.EAGER
+        try:
+            seen = self._seen.get(id(code))
+            begun = seen is not None and seen.job is not None  # by another thread, since
+            with dynamo_off():
+                answer = (_C.EAGER if begun else self._made_meanwhile(code, func, f_locals)
+                          or self._decide(code, func, f_locals, self._begin))
+        finally:
+            COMPILE_LOCK.release()
+        seen = self._seen.get(id(code))
+        if answer is not None or seen is None or (job := seen.job) is None:
+            return answer
+        if self.config.deadline > 0 and job.wait(self.config.deadline):
+            return self._made_meanwhile(code, func, f_locals) or self._result(seen) or _C.EAGER
+        job.defer()
+        return _C.EAGER
+
+    def _result(self, seen: CodeState) -> Any:
+        """A verdict of the job, which is over; None: there are variants, or later calls may have one. Raises what
+        capture raised under `fullgraph=True`."""
+        job, seen.job = seen.job, None
+        answer = None if job is None else job.result()
+        return None if isinstance(answer, _C.Entry) else answer
+
+    def _begin(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
+               instance: nn.Module | None) -> None:
+        """Begin a job for a call; eager serves this one."""
+        entered = handed_over()
+
+        def compile() -> Any:
+            with entered(), COMPILE_LOCK, dynamo_off():
+                answer = self._compile(seen, code, func, f_locals, instance)
                 if isinstance(answer, _C.Entry):
-                    answer.tree.made = compile  # type: ignore[attr-defined]
+                    if self._seen.get(id(code)) is seen:
+                        answer.add()  # for later calls, though its guards may not hold for this one any more
+                    else:  # `reset` came between
+                        answer.drop()
                 return answer
+
+        self.begun = True
+        seen.job = Job(_place(code, func), compile, waited=self.config.deadline > 0)
 
     def _by_stance(self, stance: str, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """The answer that `torch.compiler.set_stance` asks for where no variant takes the call; FULL: the usual one."""
@@ -330,6 +386,23 @@ class FrameCompiler:
         return seen
 
     def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
+                 instance: nn.Module | None) -> Any:
+        """An entry for the call, or a verdict, as an event each way."""
+        why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
+               else "first call")
+        with events.compiling(*_place(code, func), why) as compile, collector_paused():
+            answer = self.load_variant(code, func, f_locals)
+            compile.outcome = "loaded"
+            if answer is None:
+                compile.outcome = "in eager"
+                answer = self._convert(seen, code, func, f_locals, instance)
+                if isinstance(answer, _C.Entry):
+                    compile.outcome = "compiled"
+            if isinstance(answer, _C.Entry):
+                answer.tree.made = compile  # type: ignore[attr-defined]
+            return answer
+
+    def _convert(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                  instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
         images: list[Image | None] = []
@@ -425,7 +498,7 @@ class FrameCompiler:
 
     def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
         """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
-        captured, and nothing compiled."""
+        captured, and nothing compiled. To be called with the lock of `alone`."""
         if self.ledger is not None or not self._keeps(code, f_locals):
             return None
         with stage("cache"), without_default_device():
@@ -543,8 +616,12 @@ class FrameCompiler:
             with COMPILE_LOCK, _in_back_end(owner):
                 begun = begin_native(forward, given, config)
                 with events.part_of_graph("backward"):
-                    later = begin_ahead(backward, config) if begun.waits else None
-            return finish(begun), None if later is None else functools.partial(finish, later)
+                    later = begin_ahead(backward, config) if begun.waits or has_priority() else None
+            call = finish(begun)
+            if later is None or not has_priority():
+                return call, None if later is None else functools.partial(finish, later)
+            made = finish(later)  # no step is to wait for it
+            return call, lambda: made
 
         def finish(begun: PendingGraph) -> Compiled:
             with COMPILE_LOCK, _in_back_end(owner):
@@ -552,11 +629,27 @@ class FrameCompiler:
             reports.append(report)
             return call
 
+        def apart(backward: fx.Graph, given: Sequence[Any]) -> Compiled:
+            """The backward runs by operators until a job has compiled it."""
+            if in_foreground():
+                return compile(backward, given)
+            later = _Later(functools.partial(evaluated, backward))
+            graph, made = copied(backward)  # the pipeline rewrites it
+            close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results_of(backward)])
+            shapes, entered = _without_data(graph, given), handed_over()
+
+            def code() -> Compiled | None:
+                with entered():
+                    return later.become(_or_told(tell, functools.partial(compile, graph, shapes)))
+
+            Job(("backward", "", 0) if owner is None else (owner.function, owner.file, owner.line), code)
+            return later
+
         tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how,
-                              both=both if is_native else None, tell=tell).in_engine(), reports[0]
+        return Differentiable(graph, examples, compile, *how, both=both if is_native else None,
+                              apart=apart if has_priority() else None, tell=tell).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
 
@@ -602,7 +695,7 @@ class FrameCompiler:
         """Say that the first calls of a compiled function have compiled nothing, if nothing was said yet. The C++ core
         calls it."""
         name = getattr(compiled.__wrapped__, "__qualname__", repr(compiled.__wrapped__))
-        if not self.told and stance() == "default":
+        if not self.told and not self.begun and stance() == "default":
             self.warn(f"silent:{name}",
                       f"framesmith: calls of {name} have compiled nothing so far: they run no Python function that "
                       "can be captured. Compile the functions and modules that compute with tensors")
@@ -751,6 +844,40 @@ def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
     if isinstance(config.backend, str):
         return BACKENDS[config.backend](graph, examples, config)
     return run_user(config.backend, graph, examples), None
+
+
+class _Later:
+    """Stands for code that is not there yet."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, given: Any) -> Any:
+        return self._call(given)
+
+    def become(self, call: Compiled | None) -> Compiled | None:
+        """Calls take it from now on, if there is one."""
+        self._call = call or self._call
+        return call
+
+
+def _or_told(tell: Callable[[Exception], None], compile: Callable[[], Compiled]) -> Compiled | None:
+    try:
+        return compile()
+    except Exception as problem:  # as it is, the backward is right
+        tell(problem)
+        return None
+
+
+def _without_data(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
+    """Inputs of the same shapes, for a graph that is compiled after they have died; parameters, which live on, as they
+    are."""
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    return [x if place.meta.get("param") or not isinstance(x, torch.Tensor) else
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+            for place, x in zip(places, given, strict=True)]
 
 
 def _reasons(seen: CodeState) -> str:

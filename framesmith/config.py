@@ -34,7 +34,9 @@ class Config:
     faster: they are compiled by another thread. `keep_graphless`: keep
     variants without tensor operations; otherwise a code object that twice had none runs in plain Python.
     `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
-    `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain Python.
+    `background`: calls run in eager while code is made beside them; `deadline`: so many seconds a call that needs code
+    waits for it. `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain
+    Python.
     `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
     `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is
     computed again. `scoped_memory`: large values of a graph have memory of their own, from their first write to their
@@ -87,6 +89,8 @@ class Config:
     suppress_errors: bool = True
     max_instructions: int = 2_000_000
     keep_graphless: bool = False
+    background: bool = False
+    deadline: float = 0.0
     standard_library: bool = False
     warn: bool = True
 

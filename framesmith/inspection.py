@@ -151,7 +151,8 @@ def _asked(model: Any, options: dict[str, Any] | None) -> tuple[Any, Callable[..
     callback = getattr(compiled, "callback", None)
     config = callback.config if isinstance(callback, FrameCompiler) and options is None else Config.asked(options or {})
     plain = _plain(model)
-    return plain, root_of(plain) if isinstance(plain, nn.Module) else plain, config.with_(fullgraph=False)
+    asked = config.with_(fullgraph=False, background=False)
+    return plain, root_of(plain) if isinstance(plain, nn.Module) else plain, asked
 
 
 def _plain(model: Any) -> Any:

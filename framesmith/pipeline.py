@@ -211,11 +211,11 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
 
 def is_self_contained(graph: fx.Graph, config: Config) -> bool:
     """Return whether the code of `graph` depends on nothing but the graph: no size that varies, no parameter, nothing
-    that is measured; and whether another process makes most of it, so that it is worth beginning ahead."""
+    that is measured."""
     values = [n.meta["val"] for n in graph.nodes if n.op == "placeholder" and not n.meta.get("param")]
     fixed = all(isinstance(x, torch.Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in values)
     alone = fixed and not any(n.meta.get("param") for n in graph.nodes if n.op == "placeholder")
-    return alone and not config.autotune and TARGETS[main_device(graph).type].aside
+    return alone and not config.autotune
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
-    {"backends", "extensions"}, {"hot_sizes"}, {"compiler"},
+    {"backends", "extensions"}, {"hot_sizes", "background"}, {"compiler"},
     {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "bench", "drop_in", "dynamo_backend"}, {"takeover", "running", "site"},
     {"reporting"},
@@ -35,9 +35,9 @@ BANNED = (
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
-    "util": 850, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4100, "capture": 17320, "autograd": 1790,
+    "util": 990, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4100, "capture": 17350, "autograd": 1790,
     "loops": 1460, "runtime": 1710, "lower": 5000, "schedule": 2100, "codegen": 4710, "tuning": 490, "tools": 2500,
-    "capture_cache": 660, "export": 2540, "site": 50, ".": 2640, "csrc": 10910,
+    "capture_cache": 670, "export": 2540, "site": 50, ".": 2810, "csrc": 11120,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

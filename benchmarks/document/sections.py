@@ -111,7 +111,7 @@ def _sentences() -> str:
         passed, counted = report.share(results["outcomes"])
         once, judged = report.share(saved(f"breadth-{suite}-dynamic")["outcomes"])
         lines.append(f"- {suite} ({results['backend']} back end): {passed} of {counted}; "
-                     f"compiled once for three sizes: {once} of a sample of {judged}")
+                     f"compiled once for three sizes: {once} of {judged}")
     return "\n".join(lines)
 
 

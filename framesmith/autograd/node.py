@@ -49,13 +49,16 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 class Differentiable:
     """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `both`: begins the backward, too,
-    where it is known what will be asked of it. `tell`: told why a backward cannot be compiled, which then runs by
-    operators: the program is in the middle of it."""
+    where it is known what will be asked of it. `apart`: what compiles a backward that was not begun, if another than
+    `compile`. `tell`: told why a backward cannot be compiled, which then runs by operators: the program is in the
+    middle of it."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
-                 budget: float = 1.0, both: Both | None = None, tell: Tell | None = None) -> None:
+                 budget: float = 1.0, both: Both | None = None, apart: Compile | None = None,
+                 tell: Tell | None = None) -> None:
         self._graph = graph
         self._compile = compile
+        self._apart = apart or compile
         self._how = recompute, budget
         self._tell = tell
         self.joint = trace_joint(graph)
@@ -133,7 +136,7 @@ class Differentiable:
             plan = self._plan(there, wanted)
             if plan.call is None:
                 later = self._later if plan.graph is self.parts.backward else None
-                compile = self._compile if later is None else lambda graph, fitted: later()
+                compile = self._apart if later is None else lambda graph, fitted: later()
                 plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._or_by_operators(compile))
         return plan.call(given)
 

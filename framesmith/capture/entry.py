@@ -8,7 +8,6 @@ and goes on in continuations.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
@@ -29,6 +28,7 @@ from framesmith.util.errors import (
     Unsupported,
 )
 from framesmith.util.precision import CONVOLUTIONS, PRODUCTS
+from framesmith.util.recursion import deep_recursion
 from framesmith.util.stack import Place
 
 from . import functions, opcodes
@@ -59,7 +59,6 @@ _PRODUCTS = _CONVOLUTIONS | frozenset(
     for name in ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention")
 )
 MAX_ATTEMPTS = 16
-RECURSION = 20000
 
 CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
 
@@ -138,14 +137,11 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
         raise Unsupported(f"{code.co_qualname} is a generator or a coroutine",
                           at=(code.co_filename, code.co_firstlineno))
     state = read_state()
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, RECURSION))
     try:
-        with dispatch_restored(), refused_in(Tracer.folded.__code__):
+        with deep_recursion(), dispatch_restored(), refused_in(Tracer.folded.__code__):
             return _attempts(code, f_locals, f_globals, closure or (), config, compile_fn, varying,
                              sizes)
     finally:
-        sys.setrecursionlimit(limit)
         restore_state(state)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+
 import torch
 
 from .inference import autocast_depth, set_autocast_depth
-from .modes import default_device
+from .modes import default_device, devices, restore_devices
 from .sources import GlobalState
 
 
@@ -34,3 +38,28 @@ def restore_state(state: GlobalState) -> None:
     torch.set_autocast_cache_enabled(state.autocast_cache)
     if torch.get_default_dtype() is not state.default_dtype:
         torch.set_default_dtype(state.default_dtype)
+
+
+def handed_over() -> Callable[[], AbstractContextManager[None]]:
+    """The state of this thread, for another to be in: code is captured there as if this one did it."""
+    state, placed = read_state(), devices()
+    cuda = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        before, kept = read_state(), devices()
+        with ExitStack() as stack:
+            if cuda is not None:
+                stack.enter_context(torch.cuda.stream(cuda))
+            if not state.torch_functions:
+                stack.enter_context(torch._C.DisableTorchFunctionSubclass())
+            stack.enter_context(torch.inference_mode(state.inference_mode))
+            restore_state(replace(state, default_dtype=before.default_dtype))  # which is the process's
+            restore_devices(placed)
+            try:
+                yield
+            finally:
+                restore_devices(kept)
+                restore_state(replace(before, default_dtype=torch.get_default_dtype()))
+
+    return entered

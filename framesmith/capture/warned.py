@@ -12,29 +12,39 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 
-@contextlib.contextmanager
-def refused_in(folding: CodeType) -> Iterator[None]:
-    """A warning that is about to be shown beneath a frame of `folding` is refused, as if it had never been issued."""
-    shown: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
+class _Refusing:
+    """What warnings are shown by meanwhile. `within`: captures of threads that rely on it."""
 
-    def show(message: Any) -> None:
+    def __init__(self, folding: CodeType, shown: Any) -> None:
+        self.folding, self.shown = folding, shown
+        self.within = 0
+
+    def __call__(self, message: Any) -> None:
         frame: FrameType | None = sys._getframe(1)
         above = []
-        while frame is not None and frame.f_code is not folding:
+        while frame is not None and frame.f_code is not self.folding:
             above.append(frame)
             frame = frame.f_back
         if frame is None:
-            shown(message)
+            self.shown(message)
             return
         _forget(message, [*above, frame])
         raise Unsupported(f"a call that warns: {message.message}")
 
-    warnings._showwarnmsg = show  # type: ignore[attr-defined]
+
+@contextlib.contextmanager
+def refused_in(folding: CodeType) -> Iterator[None]:
+    """A warning that is about to be shown beneath a frame of `folding` is refused, as if it had never been issued."""
+    shown: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
+    refusing = shown if isinstance(shown, _Refusing) else _Refusing(folding, shown)
+    refusing.within += 1
+    warnings._showwarnmsg = refusing  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        if warnings._showwarnmsg is show:  # type: ignore[attr-defined]
-            warnings._showwarnmsg = shown  # type: ignore[attr-defined]
+        refusing.within -= 1
+        if not refusing.within and warnings._showwarnmsg is refusing:  # type: ignore[attr-defined]
+            warnings._showwarnmsg = refusing.shown  # type: ignore[attr-defined]
 
 
 def _forget(message: Any, frames: list[FrameType]) -> None:

@@ -56,6 +56,7 @@ class Wraps:
 def wrapper(tracer: Any, value: Any, source: Source) -> t.Tracker:
     """The tracker of a tensor of such a class, which came from outside or was computed of fakes."""
     parts, context = flattened(value)
+    tracer.surroundings.bind(f"operators on a {type(value).__qualname__}, which run whole: what they read is not seen")
     if any(isinstance(x, FakeTensor) for x in parts.values()):
         return tracer.remember(value, t.WrapperTensor(value))  # type: ignore[no-any-return]
     if value.is_nested:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import re
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from framesmith.capture.code_cache import kept_with_code
@@ -46,13 +47,17 @@ def class_digest(cls: type) -> str:
     What lookups found in it has guards of its own, so methods that nothing read may change.
     """
     own = [] if not cls.__flags__ & _HEAP else sorted(
-        name for name in type.__dict__["__dict__"].__get__(cls)
+        name for name in _names(cls)
         if isinstance(name, str) and name.startswith("__") and name.endswith("__") and name not in _UNREAD)
     bases = [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
-    names = type.__dict__["__dict__"].__get__(cls)
-    told = [plain_text(names[name]) for name in _TOLD if name in names]
+    told = [plain_text(names[name]) for names in map(_names, cls.__mro__) for name in _TOLD if name in names]
     return key_of(type(cls).__qualname__, bases, own, told, cls.__basicsize__, cls.__dictoffset__,
                   cls.__itemsize__)[:16]
+
+
+def _names(cls: type) -> Mapping[str, Any]:
+    """The dict of a class, past what its metaclass defines."""
+    return type.__dict__["__dict__"].__get__(cls)  # type: ignore[no-any-return]
 
 
 def plain_text(value: Any) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from framesmith.capture.registry import BY_NAME, CALLS
+from framesmith.capture.registry import CALLS
 from framesmith.capture.residual import GRAPH
 from framesmith.capture.sources import MISSING
 from framesmith.symbolic.expr import Expr, Rel
@@ -95,7 +95,7 @@ class References:
                 raise Unportable(f"a module that is not imported under its name, {name}")
             return ["module", name]
         if issubclass(cls, type):
-            return ["class", self._path(value), "" if _is_own(value) else class_digest(value)]
+            return ["class", self._path(value), "" if _is_own(value) else class_digest(value) + _said(value)]
         if cls is types.FunctionType:
             path = self._path(value)
             self._known[id(value)] = value, ["function", path]  # a default may refer to it
@@ -103,11 +103,11 @@ class References:
         if cls is weakref.ReferenceType and value() is self._code:
             return ["code reference"]
         if cls in _MEMBERS:
-            return ["member", self.encode(value.__objclass__), value.__name__]
+            return ["member", self.encode(value.__objclass__), value.__name__, _said(value)]
         if cls is types.BuiltinFunctionType and isinstance(value.__self__, type):
-            return ["static", self.encode(value.__self__), value.__name__]
+            return ["static", self.encode(value.__self__), value.__name__, _said(value)]
         if cls is types.BuiltinFunctionType or cls is functools._lru_cache_wrapper:
-            return ["callable", self._path(value), cls.__name__]
+            return ["callable", self._path(value), cls.__name__, _said(value)]
         if cls is functools.partial:
             return ["partial", *map(self.encode, (value.func, value.args, value.keywords))]
         if cls is torch._ops.OpOverload:
@@ -164,10 +164,8 @@ class References:
         defaults = _defaults(fn)
         for k, default in enumerate(defaults):
             self._note(default, [*path, ["default", k]])
-        row = CALLS.get(fn) or BY_NAME.get(f"{fn.__module__}.{fn.__qualname__}")
-        said = f"{row.__module__}.{row.__qualname__}" if row is not None else ""
         return [code_digest(fn.__code__), [*map(self.identify, defaults)], [*(fn.__kwdefaults__ or ())],
-                plain_text(fn.__annotations__), sorted(fn.__dict__), f"{said} {is_disabled(fn)}"]
+                plain_text(fn.__annotations__), sorted(fn.__dict__), f"{_said(fn)} {is_disabled(fn)}"]
 
     def _path(self, value: Any) -> Json:
         """A way to an object from a module: names, and steps beneath what decorators put around it."""
@@ -318,6 +316,12 @@ def _is_own(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] in ("framesmith", "builtins")
 
 
+def _said(fn: Any) -> str:
+    """What capture does at calls of `fn` instead of following it, by name; the program may say it."""
+    row = CALLS.get(fn)
+    return "" if row is None else f"{row.__module__}.{row.__qualname__}"
+
+
 def _own(refs: References, cls: Json, parts: list[Json]) -> Any:
     kind: Any = refs.decode(cls)
     value = object.__new__(kind)
@@ -365,9 +369,9 @@ _FOUND: dict[str, Callable[..., Any]] = {
     "names": lambda refs, name: _module(name).__dict__,
     "class": lambda refs, path, digest: refs._walk(path),
     "function": lambda refs, path, *rest: refs._walk(path),
-    "callable": lambda refs, path, kind: refs._walk(path),
-    "member": lambda refs, cls, name: _step(refs.decode(cls), name),
-    "static": lambda refs, cls, name: getattr(refs.decode(cls), name),
+    "callable": lambda refs, path, *rest: refs._walk(path),
+    "member": lambda refs, cls, name, said: _step(refs.decode(cls), name),
+    "static": lambda refs, cls, name, said: getattr(refs.decode(cls), name),
     "partial": lambda refs, func, args, named: functools.partial(refs.decode(func), *refs.decode(args),
                                                                  **refs.decode(named)),
     "operator": lambda refs, space, name, overload: getattr(getattr(getattr(torch.ops, space), name), overload

@@ -1,6 +1,7 @@
 // The frame hook (PEP 523): runs a variant instead of a frame if its guards hold, else asks the thread's callback.
 #include "frame.h"
 #include "hook.h"
+#include "pace.h"
 
 #include <array>
 #include <memory>
@@ -28,7 +29,7 @@ struct Call {
 };
 
 size_t total_hits = 0;                       // calls that an entry took, of all code objects; guarded by the GIL
-int active_threads = 0;                      // threads with a callback; guarded by the GIL
+int active_threads = 0;                      // uses of the hook in all threads; guarded by the GIL
 _PyFrameEvalFunction previous_eval = nullptr;  // who was there before us; null = CPython's own
 
 // What a callback may return besides an entry and None.
@@ -299,6 +300,7 @@ PyObject* eval_frame(PyThreadState* tstate, Frame* frame, int throwflag) {
     thread_hook.passing = nullptr;
     return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
   }
+  Pace::step();
   Handover::begin(object_of(frame->f_code));
   if (!thread_hook.callback || !is_plain_call(frame, throwflag)) return pass(tstate, frame, throwflag);
   CodeState* state = find_state(frame->f_code);
@@ -350,12 +352,16 @@ PyMethodDef methods[] = {
 PyObject* exchange_callback(PyObject* callback) {
   PyObject* old = thread_hook.callback;
   thread_hook.callback = callback;
-  if (callback && !old) {
+  count_active(old != nullptr, callback != nullptr);
+  return old;
+}
+
+void count_active(bool before, bool now) {
+  if (now && !before) {
     if (active_threads++ == 0) install();
-  } else if (!callback && old) {
+  } else if (!now && before) {
     if (--active_threads == 0) uninstall();
   }
-  return old;
 }
 
 }  // namespace framesmith
@@ -367,6 +373,7 @@ int init_hook(PyObject* module) {
     answer.object = PyUnicode_InternFromString(answer.text);
     if (!answer.object || PyModule_AddObjectRef(module, answer.name, answer.object) < 0) return -1;
   }
-  const bool ready = !init_entries(module) && !init_tail(module) && !init_frames(module) && !init_function(module);
+  const bool ready = !init_entries(module) && !init_tail(module) && !init_frames(module) && !init_pace(module) &&
+                     !init_function(module);
   return ready ? 0 : -1;
 }

@@ -108,5 +108,6 @@ int init_entries(PyObject* module);
 int init_tail(PyObject* module);
 int init_frames(PyObject* module);
 int init_function(PyObject* module);
+int init_pace(PyObject* module);
 
 }  // namespace framesmith

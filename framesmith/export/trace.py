@@ -4,7 +4,6 @@ and results are in the program."""
 from __future__ import annotations
 
 import linecache
-import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from torch import fx, nn
 from framesmith.autograd.joint import without_history
 from framesmith.capture import data
 from framesmith.capture import trackers as t
-from framesmith.capture.entry import RECURSION, UserError, graph_inputs, root_frame
+from framesmith.capture.entry import UserError, graph_inputs, root_frame
 from framesmith.capture.modes import restore_devices
 from framesmith.capture.rebuild import Rebuilder
 from framesmith.capture.settings import undo
@@ -36,6 +35,7 @@ from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off
 from framesmith.util.errors import ExportError, Unsupported
+from framesmith.util.recursion import deep_recursion
 from framesmith.util.stack import Place, user_frame
 
 
@@ -144,8 +144,6 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     leaves, _ = flatten((args, kwargs))
     code, call = _root(model)
     state = read_state()
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, RECURSION))
     recorder = Recorder()
     tracer = _Tracer(recorder, call.__globals__)
     tracer.shapes = RangedEnv()
@@ -159,7 +157,8 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     ours = {id(x) for x in leaves if isinstance(x, torch.Tensor)}
     recorder.content = lambda node: None if _is_argument(tracer, node, ours) else data.content(tracer, node)
     try:
-        with dynamo_off(), collector_paused(), torch.set_grad_enabled(training), dispatch_restored():
+        with (dynamo_off(), collector_paused(), torch.set_grad_enabled(training), dispatch_restored(),
+              deep_recursion()):
             tracer.state = read_state()
             recorder.follows_grad = training
             return _captured(tracer, code, call, args, kwargs, model, leaves)
@@ -173,7 +172,6 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     finally:
         undo(tracer.settings) if hasattr(tracer, "settings") else None
         tracer.release()
-        sys.setrecursionlimit(limit)
         restore_state(state)
 
 

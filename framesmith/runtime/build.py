@@ -11,6 +11,7 @@ from pathlib import Path
 from framesmith.runtime.toolchain import Toolchain
 from framesmith.util import log
 from framesmith.util.errors import BuildError, CompilerMissing
+from framesmith.util.priority import start
 
 
 def build(units: Sequence[str], toolchain: Toolchain, library: Path,
@@ -52,8 +53,7 @@ def _write(path: Path, text: str) -> Path:
 def _start(command: list[str]) -> subprocess.Popen[str]:
     log.emit("code", " ".join(command))
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True)
+        return start(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     except OSError as error:
         missing = CompilerMissing(f"no C++ compiler to build what is not in the cache: cannot run "
                                   f"{command[0] or 'g++'}")

@@ -27,6 +27,7 @@ from framesmith.runtime.folder import private_folder, trusted_folder
 from framesmith.runtime.toolchain import Toolchain, absent, find
 from framesmith.util import events, log
 from framesmith.util.errors import CacheError, CompilerMissing
+from framesmith.util.priority import waiting
 
 FORMAT = "framesmith-1"
 _MAGIC = b"FSPLAN1\n"
@@ -103,7 +104,7 @@ class Cache:
             return path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(str(path) + ".lock", timeout=LOCK_SECONDS):
+            with waiting(), filelock.FileLock(str(path) + ".lock", timeout=LOCK_SECONDS):
                 if not _is_sealed(path):
                     build(units, toolchain, path, _seal)
                     _keep_source(path, units)

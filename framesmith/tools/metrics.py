@@ -16,6 +16,7 @@ from framesmith.util import events
 ROWS: tuple[tuple[str, str, str], ...] = (
     ("compiles", "outcome", "Compiles of frames and backwards"),
     ("compile_seconds", "stage", "Seconds of compiling; a stage includes those within it"),
+    ("background_compiles", "outcome", "Compiles while eager served"),
     ("graphs", "part", "Graphs that were given code"),
     ("kernels", "", "Kernels of these graphs"),
     ("constant_bytes", "", "Bytes of packed and folded constants of these graphs"),

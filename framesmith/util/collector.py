@@ -27,6 +27,25 @@ def collector_paused() -> Iterator[None]:
             _paused_by.clear()
 
 
+@contextmanager
+def collector_resumed() -> Iterator[None]:
+    """Within a pause of this thread, have the collector as it was before. What is alive goes to its oldest generation
+    unseen: it would soon walk all that the program holds, for tenths of a second in which no thread runs."""
+    paused = threading.get_ident() in _paused_by
+    if paused:
+        if not gc.get_freeze_count():  # the program's own freezing stays as it is
+            gc.freeze()
+            gc.unfreeze()
+        _paused_by.clear()
+        gc.enable()
+    try:
+        yield
+    finally:
+        if paused:
+            _paused_by.add(threading.get_ident())
+            gc.disable()
+
+
 def _resume() -> None:
     """In a forked child: a thread that compiles in the parent does not end its pause here."""
     if _paused_by - {threading.get_ident()}:

@@ -111,6 +111,22 @@ class CompileEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BackgroundCompile(Event):
+    """The end of a compile while eager served. `outcome`: "compiled" (calls take it from now on), "in eager", or
+    "raised". `seconds`: since a call asked for it."""
+
+    function: str
+    file: str
+    line: int
+    outcome: str
+    seconds: float
+
+    def __str__(self) -> str:
+        what = "calls take compiled code from now on" if self.outcome == "compiled" else self.outcome
+        return f"in the background: {self.function} ({self.file}:{self.line}): {what}, after {self.seconds:.3f} s"
+
+
+@dataclass(frozen=True, slots=True)
 class Captured(Event):
     """What capture made of a frame. `graph`: whether there was anything to compute."""
 
@@ -281,6 +297,7 @@ _COUNTS: dict[type, Callable[[Any], Iterable[tuple[str, str, float]]]] = {
     GraphBreak: lambda e: [("graph_breaks", e.reason, 1)],
     Recompile: lambda e: [("recompiles", e.kind, 1)],
     Fallback: lambda e: [("fallbacks", "yes" if e.internal else "no", 1)],
+    BackgroundCompile: lambda e: [("background_compiles", e.outcome, 1)],
     CacheLookup: lambda e: [("cache_lookups", "hit" if e.hit else "miss", 1)],
 }
 """What each event adds to the counters: name, part of it, amount."""
@@ -294,8 +311,8 @@ def _snake(name: str) -> str:
 
 _loggers: dict[type, logging.Logger] = {
     kind: logging.getLogger(f"framesmith.{_snake(kind.__name__)}")
-    for kind in (CompileBegan, CompileEnded, Captured, GraphBreak, Recompile, Fallback, CacheLookup, NotCached,
-                 GraphCompiled)}
+    for kind in (CompileBegan, CompileEnded, BackgroundCompile, Captured, GraphBreak, Recompile, Fallback, CacheLookup,
+                 NotCached, GraphCompiled)}
 
 
 def _nothing(event: Event) -> tuple[tuple[str, str, float], ...]:

@@ -6,8 +6,10 @@ as it can in a context manager written in Python.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from framesmith.util.alive import Alive
@@ -33,3 +35,18 @@ os.register_at_fork(after_in_child=_free_others)
 COMPILE_LOCK: Any = forkable_lock()
 """Held where frames are captured and graphs are compiled, one at a time: the recorder, fakes and timers are per
 process."""
+
+
+@contextlib.contextmanager
+def given_up(lock: Any) -> Iterator[None]:
+    """Let other threads hold a lock that this one may hold."""
+    depth = 0
+    with contextlib.suppress(RuntimeError):  # it is not this thread's any more
+        while True:
+            lock.release()
+            depth += 1
+    try:
+        yield
+    finally:
+        for _ in range(depth):
+            lock.acquire()

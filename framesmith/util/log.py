@@ -7,7 +7,8 @@ import sys
 import warnings
 from pathlib import Path
 
-CHANNELS = ("graph", "loops", "schedule", "code", "guards", "recompiles", "breaks", "timing", "cache", "tuning")
+CHANNELS = ("graph", "loops", "schedule", "code", "guards", "recompiles", "breaks", "timing", "cache", "tuning",
+            "background")
 
 _OWN = str(Path(__file__).parents[1]) + "/"
 _on: frozenset[str] = frozenset()

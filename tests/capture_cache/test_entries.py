@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import framesmith
+from framesmith.capture import registry
 from framesmith.util import events
 
 SHIFT = 1.0
@@ -24,7 +25,7 @@ def outcome(tmp_path):
         framesmith.reset()
         compiled = framesmith.compile(fn, options={"keep_captures": True, "cache_dir": str(tmp_path / "cache")})
         with torch.no_grad():
-            torch.testing.assert_close(compiled(*args), fn(*args), rtol=0, atol=1e-5)
+            torch.testing.assert_close(compiled(*args), fn(*args))
         return [e.outcome for e in events.recent() if isinstance(e, events.CompileEnded)][-1]
 
     return call
@@ -92,9 +93,19 @@ def of_assumption(x):
     return x * assumed()
 
 
+@framesmith.allow_in_graph
+def taken_whole(x):
+    return x * SHIFT
+
+
+def of_whole(x):
+    return taken_whole(x) + 1
+
+
 @pytest.mark.parametrize("fn, why", [
     (of_set, "order of a set"), (of_hash, "hash of an object"), (of_address, "address"), (of_text, "address"),
     (warning, "line"), (of_assumption, "asked for once"),
+    (of_whole, "taken whole"),
 ], ids=lambda p: p.__name__ if callable(p) else "")
 @pytest.mark.filterwarnings("ignore:here")
 def test_what_only_this_process_has_is_not_kept(outcome, fn, why):
@@ -110,6 +121,24 @@ def test_a_damaged_entry_is_passed_over(outcome, tmp_path):
     (entry,) = (tmp_path / "cache").rglob("*.capture")
     entry.write_text(entry.read_text().replace("RATES", "OTHER"))
     assert outcome(scaled, x) == "compiled"
+
+
+def multiplied(x):
+    return torch.mul(x, 3)
+
+
+def test_what_the_program_says_of_a_function_is_compared(outcome):
+    x = torch.randn(4)
+    assert [outcome(multiplied, x) for _ in range(2)] == ["compiled", "loaded"]
+    before = registry.CALLS.get(torch.mul)
+    framesmith.disallow_in_graph(torch.mul)
+    try:
+        assert outcome(multiplied, x) != "loaded"
+    finally:
+        registry.CALLS.pop(torch.mul)
+        if before is not None:
+            registry.CALLS[torch.mul] = before
+    assert outcome(multiplied, x) == "loaded"
 
 
 class Net(nn.Module):

@@ -71,7 +71,12 @@ def allow(fn: Callable[..., Any]) -> None:
     if isinstance(fn, type) and issubclass(fn, torch.Tensor):
         declare(fn)
     else:
-        calls(fn)(lambda tracer, args, kwargs: tracer.torch_call(fn, args, kwargs))
+        def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+            name = getattr(fn, '__qualname__', fn)
+            tracer.surroundings.bind(f"{name}, which is taken whole: what it reads is not seen")
+            return tracer.torch_call(fn, args, kwargs)  # type: ignore[no-any-return]
+
+        calls(fn)(row)
 
 
 def disallow(fn: Callable[..., Any], why: str) -> None:

@@ -19,6 +19,9 @@ from framesmith import _C
 from framesmith.loops.contract import choose_tile, pack_columns, packed_columns
 from framesmith.prims.core import Size, numel
 
+PACKED = 1 << 20
+"""Elements that are packed at a time: calls that are served meanwhile wait for no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -66,7 +69,11 @@ def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
         return pack_columns(weight, columns, lane)
     depth, n = weight.shape
     out = torch.empty(depth * packed_columns(n, columns, lane))
-    _C.pack(weight.data_ptr(), out.data_ptr(), depth, n, *weight.stride(), columns)
+    step = max(PACKED // (depth * columns), 1) * columns
+    for first in range(0, n, step):  # panels stand one after another
+        _C.pack(weight.data_ptr() + 4 * first * weight.stride(1), out.data_ptr() + 4 * first * depth, depth,
+                min(step, n - first), *weight.stride(), columns)
+        _C.give_way()
     return out
 
 
