@@ -24,12 +24,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import machine, measure, models
+from benchmarks import machine, models
 from benchmarks.child import caches
 from benchmarks.dynamic_cases import CPU_CASES, GPU_CASES, Case, Inputs
 from benchmarks.gpu import measure as gpu_measure
 from benchmarks.run import error_against
 from benchmarks.table import geometric_mean
+from framesmith.tools.interleaved import interleaved as in_process
 
 RESULTS = Path(__file__).parent / "results"
 TOLERANCE = 1e-3
@@ -62,7 +63,7 @@ def _first_pass(call: Callable[..., torch.Tensor], sizes: list[Inputs]) -> tuple
 
 def _times(calls: dict[str, Callable[..., Any]], inputs: Inputs, device: str, rounds: int) -> dict[str, float]:
     """The median seconds of a call of each contender."""
-    interleaved = measure.interleaved if device == "cpu" else gpu_measure.interleaved
+    interleaved = in_process if device == "cpu" else gpu_measure.interleaved
     found = interleaved({name: partial(call, **inputs) for name, call in calls.items()}, rounds)
     return {name: timing.median for name, timing in found.items()}
 

@@ -30,13 +30,19 @@ def has(model: Any) -> bool:
     return type(model).__name__ in FORWARDS
 
 
+def _array(tensor: torch.Tensor) -> Any:
+    """A copy on the device of the same kind, whatever JAX takes by default."""
+    kind = "gpu" if tensor.is_cuda else "cpu"
+    return jax.device_put(tensor.detach().contiguous().cpu().numpy(), jax.devices(kind)[0])
+
+
 def call_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], torch.Tensor]:
     """The JAX program of a torch model, compiled on its first call. Raises KeyError for a model that it has not."""
     assert not kwargs
     weights_of, forward = FORWARDS[type(model).__name__]
     with torch.no_grad():
-        weights = jax.tree.map(lambda t: jnp.asarray(t.detach().contiguous().numpy()), weights_of(model))
-    inputs = [jnp.asarray(x.numpy()) for x in args]
+        weights = jax.tree.map(_array, weights_of(model))
+    inputs = [*map(_array, args)]
     compiled = jax.jit(forward)
     return lambda: torch.from_dlpack(jax.block_until_ready(compiled(weights, *inputs))[0])
 

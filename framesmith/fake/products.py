@@ -29,8 +29,9 @@ def product(a: Any, b: Any) -> Any:
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """The parts that eager's linear runs on rows [..., k] of `x` by `weight` [n, k]; itself where sizes are numbers."""
-    if weight.dim() != 2 or x.dim() < 3 or not _varies(x, weight):
+    """The parts that eager's linear runs on rows [..., k] of `x` by `weight` [n, k] or [k]; itself where sizes are
+    numbers."""
+    if x.dim() < 3 or not _varies(x, weight):
         return aten.linear.default(x, weight, bias)
     if bias is None:
         return product(x, weight.t())

@@ -14,13 +14,13 @@ from framesmith import _C, compiler, pipeline
 from framesmith.autograd import node
 from framesmith.capture import entry
 from framesmith.fake import recorder
-from framesmith.runtime import build, cache
+from framesmith.runtime import build, cache, entries, memory
 from framesmith.util import interrupts
 
 PLACES = {"capture": (entry, "finish"), "decompose": (pipeline, "decompose"), "lower": (pipeline, "lower"),
           "build": (build, "_wait"),
-          "seal": (cache, "_seal"), "store": (cache, "_pack"), "load": (pipeline, "load"),
-          "guards": (compiler, "compile_guards"), "sizes": (cache.Path, "read_text")}  # fmt: skip
+          "seal": (entries, "seal_library"), "store": (cache, "serialize"), "load": (pipeline, "load"),
+          "guards": (compiler, "compile_guards"), "sizes": (memory.Path, "read_bytes")}  # fmt: skip
 
 
 class Handler:

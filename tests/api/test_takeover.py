@@ -17,6 +17,7 @@ import framesmith
 from framesmith import _C
 from framesmith.drop_in import FUNCTIONS
 from framesmith.testing import CompileCounter
+from tests.paths import python_path
 
 X = torch.arange(12.0).reshape(3, 4)
 ROOT = Path(framesmith.__file__).parents[1]
@@ -335,7 +336,7 @@ def test_the_environment_alone(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('the next one')")
     (tmp_path / "program.py").write_text(PROGRAM)
     path = started("-m", "framesmith", "site", cwd=ROOT)
-    env = {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(tmp_path), os.environ.get("PYTHONPATH")]))}
+    env = {"PYTHONPATH": python_path(path, tmp_path)}
     assert started("-m", "program", cwd=tmp_path, **env) == "the next one\nframesmith._C __main__ []"
     code = "import torch; before = torch.compile; print(hasattr(before, '__wrapped__'))"
     assert started("-c", code, cwd=tmp_path, FRAMESMITH_INSTALL="0", **env) == "the next one\nFalse"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import python_path
+
 LIBRARY = """
 import torch
 from torch import nn
@@ -84,7 +86,7 @@ class Program:
         text = PROGRAM.format(before=before, between=between, options=options, after=after,
                               width=width)
         env = os.environ | {"FRAMESMITH_CACHE_DIR": str(self.folder / "cache"), "FRAMESMITH_KEEP_CAPTURES": "1",
-                            "PYTHONPATH": os.pathsep.join([str(self.folder), str(Path(__file__).parents[2])]),
+                            "PYTHONPATH": python_path(self.folder, Path(__file__).parents[2]),
                             "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]

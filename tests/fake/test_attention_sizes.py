@@ -13,15 +13,15 @@ BATCHES = {
 }
 
 
-def once(f, *calls):
-    """Compile once for all calls, equal to eager; strides too."""
+def once(f, *calls, variants=1):
+    """Compile once for all calls, or as often as is said, equal to eager; strides too."""
     framesmith.reset()  # functions of one code object share variants
     compiled = framesmith.compile(f, dynamic=True, fullgraph=True)
     for args in calls:
         got, want = compiled(*args), f(*args)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
         assert got.stride() == want.stride()
-    assert compiled.callback.compiles == 1
+    assert compiled.callback.compiles == variants
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -33,7 +33,10 @@ def test_batches_are_broadcast(case, grad):
         tensors = torch.randn(*query, n, 16), torch.randn(*key, m, 16), torch.randn(*value, m, 16)
         return *[x.requires_grad_(grad) for x in tensors], None if mask is None else torch.randn(*mask, n, m)
 
-    once(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), operands(8, 8), operands(5, 9))
+    # gradients of products of batches are computed by eager's composite kernel, which takes numbers alone before 2.13
+    variants = 2 if grad and torch.__version__ < "2.13" else 1
+    once(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), operands(8, 8), operands(5, 9),
+         variants=variants)
 
 
 def test_a_condition_on_a_size_as_a_switch():

@@ -25,6 +25,7 @@ from framesmith.runtime import entries
 from framesmith.runtime import folder as folder_module
 from framesmith.runtime.cache import Cache, key_of
 from framesmith.runtime.toolchain import find
+from tests.paths import python_path
 from tests.runtime.test_build_and_cache import COPY, PLAN
 
 
@@ -390,7 +391,8 @@ def test_a_models_bundle_serves_another_installation_elsewhere(tmp_path):
                     ignore=shutil.ignore_patterns("__pycache__"))
 
     def run(program, home, *arguments):
-        environment = {**os.environ, "PYTHONPATH": str(home), "FRAMESMITH_CACHE_DIR": str(tmp_path / home.name / "c")}
+        environment = {**os.environ, "PYTHONPATH": python_path(home),
+                       "FRAMESMITH_CACHE_DIR": str(tmp_path / home.name / "c")}
         script = tmp_path / "program.py"
         script.write_text(program)
         done = subprocess.run([sys.executable, str(script), *arguments], env=environment, capture_output=True,

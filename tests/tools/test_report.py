@@ -14,6 +14,7 @@ import framesmith
 from framesmith.tools.report import Report
 from framesmith.util.errors import FramesmithError
 from framesmith.util.events import CacheLookup
+from tests.paths import python_path
 from tests.tools import seen_model
 
 FILE = seen_model.__file__
@@ -125,9 +126,8 @@ def test_explain_shows_its_report():
 
 
 def run(*command, **env):
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=240,
-                          env={**os.environ, "PYTHONPATH": path, **env}, cwd=ROOT)
+                          env={**os.environ, "PYTHONPATH": python_path(ROOT), **env}, cwd=ROOT)
     assert not done.returncode, done.stderr
     return done.stdout
 
