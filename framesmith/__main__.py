@@ -9,7 +9,7 @@ COMMANDS = {
     "report": ("framesmith.reporting:main", "run a program and report what the compiler did, or show a saved report"),
     "run": ("framesmith.running:run", "run a program in which torch.compile means framesmith"),
     "bench": ("framesmith.bench:main", "time a model of yours beside eager and other compilers"),
-    "cache": ("framesmith.caching:main", "list, explain, prune, save and load the disk cache"),
+    "cache": ("framesmith.cache_command:main", "list, explain, prune, save and load the disk cache"),
     "doctor": ("framesmith.tools.doctor:main", "check this machine, and say what to do"),
     "site": ("framesmith.running:site", "print the folder that, in PYTHONPATH, does the same for every program"),
 }

@@ -240,7 +240,7 @@ class FrameCompiler:
                       f"framesmith: {code.co_qualname} ({place}) runs in eager when it is called under {around}")
             return _C.EAGER
         if self.config.background and self.ledger is None and not in_foreground():
-            return self._behind(code, func, f_locals)
+            return self._in_background(code, func, f_locals)
         with COMPILE_LOCK, handlers_heard(), dynamo_off():
             if (entry := self._made_meanwhile(code, func, f_locals)) is not None:
                 return entry
@@ -268,7 +268,7 @@ class FrameCompiler:
 
     # ------------------------------------------------------------------------------------------------------- background
 
-    def _behind(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+    def _in_background(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
         """The answer at once, or at the deadline: what a job has found since it was begun, else eager's."""
         seen = self._seen.get(id(code))
         if seen is not None and seen.code() is code and (job := seen.job) is not None:
@@ -504,7 +504,7 @@ class FrameCompiler:
 
     def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
         """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
-        captured, and nothing compiled. To be called with the lock of `alone`."""
+        captured, and nothing compiled. The caller holds the compile lock."""
         if self.ledger is not None or not self._keeps(code, f_locals):
             return None
         with stage("cache"), without_default_device():
@@ -639,14 +639,14 @@ class FrameCompiler:
             """The backward runs by operators until a job has compiled it."""
             if in_foreground():
                 return compile(backward, given)
-            later = _Later(functools.partial(evaluated, backward))
+            later = _Replaceable(functools.partial(evaluated, backward))
             graph, made = copied(backward)  # the pipeline rewrites it
             close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results_of(backward)])
             shapes, entered = _without_data(graph, given), handed_over()
 
             def code() -> Compiled | None:
                 with entered():
-                    return later.become(_or_told(tell, functools.partial(compile, graph, shapes)))
+                    return later.replace(_or_told(tell, functools.partial(compile, graph, shapes)))
 
             Job(("backward", "", 0) if owner is None else (owner.function, owner.file, owner.line), code)
             return later
@@ -853,8 +853,8 @@ def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
     return run_user(config.backend, graph, examples), None
 
 
-class _Later:
-    """Stands for code that is not there yet."""
+class _Replaceable:
+    """A call that other code takes over when it is compiled."""
 
     __slots__ = ("_call",)
 
@@ -864,8 +864,8 @@ class _Later:
     def __call__(self, given: Any) -> Any:
         return self._call(given)
 
-    def become(self, call: Compiled | None) -> Compiled | None:
-        """Calls take it from now on, if there is one."""
+    def replace(self, call: Compiled | None) -> Compiled | None:
+        """Let later calls take `call`, if there is one; returns it."""
         self._call = call or self._call
         return call
 

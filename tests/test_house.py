@@ -21,7 +21,7 @@ HOUSE = [
     {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "peers", "cache", "drop_in", "dynamo_backend"},
     {"takeover", "running", "site", "bench"},
-    {"reporting", "caching"},
+    {"reporting", "cache_command"},
     {"__init__", "__main__"},
 ]
 STOREY = {room: n for n, rooms in enumerate(HOUSE) for room in rooms}

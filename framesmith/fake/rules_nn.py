@@ -19,6 +19,7 @@ from framesmith.fake.layout import (
 )
 from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, is_row_major, new_fake
+from framesmith.fake.windows import for_each_dim, window_count
 from framesmith.symbolic.layout import strides_in_order
 from framesmith.util.precision import compute_dtype
 
@@ -176,21 +177,6 @@ def batch_norm_without_statistics(x: FakeTensor, weight: Any, bias: Any, *args: 
     return batch_norm_training(x, weight, bias, None, None)
 
 
-def _window(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool = False) -> Any:
-    """Return how many windows fit; with `ceil`, one more may start inside the left-padded input."""
-    span = size + 2 * padding - dilation * (kernel - 1) - 1
-    if not ceil:
-        return span // stride + 1
-    count = (span + stride - 1) // stride + 1
-    return count - 1 if (count - 1) * stride >= size + padding else count
-
-
-def _each(value: Any, count: int) -> list:
-    if isinstance(value, int):
-        return [value] * count
-    return list(value) * count if len(value) == 1 else list(value)
-
-
 def _fits(windows: list[list], rank: int) -> bool:
     """Are there `rank` numbers in each, strides (the first) and dilations (the third) positive, the others not
     negative?"""
@@ -209,14 +195,14 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
         return NotImplemented
     if bias is not None and (bias.dtype is not x.dtype or not same_shape(bias.shape, (outs,))):
         return NotImplemented
-    windows = [_each(v, spatial) for v in (stride, padding, dilation, extra)]
+    windows = [for_each_dim(v, spatial) for v in (stride, padding, dilation, extra)]
     if not _fits(windows, spatial):
         return DOUBTED
     dims = zip(x.shape[2:], weight.shape[2:], *windows)
     if transposed:
         sizes = [(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in dims]
     else:
-        sizes = [_window(n, k, s, p, d) for n, k, s, p, d, _ in dims]
+        sizes = [window_count(n, k, s, p, d) for n, k, s, p, d, _ in dims]
     if any(n <= 0 for n in sizes):
         return DOUBTED
     shape = (x.shape[0], outs, *sizes)
@@ -265,12 +251,12 @@ def max_unpool2d(x: FakeTensor, indices: FakeTensor, output_size: Any) -> Any:
 def _pooled(x: FakeTensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
     if x.dim() not in (3, 4):
         return NotImplemented
-    kernels = _each(kernel, 2)
-    steps = _each(stride, 2) or kernels
-    pads, gaps = _each(padding, 2), _each(dilation, 2)
+    kernels = for_each_dim(kernel, 2)
+    steps = for_each_dim(stride, 2) or kernels
+    pads, gaps = for_each_dim(padding, 2), for_each_dim(dilation, 2)
     if not _fits([steps, pads, gaps, kernels], 2) or any(2 * p > k or not k for p, k in zip(pads, kernels)):
         return DOUBTED
-    sizes = [_window(n, k, s, p, d, ceil) for n, k, s, p, d in zip(x.shape[-2:], kernels, steps, pads, gaps)]
+    sizes = [window_count(n, k, s, p, d, ceil) for n, k, s, p, d in zip(x.shape[-2:], kernels, steps, pads, gaps)]
     if any(n <= 0 for n in sizes):
         return DOUBTED
     return suggested(x, (*x.shape[:-2], *sizes))

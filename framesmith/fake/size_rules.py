@@ -8,6 +8,7 @@ from typing import Any
 
 from framesmith.fake.layout import broadcast
 from framesmith.fake.tensor import FakeTensor
+from framesmith.fake.windows import for_each_dim, window_count
 from framesmith.prims.registry import overload
 from framesmith.util.tables import entry
 
@@ -92,12 +93,8 @@ def _from_half_spectrum(x: FakeTensor, dims: Any, norm: int, size: Any) -> Sizes
 def _columns(x: FakeTensor, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Sizes:
     places: Any = 1
     for n, k, d, p, s in zip(x.shape[-2:], kernel, dilation, padding, stride, strict=True):
-        places = places * _windows(n, k, s, p, d)
+        places = places * window_count(n, k, s, p, d)
     return *x.shape[:-3], x.shape[-3] * kernel[0] * kernel[1], places
-
-
-def _windows(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Any:
-    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
 @_sizes("median.dim", "nanmedian.dim")
@@ -157,12 +154,8 @@ def _averaged(x: FakeTensor, kernel: Any, stride: Any = (), padding: Any = 0, ce
               dilation: Any = 1) -> Any:
     if ceil:
         return NotImplemented
-    windows = [_three(kernel), _three(stride or kernel), _three(padding), _three(dilation)]
-    return *x.shape[:-3], *[_windows(n, *how) for n, *how in zip(x.shape[-3:], *windows, strict=True)]
-
-
-def _three(value: Any) -> list[Any]:
-    return [value] * 3 if isinstance(value, int) else list(value) * (3 if len(value) == 1 else 1)
+    windows = [for_each_dim(value, 3) for value in (kernel, stride or kernel, padding, dilation)]
+    return *x.shape[:-3], *[window_count(n, *how) for n, *how in zip(x.shape[-3:], *windows, strict=True)]
 
 
 @_sizes("_trilinear")

@@ -38,8 +38,8 @@ process."""
 
 
 @contextlib.contextmanager
-def given_up(lock: Any) -> Iterator[None]:
-    """Let other threads hold a lock that this one may hold."""
+def released(lock: Any) -> Iterator[None]:
+    """Release a lock that this thread may hold, however often, and acquire it again at the end."""
     depth = 0
     with contextlib.suppress(RuntimeError):  # it is not this thread's any more
         while True:

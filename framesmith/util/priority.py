@@ -22,7 +22,7 @@ from typing import Any
 
 from framesmith import _C
 from framesmith.util.collector import collector_resumed
-from framesmith.util.locks import COMPILE_LOCK, given_up
+from framesmith.util.locks import COMPILE_LOCK, released
 
 NICENESS = 19
 
@@ -100,7 +100,7 @@ def waiting() -> Iterator[None]:
         yield
         return
     _C.end_team()
-    with collector_resumed(), given_up(COMPILE_LOCK):
+    with collector_resumed(), released(COMPILE_LOCK):
         yield
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import framesmith
 from framesmith import cache
-from framesmith.caching import main
+from framesmith.cache_command import main
 from framesmith.exc import BundleError
 from framesmith.runtime import cache as cache_module
 from framesmith.runtime import entries
