@@ -18,7 +18,7 @@ HOUSE = [
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
     {"backends", "extensions"}, {"hot_sizes", "background"}, {"compiler"},
-    {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
+    {"export", "distributed", "shared_variants"}, {"package"}, {"tools"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "peers", "cache", "drop_in", "dynamo_backend"},
     {"takeover", "running", "site", "bench"},
     {"reporting", "cache_command"},
@@ -40,7 +40,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 1080, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4100, "capture": 17350, "autograd": 1790,
     "loops": 1460, "runtime": 2080, "lower": 5000, "schedule": 2100, "codegen": 4710, "tuning": 490, "tools": 2550,
-    "capture_cache": 670, "export": 2540, "site": 50, ".": 3250, "csrc": 11120,
+    "capture_cache": 670, "export": 2540, "package": 600, "site": 50, ".": 3250, "csrc": 11120,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

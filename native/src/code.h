@@ -1,0 +1,59 @@
+// The code of a package for one target: a shared library of this process.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "json.h"
+#include "threads.h"
+
+namespace framesmith {
+
+// What generated code sees of its host; framesmith/codegen/host_function.py declares it alike.
+struct Host {
+  void* frame;
+  int (*call)(void* frame, int index);
+  int (*allocate)(void* frame, int value);
+  void (*release)(void* frame, int value);
+  int (*launch)(void*, int, unsigned, unsigned, unsigned, void**);
+  void* (*upload)(void*, int, const void*, int64_t);
+  int (*scratch)(void*, char**);
+  void (*mark)(void*, int);
+};
+
+// Whether this processor has every feature of the list; one that is not known is not there.
+bool has_features(const std::vector<Json>& names);
+const char* machine_name();  // "x86_64", "aarch64"
+
+// A file without a name, from which the dynamic linker loads. The linker knows libraries by their paths, and this one
+// has its number as long as it is open.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::string_view bytes);
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  std::string path() const;
+
+ private:
+  int file_;
+};
+
+class Code {
+ public:
+  Code(std::string_view library, bool sizes);
+  ~Code();
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+
+  int (*run)(char* arena, void** pointers, const int64_t* table, const Host* host) = nullptr;
+  void (*sizes)(int64_t* table) = nullptr;
+  int (*call)(int index, void** pointers, const int64_t* table) = nullptr;
+
+ private:
+  void* find(const char* name) const;
+  MemoryFile file_;
+  void* library_ = nullptr;
+};
+
+}  // namespace framesmith
