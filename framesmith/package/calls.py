@@ -4,8 +4,7 @@ place, sizes and strides the plan tells.
     FS_ENTRY int fs_call(int index, void** p, const i64* n) {
       switch (index) {
         case 0:
-          framesmith::attention({(char*)p[3], 4, {1, 12, n[0], 64}, {...}}, ..., false, false, 0.125, {...});
-          return 0;
+          return framesmith::attention({(char*)p[3], 4, {1, 12, n[0], 64}, {...}}, ..., false, false, 0.125, {...});
       }
       return 1;
     }
@@ -37,10 +36,16 @@ def print_calls(plan: Plan) -> str:
             for k, call in enumerate(plan.externs):
                 out.line(f"case {k}:  // {call.name}")
                 with out.indent():
-                    out.line(_CALLS[call.name](plan, call.args, list(call.kwargs.values())) + ";")
-                    out.line("return 0;")
+                    _, text = _CALLS[call.name]
+                    out.line(f"return {text(plan, call.args, list(call.kwargs.values()))};")
         out.line("return 1;")
     return HEAD + str(out)
+
+
+def sources_of(plan: Plan) -> tuple[str, ...]:
+    """The sources that the plan's calls need, each once."""
+    found = {name: None for call in plan.externs for name in _CALLS[call.name][0]}
+    return tuple(found)
 
 
 def is_known(plan: Plan, call: Call) -> bool:
@@ -49,7 +54,7 @@ def is_known(plan: Plan, call: Call) -> bool:
         return False
     tensors = [plan.values[a.value].dtype for a in _flat((call.args, tuple(call.kwargs.values())))
                if isinstance(a, TensorArg)]
-    return all(t is torch.float32 or t is torch.bool and call.name == "framesmith::attention" for t in tensors)
+    return {t for t in tensors if t is not torch.float32} <= _OTHER_TYPES.get(call.name, frozenset())
 
 
 def _flat(value: Any) -> list[Any]:
@@ -100,16 +105,32 @@ def _recurrence(gates: int) -> Callable[..., str]:
         x, states, packed, hidden, bidirectional, batch_first = args
         lists = [", ".join(_operand(plan, t) for t in tensors) for tensors in (states, packed)]
         outs = ", ".join(_operand(plan, t) for t in (*results, None)[:3])
-        return (f"{{ const framesmith::Operand states[] = {{{lists[0] or NONE}}}, packed[] = {{{lists[1]}}}; "
-                f"framesmith::recurrence({gates}, {_operand(plan, x)}, states, {len(states)}, packed, {len(packed)}, "
-                f"{hidden}, {_truth(bidirectional)}, {_truth(batch_first)}, {outs}); }}")
+        return (f"framesmith::recurrence({gates}, {_operand(plan, x)}, {{{lists[0]}}}, {{{lists[1]}}}, {hidden}, "
+                f"{_truth(bidirectional)}, {_truth(batch_first)}, {outs})")
 
     return text
 
 
-_CALLS: dict[str, Callable[..., str]] = {
-    "framesmith::attention": _attention, "framesmith::matmul": _product, "framesmith::lstm": _recurrence(4),
-    "framesmith::gru": _recurrence(3), **dict.fromkeys(("aten::mm", "aten::bmm"), _product),
-    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), _added),
+def _bags(plan: Plan, args: Sequence[Any], results: Sequence[Any]) -> str:
+    *lists, mean, include_last, padding = args
+    tables, indices, offsets = (", ".join(_operand(plan, t) for t in tensors) for tensors in lists)
+    kind = "int64_t" if plan.values[lists[1][0].value].dtype is torch.int64 else "int32_t"
+    return (f"framesmith::embedding_bags<{kind}>({{{tables}}}, {{{indices}}}, {{{offsets}}}, {_truth(mean)}, "
+            f"{_truth(include_last)}, {padding}, {_operand(plan, results[0])})")
+
+
+_CODE = "package/code/"
+_PRODUCT = (_CODE + "product.cpp", "csrc/matmul.cpp")
+_RECURRENCE = (_CODE + "recurrence.cpp", "csrc/rnn.cpp")
+_CALLS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
+    "framesmith::attention": ((_CODE + "attention.cpp", "csrc/attention.cpp"), _attention),
+    "framesmith::embedding_bags": ((_CODE + "embedding_bags.cpp",), _bags),
+    "framesmith::lstm": (_RECURRENCE, _recurrence(4)), "framesmith::gru": (_RECURRENCE, _recurrence(3)),
+    **dict.fromkeys(("framesmith::matmul", "aten::mm", "aten::bmm"), (_PRODUCT, _product)),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (_PRODUCT, _added)),
 }
-"""By the operator's name: the text of its call, given the plan, the arguments, and the tensors that it fills."""
+"""By the operator's name: its sources, and the text of its call, given the plan, the arguments, and the tensors that it
+fills. The call's value is 0, or what ends the run (see codegen/host_function.py)."""
+_OTHER_TYPES = {"framesmith::attention": frozenset({torch.bool}),
+                "framesmith::embedding_bags": frozenset({torch.int64, torch.int32})}
+"""What tensors may have besides float32."""

@@ -3,10 +3,8 @@ constants."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +12,11 @@ from torch import fx
 
 from framesmith.config import Config
 from framesmith.graph.traversal import copy_node
-from framesmith.package.calls import is_known, print_calls
+from framesmith.package.calls import is_known, print_calls, sources_of
+from framesmith.package.captured import Captured
 from framesmith.package.machines import Machine
 from framesmith.pipeline import Generated, PendingGraph, begin_graph
-from framesmith.runtime.build import build
-from framesmith.runtime.cache import Cache
+from framesmith.runtime.cache import Cache, package_identity
 from framesmith.runtime.plan import Dyn, Kind, PlanValue
 from framesmith.targets import PortableTarget
 from framesmith.util.errors import PackageError
@@ -35,24 +33,23 @@ class Compiled:
     constants: tuple[torch.Tensor, ...]
 
 
-def compile_for(machine: Machine, graph: fx.Graph, inputs: Sequence[Any], given: Sequence[int | None]) -> Compiled:
-    """Compile a captured graph, whose placeholders take `inputs`. `given[i]`: the number of the model's input that
-    placeholder i is; None: a parameter, buffer or constant.
+def compile_for(machine: Machine, captured: Captured) -> Compiled:
+    """Compile a captured graph for a machine.
 
     Raises `PackageError` where an operator has no kernel of our own, and for what a package cannot hold.
     """
-    config = Config.from_env(dynamic=True, without="merge_embedding_bags")  # an operator of the library
+    config = Config.from_env(dynamic=True)
     cache = Cache(config.cache_dir, config.cache, config.cache_limit)
     toolchain = machine.toolchain(cache.toolchain(config.compiler, config.compiler_flags))
     target = PortableTarget(config, toolchain, cache, torch.device("cpu"), machine.unit)
-    graph = _copied(graph)
-    for node, number in zip((n for n in graph.nodes if n.op == "placeholder"), given, strict=True):
+    graph = _copied(captured.graph)
+    for node, number in zip((n for n in graph.nodes if n.op == "placeholder"), captured.places, strict=True):
         node.meta["param"] = number is None
     with torch.no_grad():
-        pending = begin_graph(graph, config, inputs, target)
+        pending = begin_graph(graph, config, captured.values, target)
         generated = pending.generate()
     _refuse(pending, generated)
-    plan, constants = _plan(generated, pending.constants.values, inputs, given)
+    plan, constants = _plan(generated, pending.constants.values, captured.values, captured.places)
     return Compiled(machine, _library(generated, target), plan, constants)
 
 
@@ -80,15 +77,14 @@ def _refuse(pending: PendingGraph, generated: Generated) -> None:
 
 def _library(generated: Generated, target: PortableTarget) -> bytes:
     """The kernels, the operators that they call, and the threads that they run on, in one library."""
-    names = ["package/code/team.cpp"]
-    if generated.plan.externs:
-        names += ["package/code/calls.cpp"]
-        names += ["csrc/attention.cpp", "csrc/matmul.cpp", "csrc/rnn.cpp"]
-    units = [*generated.units, print_calls(generated.plan), *[f'#include "{name}"\n' for name in names]]
-    with tempfile.TemporaryDirectory(prefix="framesmith-") as folder:
-        library = Path(folder) / "code.so"
-        build(units, target.toolchain, library)
-        return library.read_bytes()
+    names = ("package/code/team.cpp", *sources_of(generated.plan))
+    units = [*generated.units, print_calls(generated.plan), *map(_included, names)]
+    return target.cache.library(units, target.toolchain).read_bytes()
+
+
+def _included(name: str) -> str:
+    """A translation unit that is a source of the package; its digest stands for what it includes."""
+    return f'#include "{name}"  // {package_identity()}\n'
 
 
 def _plan(generated: Generated, frozen: Sequence[torch.Tensor], inputs: Sequence[Any],

@@ -53,6 +53,13 @@ class Packaged:
         made = [_LEAVES[kind](value, outputs, inputs) for kind, value in self._leaves]
         return unflatten(made, self._result)
 
+    def verify(self) -> None:
+        """Compare each member of the file with its digest, weights included. Raises `PackageError`."""
+        try:
+            self.model.verify()
+        except RuntimeFailure as e:
+            raise PackageError(str(e)) from None
+
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors among the arguments, in order."""
         leaves, tree = flatten((args, kwargs))

@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
-from framesmith.export.build import prepare
 from framesmith.export.exported import Program
-from framesmith.export.ranges import SpecialisedDimension
-from framesmith.export.trace import Leaf, Traced, trace
-from framesmith.export.trees import Tree, flatten
+from framesmith.export.trace import Leaf
 from framesmith.package.archive import write_archive
+from framesmith.package.captured import Captured, capture, captured_program
 from framesmith.package.compiling import Compiled, compile_for, dtype_name
 from framesmith.package.machines import machines_of
 from framesmith.prims.core import size_of
@@ -29,59 +27,30 @@ def package(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping
             path: str | os.PathLike[str], dynamic_shapes: Any = None, targets: Sequence[str] = TARGETS) -> None:
     """Write `model`, as `model(*args, **kwargs)` runs it, to the file `path`, with code for each of `targets`.
 
-    `model`: a module or function, or what `framesmith.export` returned. `dynamic_shapes`: which sizes vary (see
-    `export.dims`). `targets`: names of `machines.MACHINES`; a runtime takes the best that its processor runs.
+    `model`: a module or function; or what `framesmith.export` returned, which needs no arguments. `dynamic_shapes`:
+    which sizes vary (see `export.dims`). `targets`: names of `machines.MACHINES`; a runtime takes the best that its
+    processor runs.
 
     Raises `ExportError` where the program cannot be captured whole, and `PackageError` where an operator has no kernel
     outside of PyTorch, with all such operators and their lines.
     """
     machines = machines_of(targets)
-    if isinstance(model, Program):
-        model = model.module()
-    given, named, shapes, labels = prepare(model, tuple(args), dict(kwargs or {}), dynamic_shapes)
-    traced = trace(model, given, named, shapes, labels)
-    if traced.constraints.violations:
-        raise SpecialisedDimension(traced.constraints.violations)
-    leaves, tree = flatten((given, named))
-    _check(traced, leaves)
-    numbers = {leaf: k for k, leaf in enumerate(i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor))}
-    inputs = [leaves[target] if kind == "input" else traced.state[target] for kind, target in traced.places]
-    places = [numbers[target] if kind == "input" else None for kind, target in traced.places]
-    compiled = [compile_for(machine, traced.graph, inputs, places) for machine in machines]
-    manifest = {"format": FORMAT, "name": type(model).__name__, **_interface(traced, leaves, labels, tree)}
-    write_archive(path, *_contents(manifest, compiled))
+    captured = captured_program(model) if isinstance(model, Program) else capture(model, tuple(args), kwargs or {},
+                                                                                  dynamic_shapes)
+    interface = _interface(captured)
+    compiled = [compile_for(machine, captured) for machine in machines]
+    name = model.name if isinstance(model, Program) else type(model).__name__
+    write_archive(path, *_contents({"format": FORMAT, "name": name, **interface}, compiled))
 
 
-def _check(traced: Traced, leaves: list[Any]) -> None:
-    """Raise for what a package cannot do."""
-    if traced.written:
-        raise PackageError(f"the model writes its own buffers ({', '.join(traced.written)}): pass them as arguments, "
-                           "and return them")
-    if traced.constraints.relations:
-        raise PackageError("sizes depend on each other: " + "; ".join(map(str, traced.constraints.relations)))
-    for leaf in traced.leaves:
-        if leaf.kind in ("state", "size"):
-            raise PackageError(f"the model returns {leaf.value}, which no operator computes: return tensors that it "
-                               "computes")
-    devices = {x.device.type for x in leaves if isinstance(x, torch.Tensor)}
-    if devices - {"cpu"}:
-        raise PackageError(f"packages are for the CPU, and there are tensors on {', '.join(sorted(devices))}")
-
-
-def _interface(traced: Traced, leaves: list[Any], labels: list[str], tree: Tree) -> dict[str, Any]:
+def _interface(c: Captured) -> dict[str, Any]:
     """What a caller sees: sizes, inputs, outputs, and how arguments and results are made of them."""
-    specs = {target: node.meta["val"] for (kind, target), node in zip(
-        traced.places, (n for n in traced.graph.nodes if n.op == "placeholder"), strict=True) if kind == "input"}
-    specs.update(traced.unused)
-    inputs = [_tensor(labels[i], specs[i]) for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-    results = next(n for n in traced.graph.nodes if n.op == "output").args[0]
-    outputs = [_tensor(name, node.meta["val"]) for name, node in zip(_names(traced), results, strict=True)]
     return {
-        "dimensions": [{"name": d.name, "min": d.lo, "max": d.hi} for d in traced.constraints.dimensions],
-        "inputs": inputs, "outputs": outputs,
-        "arguments": {"tree": tree.to_json(), "fixed": {str(i): _plain(x) for i, x in enumerate(leaves)
-                                                        if not isinstance(x, torch.Tensor)}},
-        "results": {"tree": traced.out_tree.to_json(), "leaves": [_leaf(leaf, leaves) for leaf in traced.leaves]},
+        "dimensions": [{"name": d.name, "min": d.lo, "max": d.hi} for d in c.constraints.dimensions],
+        "inputs": [_tensor(name, spec) for name, spec in zip(c.names, c.specs, strict=True)],
+        "outputs": [_tensor(name, value) for name, value in zip(_names(c), c.outputs, strict=True)],
+        "arguments": {"tree": c.arguments.to_json(), "fixed": {str(i): _plain(x) for i, x in c.fixed.items()}},
+        "results": {"tree": c.tree.to_json(), "leaves": [_leaf(leaf, c) for leaf in c.results]},
     }
 
 
@@ -90,17 +59,17 @@ def _tensor(name: str, value: Any) -> dict[str, Any]:
     return {"name": name, "dtype": dtype_name(value.dtype), "shape": shape}
 
 
-def _names(traced: Traced) -> list[str]:
+def _names(c: Captured) -> list[str]:
     """What the outputs are called: by the keys of the result, or by number."""
-    keys = traced.out_tree.keys if all(part.kind == "leaf" for part in traced.out_tree.parts) else ()
-    names = {leaf.value: str(key) for key, leaf in zip(keys, traced.leaves) if leaf.kind == "output"}
-    return [names.get(k, f"output_{k}") for k in range(traced.results)]
+    keys = c.tree.keys if all(part.kind == "leaf" for part in c.tree.parts) else ()
+    names = {leaf.value: str(key) for key, leaf in zip(keys, c.results) if leaf.kind == "output"}
+    return [names.get(k, f"output_{k}") for k in range(len(c.outputs))]
 
 
-def _leaf(leaf: Leaf, leaves: list[Any]) -> list[Any]:
+def _leaf(leaf: Leaf, c: Captured) -> list[Any]:
     """["output", number], ["input", number], ["constant", value], or ["dtype" or "device", its name]."""
     if leaf.kind == "input":
-        return ["input", sum(isinstance(x, torch.Tensor) for x in leaves[: leaf.value])]
+        return ["input", sum(i not in c.fixed for i in range(leaf.value))]
     if isinstance(leaf.value, torch.dtype):
         return ["dtype", dtype_name(leaf.value)]
     if isinstance(leaf.value, torch.device):
@@ -123,14 +92,13 @@ def _contents(manifest: dict[str, Any], compiled: list[Compiled]) -> tuple[dict[
         names = []
         for tensor in code.constants:
             data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-            digest = hashlib.sha256(data).hexdigest()
-            name = constants.setdefault(digest, f"constants/{len(constants)}")
+            name = constants.setdefault(hashlib.sha256(data).hexdigest(), f"constants/{len(constants)}")
             members[name] = data
             names.append(name)
         machine = code.machine
-        entry = {"name": machine.name, "machine": machine.machine, "features": list(machine.features),
-                 "code": f"{machine.name}/code.so", "plan": f"{machine.name}/plan.json"}
-        members[entry["code"]] = code.library  # type: ignore[index]
-        members[entry["plan"]] = json.dumps({**code.plan, "constants": names}).encode()  # type: ignore[index]
-        entries.append(entry)
+        library, plan = f"{machine.name}/code.so", f"{machine.name}/plan.json"
+        members[library] = code.library
+        members[plan] = json.dumps({**code.plan, "constants": names}).encode()
+        entries.append({"name": machine.name, "machine": machine.machine, "features": list(machine.features),
+                        "code": library, "plan": plan})
     return {**manifest, "targets": entries}, members

@@ -72,9 +72,9 @@ Code::Code(std::string_view library, bool with_sizes) : file_(library) {
   library_ = dlopen(file_.path().c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library_) throw Error(FRAMESMITH_SYSTEM, std::string("the code cannot be loaded: ") + dlerror());
   try {
-    run = reinterpret_cast<decltype(run)>(find("fs_run"));
-    call = reinterpret_cast<decltype(call)>(find("fs_call"));
-    if (with_sizes) sizes = reinterpret_cast<decltype(sizes)>(find("fs_run_sizes"));
+    functions_.run = reinterpret_cast<decltype(functions_.run)>(find("fs_run"));
+    functions_.call = reinterpret_cast<decltype(functions_.call)>(find("fs_call"));
+    if (with_sizes) functions_.sizes = reinterpret_cast<decltype(functions_.sizes)>(find("fs_run_sizes"));
     reinterpret_cast<void (*)(const Team*)>(find("fs_bind"))(&team);
   } catch (...) {
     dlclose(library_);

@@ -39,6 +39,13 @@ class MemoryFile {
   int file_;
 };
 
+// What a library of code exports.
+struct Functions {
+  int (*run)(char* arena, void** pointers, const int64_t* table, const Host* host) = nullptr;
+  void (*sizes)(int64_t* table) = nullptr;
+  int (*call)(int index, void** pointers, const int64_t* table) = nullptr;
+};
+
 class Code {
  public:
   Code(std::string_view library, bool sizes);
@@ -46,14 +53,13 @@ class Code {
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
 
-  int (*run)(char* arena, void** pointers, const int64_t* table, const Host* host) = nullptr;
-  void (*sizes)(int64_t* table) = nullptr;
-  int (*call)(int index, void** pointers, const int64_t* table) = nullptr;
+  const Functions& functions() const { return functions_; }
 
  private:
   void* find(const char* name) const;
   MemoryFile file_;
   void* library_ = nullptr;
+  Functions functions_;
 };
 
 }  // namespace framesmith

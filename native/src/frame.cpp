@@ -88,7 +88,7 @@ char* Blocks::take(size_t bytes) {
 
 void Blocks::give(char* block) { idle_.emplace(sizes_.at(block), block); }
 
-Frame::Frame(const Plan& plan, const Code& code, const std::vector<std::string_view>& constants)
+Frame::Frame(const Plan& plan, const Functions& code, const std::vector<std::string_view>& constants)
     : plan_(plan), code_(code), constants_(constants),
       host_{this, &Frame::call, &Frame::allocate, &Frame::release, nullptr, nullptr, nullptr, nullptr},
       table_(plan.table), geometry_(plan.values.size()), pointers_(plan.values.size()), own_(plan.values.size()),
@@ -249,18 +249,19 @@ void Frame::run(const framesmith_tensor* inputs, const framesmith_tensor* output
   place_inputs(inputs);
   place_outputs(outputs, count);
   place_rest();
+  failed_ = 0;
   const int status = code_.run(arena_.get(), pointers_.data(), table_.data(), &host_);
-  if (status == 2) throw Error(FRAMESMITH_BAD_INDEX, "an index is out of range");
+  if (status == 2 || failed_ == 2) throw Error(FRAMESMITH_BAD_INDEX, "an index is out of range");
   if (status) throw Error(FRAMESMITH_NO_MEMORY, "there is not enough memory");
   finish(outputs, count);
 }
 
 int Frame::call(void* frame, int index) {
-  const auto& f = *static_cast<Frame*>(frame);
+  auto& f = *static_cast<Frame*>(frame);
   try {
-    return f.code_.call(index, const_cast<void**>(f.pointers_.data()), f.table_.data());
+    return f.failed_ = f.code_.call(index, f.pointers_.data(), f.table_.data());
   } catch (...) {
-    return 1;
+    return f.failed_ = 1;
   }
 }
 

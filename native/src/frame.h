@@ -36,7 +36,7 @@ struct Geometry {
 
 class Frame {
  public:
-  Frame(const Plan& plan, const Code& code, const std::vector<std::string_view>& constants);
+  Frame(const Plan& plan, const Functions& code, const std::vector<std::string_view>& constants);
 
   // Reads sizes; throws `Error` unless the inputs are what the plan takes.
   void bind(const framesmith_tensor* inputs, int count);
@@ -57,11 +57,12 @@ class Frame {
   static void release(void* frame, int value);
 
   const Plan& plan_;
-  const Code& code_;
+  const Functions code_;
   const std::vector<std::string_view>& constants_;
   Host host_;
   std::vector<int64_t> table_;
   bool resolved_ = false;
+  int failed_ = 0;  // what the call that failed returned
   std::vector<Geometry> geometry_;
   std::vector<void*> pointers_;
   std::vector<char*> own_;      // by value: its block

@@ -72,7 +72,7 @@ struct framesmith_model {
         frame_ = std::move(m.idle_.back());
         m.idle_.pop_back();
       }
-      if (!frame_) frame_ = std::make_unique<Frame>(m.plan, m.code, m.constants);
+      if (!frame_) frame_ = std::make_unique<Frame>(m.plan, m.code.functions(), m.constants);
     }
     ~Lease() {
       const std::lock_guard<std::mutex> held(model_.mutex_);

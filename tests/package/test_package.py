@@ -1,6 +1,7 @@
 """Packages, loaded by the runtime and run: the same as eager, for each target that this processor runs."""
 
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def packaged(path, model, args, kwargs=None, **options):
 
 
 def runs_here(name):
-    flags = open("/proc/cpuinfo").read()
+    flags = Path("/proc/cpuinfo").read_text()
     machine = MACHINES[name]
     return machine.machine == "x86_64" and all(
         f in flags for f in machine.features if f not in ("bmi", "lzcnt"))
@@ -72,7 +73,8 @@ def test_convolutions_and_what_lies_otherwise_in_memory(target, tmp_path):
     torch.testing.assert_close(loaded(x.contiguous(memory_format=torch.channels_last)), model(x).detach())
 
 
-@pytest.mark.parametrize("mask", [None, torch.rand(2, 1, 1, 7) > 0.3, torch.randn(7, 7)], ids=["none", "truth", "added"])
+@pytest.mark.parametrize("mask", [None, torch.rand(2, 1, 1, 7) > 0.3, torch.randn(7, 7)],
+                         ids=["none", "truth", "added"])
 def test_operators_that_are_kernels_of_the_library(mask, tmp_path):
     torch.manual_seed(0)
     model, ids = Attending().eval(), torch.randint(0, 50, (2, 7))
@@ -135,4 +137,4 @@ def test_a_damaged_file_is_an_error(change, tmp_path):
         data[info.header_offset + 256] ^= 1
     (tmp_path / "m").write_bytes(bytes(data))
     with pytest.raises(framesmith.exc.PackageError, match="damaged|no package"):
-        Packaged(tmp_path / "m").model.verify()
+        Packaged(tmp_path / "m").verify()
