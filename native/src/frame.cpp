@@ -224,7 +224,8 @@ void Frame::place_outputs(const framesmith_tensor* outputs, int count) {
 void Frame::place_rest() {
   for (size_t v = 0; v < plan_.values.size(); v++) {
     const Value& value = plan_.values[v];
-    if (value.kind == Kind::Output && !value.late && !given_[v]) pointers_[v] = own_[v] = blocks_.take(geometry_[v].bytes);
+    if (value.kind != Kind::Output || value.late || given_[v]) continue;
+    pointers_[v] = own_[v] = blocks_.take(geometry_[v].bytes);
   }
 }
 

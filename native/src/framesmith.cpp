@@ -143,7 +143,8 @@ void framesmith_free(framesmith_model* model) { delete model; }
 framesmith_status framesmith_verify(const framesmith_model* model) {
   return guarded([&] {
     require(model, "a model is needed");
-    for (const auto& [name, digest] : model->manifest["digests"].object()) digested(model->archive, model->manifest, name);
+    for (const auto& entry : model->manifest["digests"].object())
+      digested(model->archive, model->manifest, entry.first);
   });
 }
 

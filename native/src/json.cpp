@@ -51,7 +51,8 @@ class Parser {
   }
 
   Json word(std::string_view word, Json::Kind kind, int64_t value) {
-    if (std::string_view(at_, static_cast<size_t>(end_ - at_)).substr(0, word.size()) != word) damaged("a word in JSON");
+    const std::string_view rest(at_, static_cast<size_t>(end_ - at_));
+    if (rest.substr(0, word.size()) != word) damaged("a word in JSON");
     at_ += word.size();
     Json v;
     v.kind_ = kind;

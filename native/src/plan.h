@@ -1,5 +1,5 @@
-// The plan of a compiled graph as packages have it: a part of what framesmith/runtime/plan.py says, where each extern is
-// code of the package.
+// The plan of a compiled graph as packages have it: a part of what framesmith/runtime/plan.py says, where each extern
+// is code of the package.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// Operators of a package's graph that are kernels of csrc/, over raw memory. What calls them is printed by calls.py; they
-// return 0, or 2 for an index out of range.
+// Operators of a package's graph that are kernels of csrc/, over raw memory. What calls them is printed by calls.py;
+// they return 0, or 2 for an index out of range.
 #pragma once
 #include <cstdint>
 #include <initializer_list>

@@ -14,7 +14,8 @@ struct Bag {
 };
 
 // The sum or mean of the rows of a table; false: an index is out of range.
-template <class Index> bool add(const Bag& b, const Index* indices, int64_t first, int64_t last, float* __restrict out) {
+template <class Index>
+bool add(const Bag& b, const Index* indices, int64_t first, int64_t last, float* __restrict out) {
   std::memset(out, 0, static_cast<size_t>(b.width) * sizeof(float));
   int64_t live = 0;
   for (int64_t i = first; i < last; i++) {

@@ -18,7 +18,10 @@ template <class Item> class Rows {
   Rows(const Operand& t, int dense) : operand(t) {
     int64_t step = 1;
     bool is = true;
-    for (int d = t.rank - 1; d >= t.rank - dense; d--) is = is && (t.size[d] == 1 || t.stride[d] == step), step *= t.size[d];
+    for (int d = t.rank - 1; d >= t.rank - dense; d--) {
+      is = is && (t.size[d] == 1 || t.stride[d] == step);
+      step *= t.size[d];
+    }
     if (is) return;
     memory_.reset(new Item[static_cast<size_t>(elements(t))]);
     operand.at = memory_.get();

@@ -5,8 +5,9 @@
 
 namespace framesmith {
 
-int recurrence(int64_t gates, const Operand& x_, Operands states, Operands packed, int64_t hidden, bool bidirectional, bool batch_first, const Operand& out,
-                const Operand& hn, const Operand& cn) {
+int recurrence(int64_t gates, const Operand& x_, Operands states, Operands packed, int64_t hidden,
+               bool bidirectional, bool batch_first, const Operand& out,
+               const Operand& hn, const Operand& cn) {
   const auto state = [&](size_t k) { return k < states.size() ? states.begin()[k] : Operand{}; };
   const Rows<float> x(x_, 1), h0(state(0), state(0).rank), c0(state(1), state(1).rank);
   const int time = batch_first ? 1 : 0, batch = 1 - time;
