@@ -1,4 +1,4 @@
-/* Runs a package on zeros, and prints the first elements of each output: run_c model.fsm [size of what varies] */
+/* Runs a package on ones (integers: zeros), and prints the first elements of each output: run_c model.fsm [size of what varies] */
 #include <framesmith.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +12,13 @@ static int failed(void) {
   return 1;
 }
 
-static void* zeros(const framesmith_tensor* t) {
+static size_t elements(const framesmith_tensor* t) {
   size_t count = 1;
   for (int32_t d = 0; d < t->rank; d++) count *= (size_t)t->size[d];
-  return calloc(count ? count : 1, item_size[t->dtype]);
+  return count;
 }
+
+static void* zeros(const framesmith_tensor* t) { return calloc(elements(t) + 1, item_size[t->dtype]); }
 
 int main(int argc, char** argv) {
   framesmith_model* model;
@@ -32,6 +34,8 @@ int main(int argc, char** argv) {
     inputs[i].rank = info.rank;
     for (int32_t d = 0; d < info.rank; d++) inputs[i].size[d] = info.size[d] < 0 ? varying : info.size[d];
     inputs[i].data = zeros(&inputs[i]);
+    for (size_t k = 0; info.dtype == FRAMESMITH_FLOAT32 && k < elements(&inputs[i]); k++)
+      ((float*)inputs[i].data)[k] = 1;
   }
   if (framesmith_shapes(model, inputs, given, outputs, results)) return failed();
   for (int32_t i = 0; i < results; i++) outputs[i].data = zeros(&outputs[i]);
@@ -40,9 +44,7 @@ int main(int argc, char** argv) {
     framesmith_info info;
     if (framesmith_output(model, i, &info)) return failed();
     printf("%s:", info.name);
-    size_t count = 1;
-    for (int32_t d = 0; d < outputs[i].rank; d++) count *= (size_t)outputs[i].size[d];
-    for (size_t k = 0; k < count && k < 4 && info.dtype == FRAMESMITH_FLOAT32; k++)
+    for (size_t k = 0; k < elements(&outputs[i]) && k < 4 && info.dtype == FRAMESMITH_FLOAT32; k++)
       printf(" %.9g", ((float*)outputs[i].data)[k]);
     printf("\n");
   }
