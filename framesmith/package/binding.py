@@ -32,19 +32,19 @@ class _Tensor(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Memory of the caller's: `address`, the name of a dtype, sizes, and strides in elements (None: row-major)."""
+    """Memory of the caller's: `address`, the name of a dtype, sizes, and strides in elements (all of them 0:
+    row-major)."""
 
     address: int
     dtype: str
     size: tuple[int, ...]
-    stride: tuple[int, ...] | None = None
+    stride: tuple[int, ...] = ()
 
     def encode(self) -> _Tensor:
         """As C has it. Raises `RuntimeFailure` for a type or a rank that no package has."""
         if self.dtype not in DTYPES or len(self.size) > MAX_RANK:
             raise RuntimeFailure(BAD_ARGUMENT, f"a tensor of {self.dtype} with {len(self.size)} dimensions")
-        # strides that are all zero mean row-major: such an array has one element or is told otherwise
-        return _Tensor(self.address, DTYPES.index(self.dtype), len(self.size), self.size, self.stride or ())
+        return _Tensor(self.address, DTYPES.index(self.dtype), len(self.size), self.size, self.stride)
 
 
 @functools.cache

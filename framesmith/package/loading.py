@@ -72,7 +72,7 @@ class Packaged:
         for x in inputs:
             if not isinstance(x, torch.Tensor) or x.device.type != "cpu":
                 raise TypeError(f"a tensor on the CPU is needed, not {type(x).__name__}")
-        return [x.detach().resolve_conj().resolve_neg() for x in inputs]
+        return [_in_memory(x.detach()) for x in inputs]
 
 
 _LEAVES: dict[str, Callable[..., Any]] = {
@@ -82,10 +82,14 @@ _LEAVES: dict[str, Callable[..., Any]] = {
 }
 
 
+def _in_memory(x: torch.Tensor) -> torch.Tensor:
+    """The tensor with its values in memory, and with some stride: C takes strides of zeros for row-major."""
+    x = x.resolve_conj().resolve_neg()
+    return x if any(x.stride()) else x.clone(memory_format=torch.contiguous_format)
+
+
 def _array(x: torch.Tensor) -> Array:
-    # C takes strides of zeros for row-major: expanded tensors are copied
-    x_stride = tuple(x.stride()) if any(x.stride()) or x.dim() == 0 else None
-    return Array(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), x_stride)
+    return Array(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), x.stride())
 
 
 def library_path() -> str:

@@ -57,6 +57,7 @@ def test_each_target_runs_with_any_size_of_the_range(target, tmp_path):
     loaded = packaged(tmp_path, model, (torch.randn(4, 10),), dynamic_shapes=[{0: framesmith.Dim("batch", max=64)}],
                       targets=[target])
     assert loaded.model.target == target and loaded.dimensions == {"batch": (1, 64)}
+    torch.testing.assert_close(loaded(torch.ones(1, 1).expand(3, 10)), model(torch.ones(3, 10)).detach())
     for batch in (1, 7, 64):
         x = torch.randn(batch, 10)
         torch.testing.assert_close(loaded(x), model(x).detach())

@@ -72,6 +72,30 @@ def test_programs_in_c_and_by_ctypes(tmp_path):
     assert failed.returncode == 1 and "no package" in failed.stderr
 
 
+NUMPY = """
+import sys, numpy, framesmith_runtime
+model = framesmith_runtime.load(sys.argv[1])
+x = numpy.ones((1, 3, 6, 6), numpy.float32)
+(a,), (b,), (c,) = (model(y) for y in (x, x[:, :, ::-1], numpy.broadcast_to(numpy.float32(1), x.shape)))
+assert (a == b).all() and (a == c).all() and "torch" not in sys.modules
+print("y:", *a.ravel()[:4])
+try:
+    model(x[:, :2])
+except framesmith_runtime.RuntimeFailure as e:
+    print(e, file=sys.stderr)
+"""
+
+
+def test_numpy_without_pytorch(tmp_path):
+    model, x = Small().eval(), torch.ones(1, 3, 6, 6)
+    framesmith.package(model, (x,), path=tmp_path / "m.fsm", targets=["x86-64"])
+    called(sys.executable, NATIVE / "python" / "setup.py", "-q", "egg_info", "-e", tmp_path, "build", "-b",
+           tmp_path / "build")
+    (library,) = (tmp_path / "build").glob("lib*")
+    found = called(sys.executable, "-c", NUMPY, tmp_path / "m.fsm", PYTHONPATH=str(library))
+    torch.testing.assert_close(numbers(found), model(x).detach().flatten()[:4])
+
+
 @needs_cmake
 @needs_arm
 def test_aarch64_gives_what_x86_gives(tmp_path):
