@@ -48,6 +48,8 @@ def compile_for(machine: Machine, captured: Captured) -> Compiled:
     with torch.no_grad():
         pending = begin_graph(graph, config, captured.values, target)
         generated = pending.generate()
+        if pending.draft is not None:
+            cache.store(pending.key, generated)
     _refuse(pending, generated)
     plan, constants = _plan(generated, pending.constants.values, captured.values, captured.places)
     return Compiled(machine, _library(generated, target), plan, constants)
