@@ -72,12 +72,9 @@ Plan::Plan(const Json& manifest, const Json& plan) {
     }
     symbols.push_back(std::move(s));
   }
-  for (size_t v = 0; v < values.size(); v++)
-    if (values[v].kind == Kind::Input)
-      inputs[static_cast<size_t>(std::clamp<int64_t>(values[v].ref.literal, 0,
-                                                     static_cast<int64_t>(inputs.size()) - 1))].value =
-          static_cast<int>(v);
   check();
+  for (size_t v = 0; v < values.size(); v++)
+    if (values[v].kind == Kind::Input) inputs[static_cast<size_t>(values[v].ref.literal)].value = static_cast<int>(v);
 }
 
 // What the kinds of values refer to is there: a run looks no more.

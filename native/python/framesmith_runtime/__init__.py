@@ -3,8 +3,8 @@
     model = framesmith_runtime.load("model.fsm")
     logits, = model(ids)
 
-Arguments are the model's tensors in order, as NumPy arrays or what has `__array_interface__` or `__dlpack__` on the CPU;
-what a call returns are the arrays of the outputs in order.
+Arguments are the model's tensors in order, as NumPy arrays or what has `__array_interface__` or `__dlpack__` on the
+CPU; what a call returns are the arrays of the outputs in order.
 """
 
 from __future__ import annotations
