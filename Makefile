@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
-CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h)
+CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h native/src/* native/include/*)
 
-.PHONY: run test test-fast test-gpu sanitize sanitize-threads lint docs wheel
+.PHONY: run test test-fast test-gpu sanitize sanitize-threads damage lint docs wheel
 .PHONY: bench bench-training bench-gpu bench-sizes clean
 
 # torch first: whatever asks for plain `torch` afterwards must find it installed.
@@ -38,6 +38,15 @@ test-gpu:
 	$(PYTHON) -m pytest -m gpu tests
 	FRAMESMITH_TEST_DEVICE=cuda $(PYTHON) -m pytest tests/capture/test_programs.py tests/autograd/test_programs.py
 
+# The reader of packages on damaged files, under AddressSanitizer and UndefinedBehaviorSanitizer.
+DAMAGED ?= 100000
+PACKAGE := build/damage/model.fsm
+damage: $(BUILT)
+	cmake -S native -B build/damage -DFRAMESMITH_FUZZ=ON && cmake --build build/damage
+	$(BIN)/python -c "import framesmith, torch; framesmith.package(torch.nn.Linear(4, 3), (torch.ones(2, 4),), \
+		path='$(PACKAGE)', targets=['x86-64'], dynamic_shapes=[{0: framesmith.Dim('batch')}])"
+	build/damage/damage $(PACKAGE) $(DAMAGED)
+
 # The C++ core and the generated kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built in a copy of the
 # tree: tests of hook, guards, call path, training node, watched memory, argument forms, lifetimes and threads, then
 # cases of the argument grid.
@@ -56,7 +65,7 @@ IN_COPY = cd $(COPY) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -
 	CXX=$(CURDIR)/$(COPY)/g++ FRAMESMITH_CACHE_DIR=$(CURDIR)/$(COPY)/cache \
 	PYTHONPATH=$(CURDIR)/$(COPY) $(abspath $(BIN))/python -m
 COPY_TREE = mkdir -p $(COPY) && \
-	git ls-files -z framesmith tests benchmarks setup.py pyproject.toml | xargs -0 cp -pu --parents -t $(COPY)
+	git ls-files -z framesmith native tests benchmarks setup.py pyproject.toml | xargs -0 cp -pu --parents -t $(COPY)
 sanitize: $(BUILT)
 	$(COPY_TREE)
 	printf '#!/bin/sh\nexec env -u LD_PRELOAD g++ -fsanitize=address,undefined -fno-sanitize=vptr "$$@"\n' > $(COPY)/g++

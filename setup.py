@@ -1,4 +1,5 @@
-"""Builds the C++ core (`framesmith._C`): frame hook, guard tree and call path.
+"""Builds the C++ core (`framesmith._C`): frame hook, guard tree and call path; and the runtime of packages
+(`framesmith._runtime`), a plain shared library.
 
 torch must be installed first; build with `pip install --no-build-isolation -e .`.
 """
@@ -8,7 +9,7 @@ import re
 from pathlib import Path
 
 import torch
-from setuptools import setup
+from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 # The OpenMP runtime that torch brings: one runtime in the process.
@@ -35,7 +36,14 @@ setup(
             include_dirs=[str(Path("framesmith/csrc").resolve())],
             extra_compile_args=[*OPTIMISED, "-std=c++20", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wno-psabi"],
             extra_link_args=OPENMP + CPLUSPLUS,
-        )
+        ),
+        Extension(
+            "framesmith._runtime",
+            sorted(map(str, Path("native/src").glob("*.cpp"))),
+            include_dirs=["native/include"],
+            extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
+            language="c++",
+        ),
     ],
     cmdclass={"build_ext": BuildExtension},
 )

@@ -14,7 +14,7 @@ from framesmith.config import Config as config
 from framesmith.util.registration import announce
 
 if TYPE_CHECKING:
-    from framesmith import cache, export, testing
+    from framesmith import cache, export, package, testing
     from framesmith.api import (
         allow_in_graph,
         assume_constant_result,
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     )
     from framesmith.backends import list_backends, lookup_backend, register_backend
     from framesmith.background import wait
-    from framesmith.export import Dim, load
+    from framesmith.export import Dim
     from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
     from framesmith.inspection import bisect, check, explain, memory, metrics, minify, prometheus, report, shapes
+    from framesmith.package.loading import load
     from framesmith.runtime.recorder import cuda_graph_memory
     from framesmith.takeover import install, installed, uninstall
     from framesmith.util.events import on_event
@@ -40,7 +41,7 @@ __all__ = [
     "cuda_graph_memory",
     "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
     "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "memory", "metrics",
-    "minify", "on_event", "prometheus", "register_backend", "register_decomposition", "register_lowering",
+    "minify", "on_event", "package", "prometheus", "register_backend", "register_decomposition", "register_lowering",
     "register_pass", "report", "reset", "shapes", "testing", "uninstall", "unregister", "wait", "warm_up",
 ]
 
@@ -50,10 +51,11 @@ _HOME = {
     ),
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
     "framesmith.background": ("wait",),
-    "framesmith.export": ("Dim", "load"),
+    "framesmith.export": ("Dim",),
     "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
     "framesmith.inspection": ("bisect", "check", "explain", "memory", "metrics", "minify", "prometheus", "report",
                               "shapes"),
+    "framesmith.package.loading": ("load",),
     "framesmith.runtime.recorder": ("cuda_graph_memory",),
     "framesmith.takeover": ("install", "installed", "uninstall"),
     "framesmith.util.events": ("on_event",),
@@ -64,7 +66,7 @@ announce()
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("cache", "export", "testing"):
+    if name in ("cache", "export", "package", "testing"):
         return importlib.import_module(f"framesmith.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'framesmith' has no attribute {name!r}")

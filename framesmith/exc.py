@@ -8,9 +8,10 @@ from framesmith.util.errors import (
     ContradictedMark,
     ExportError,
     FramesmithError,
+    PackageError,
     ShapeError,
     Unsupported,
 )
 
 __all__ = ["BackendError", "BuildError", "BundleError", "CompilerMissing", "ContradictedMark", "ExportError",
-           "FramesmithError", "ShapeError", "Unsupported"]
+           "FramesmithError", "PackageError", "ShapeError", "Unsupported"]

@@ -173,8 +173,10 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
     return begin_graph(graph, config, inputs).finish()
 
 
-def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> PendingGraph:
-    """Begin what `compile_graph` does: do the part that only this process can do.
+def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
+                target: Target | None = None) -> PendingGraph:
+    """Begin what `compile_graph` does: do the part that only this process can do. `target`: by default that of the
+    graph's device.
 
     Of a graph that `is_self_contained`, nothing but the number of `inputs` matters.
     """
@@ -182,17 +184,19 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Pendi
     now = events.current()
     census = Census(operators_of(graph), now.part if now else "",
                     sum(bytes_of(n) for n in graph.nodes if n.op == "placeholder"))
-    cache = Cache(config.cache_dir, config.cache, config.cache_limit)
-    toolchain = cache.toolchain(config.compiler, config.compiler_flags)
     device = main_device(graph)
-    target = TARGETS[device.type](config, toolchain, cache, device)
+    if target is None:
+        cache = Cache(config.cache_dir, config.cache, config.cache_limit)
+        toolchain = cache.toolchain(config.compiler, config.compiler_flags)
+        target = TARGETS[device.type](config, toolchain, cache, device)
+    cache, toolchain = target.cache, target.toolchain
     with stage("rewrite"):
         frozen = _rewrite(graph, config, target)
     main = frozen.main if frozen is not None else graph
     if config.dynamic is None and device.type == "cpu" and varying_convolutions(main):
         raise CompileError("this convolution has kernels of our own for fixed sizes alone")
     with stage("freeze"):
-        constants = _Constants(frozen, inputs)
+        constants = FrozenValues(frozen, inputs)
     with stage("cache"):
         places = (frozen.inputs, frozen.parameters, len(inputs)) if frozen is not None else len(inputs)
         how = config.code_key(), toolchain.fingerprint, torch.get_num_threads(), target.identity()
@@ -237,7 +241,7 @@ class PendingGraph:
     target: Target
     main: fx.Graph
     frozen: Frozen | None
-    constants: _Constants
+    constants: FrozenValues
     key: str
     generated: Generated | None
     draft: Callable[[], Generated] | None
@@ -248,17 +252,20 @@ class PendingGraph:
         """Return whether there is time until it is finished: another process works on it."""
         return self.draft is not None and self.target.aside
 
+    def generate(self) -> Generated:
+        """Its code as text, and its plan."""
+        if self.generated is None:
+            assert self.draft is not None
+            with stage("codegen"):
+                self.generated = self.draft()
+        return self.generated
+
     def finish(self, meanwhile: Callable[[Image], None] | None = None) -> Result:
         """Its code, loaded. Raises what `compile_graph` does.
 
         `meanwhile(image)` is called while the C++ compiler runs, if there is something to build.
         """
-        generated, frozen, config = self.generated, self.frozen, self.config
-        if generated is None:
-            assert self.draft is not None
-            with stage("codegen"):
-                generated = self.draft()
-            self.generated = generated
+        generated, frozen, config = self.generate(), self.frozen, self.config
         if log.enabled("code"):
             log.emit("code", self.target.text(generated.units))
         line = _lines(self.main)
@@ -344,7 +351,7 @@ class Generated:
     symbols: tuple[Expr, ...]
 
 
-class _Constants:
+class FrozenValues:
     """The frozen values of a graph: computed once here, and again by `refresh` when a parameter changed."""
 
     def __init__(self, frozen: Frozen | None, inputs: Sequence[Any]) -> None:
@@ -396,7 +403,8 @@ def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
 
 
 def _generate(
-    main: fx.Graph, frozen: Frozen | None, constants: _Constants, inputs: Sequence[Any], config: Config, target: Target
+    main: fx.Graph, frozen: Frozen | None, constants: FrozenValues, inputs: Sequence[Any], config: Config,
+    target: Target
 ) -> Callable[[], Generated]:
     """From the graph that runs in each call to C++ text and plan; what is called gives them when kernels are
     compiled."""

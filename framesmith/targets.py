@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import torch
 
-from framesmith import _C
 from framesmith.codegen.cpp.emit import emit_kernels, header_text
 from framesmith.codegen.cpp.state import VectorTarget as Machine
 from framesmith.codegen.device import wrap_device
@@ -30,8 +29,10 @@ from framesmith.config import Config
 from framesmith.loops.ir import Extern, Kernel, Program
 from framesmith.loops.nest import LoopGraph
 from framesmith.loops.text import kernel_text
-from framesmith.lower.contractions.choice import Chooser
+from framesmith.lower.contractions.choice import Chooser, OwnKernels
 from framesmith.lower.contractions.fuse_conv_relu import Layer
+from framesmith.lower.contractions.geometry import HOST, VectorUnit
+from framesmith.lower.contractions.pack_linear import Choose
 from framesmith.lower.contractions.template_heuristics import unmeasured
 from framesmith.runtime import triton
 from framesmith.runtime.cache import Cache, key_of, package_identity
@@ -63,6 +64,7 @@ class Target:
     toolchain: Toolchain
     cache: Cache
     device: torch.device
+    unit: VectorUnit = HOST
     machine: ClassVar[machines.MachineModel] = machines.CPU
     aside: ClassVar[bool] = False
     """Whether kernels are compiled by another process, while this one goes on."""
@@ -79,7 +81,7 @@ class Target:
         """Return whether products of float32 may be rounded, on units that do that."""
         return False
 
-    def chooser(self) -> Chooser:
+    def chooser(self) -> Choose:
         """Return what chooses the kernel of each contraction, by measurement where rules cannot."""
         return Chooser(self.config, self.cache.memory("choices"))
 
@@ -92,7 +94,7 @@ class Target:
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int],
               sizes: Sizes) -> Draft:
         """See `codegen.wrapper.wrap`; also what each kernel computes. What is called gives both when they are ready."""
-        source = emit_kernels(program, Machine(_C.LANES, self.config.parallel_threshold))
+        source = emit_kernels(program, Machine(self.unit.lanes, self.config.parallel_threshold))
         jobs = self.config.build_jobs or cores()
         wrapped = wrap(program, source, positions=positions, inputs=inputs, watched=watched, jobs=jobs)
         work = tuple([KernelFacts(f.name, f.text, k.bytes, k.work, f.origins)
@@ -102,6 +104,18 @@ class Target:
     def text(self, units: Sequence[str]) -> str:
         """The generated code for readers."""
         return "\n".join([unit.replace(header_text(), "// kernel.h\n") for unit in units])
+
+
+class PortableTarget(Target):
+    """A CPU that need not be this one: no kernel of a library is chosen, and code is made for the vectors of `unit`."""
+
+    __slots__ = ()
+
+    def identity(self) -> str:
+        return f"portable {self.unit.lanes} {self.unit.registers}"
+
+    def chooser(self) -> Choose:
+        return OwnKernels(self.unit)
 
 
 class CudaTarget(Target):

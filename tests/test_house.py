@@ -18,7 +18,7 @@ HOUSE = [
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
     {"backends", "extensions"}, {"hot_sizes", "background"}, {"compiler"},
-    {"export", "distributed", "shared_variants"}, {"tools"}, {"wrapping", "buckets"},
+    {"export", "distributed", "shared_variants"}, {"package"}, {"tools"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "peers", "cache", "drop_in", "dynamo_backend"},
     {"takeover", "running", "site", "bench"},
     {"reporting", "cache_command"},
@@ -36,11 +36,11 @@ BANNED = (
 PEERS = PACKAGE / "peers.py"
 """The contenders of a benchmark: it calls other compilers, and nothing but the benchmark imports it."""
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
+CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1080, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4100, "capture": 17350, "autograd": 1790,
-    "loops": 1460, "runtime": 2100, "lower": 5000, "schedule": 2100, "codegen": 4710, "tuning": 490, "tools": 2610,
-    "capture_cache": 680, "export": 2540, "site": 50, ".": 3260, "csrc": 11130,
+    "util": 1090, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4100, "capture": 17350, "autograd": 1790,
+    "loops": 1460, "runtime": 2100, "lower": 5030, "schedule": 2100, "codegen": 4710, "tuning": 490, "tools": 2610,
+    "capture_cache": 680, "export": 2540, "package": 700, "site": 50, ".": 3290, "csrc": 11580,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

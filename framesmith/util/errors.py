@@ -170,6 +170,10 @@ class GuardError(FramesmithError):
     """A guard does not hold for the very values that it was made from."""
 
 
+class PackageError(FramesmithError):
+    """A model cannot be packaged as asked, or a package cannot be used."""
+
+
 class ExportError(FramesmithError):
     """A program cannot be exported as asked, or an exported one cannot be used so; the message proposes what to
     change."""

@@ -14,7 +14,7 @@ struct Runs {
 FN vf spread(float x) { return vf{FS_LANES(FS_SAME)}; }  // one broadcasting load
 // A value that stays in a register: else a row of B is read anew for each row of A, and loads bound small tiles.
 FN vf hold(vf x) {
-#if defined(__x86_64__)
+#if defined(__AVX__)
   asm("" : "+v"(x));
 #endif
   return x;

@@ -30,6 +30,11 @@ typedef unsigned short u16;
 typedef short i16;
 typedef unsigned u32;
 typedef long i64;
+#if defined(__aarch64__)
+typedef __fp16 half;
+#else
+typedef _Float16 half;
+#endif
 struct bf16 { u16 bits; };
 struct f16 { u16 bits; };
 FS_VEC(vf, float, W) FS_VEC(vi, int, W) FS_VEC(vu, u32, W) FS_VEC(vh, u16, W) FS_VEC(vs, i16, W) FS_VEC(vb, u8, W)
@@ -202,7 +207,7 @@ FN vf widen_f16(vh x) {
   return (vf)__builtin_ia32_vcvtph2ps256((vs)x);
 #else
   vf r;
-  FS_EACH(r, (float)bits<_Float16>((u16)x[l]));
+  FS_EACH(r, (float)bits<half>((u16)x[l]));
   return r;
 #endif
 }
@@ -213,12 +218,12 @@ FN vh round_f16(vf x) {
   return (vh)__builtin_ia32_vcvtps2ph256(x, 0);
 #else
   vh r;
-  FS_EACH(r, bits<u16>((_Float16)x[l]));
+  FS_EACH(r, bits<u16>((half)x[l]));
   return r;
 #endif
 }
-FN float widen(f16 x) { return (float)bits<_Float16>(x.bits); }
-FN u16 round_f16(float x) { return bits<u16>((_Float16)x); }
+FN float widen(f16 x) { return (float)bits<half>(x.bits); }
+FN u16 round_f16(float x) { return bits<u16>((half)x); }
 FN float to_bf16(float x) { return widen(bf16{round_bf16(x)}); }  // a float holding the nearest bf16
 FN vf to_bf16(vf x) { return widen_bf16(round_bf16(x)); }
 FN float to_f16(float x) { return widen(f16{round_f16(x)}); }

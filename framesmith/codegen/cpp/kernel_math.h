@@ -106,7 +106,8 @@ FN vf log1p(vf x) {  // with u = 1 + x rounded: log u + (x - (u - 1)) / u
 }
 
 // ---- SLEEF
-#if defined(__AVX512F__)
+#if defined(FS_NO_SLEEF)
+#elif defined(__AVX512F__)
 #define FS_SLEEF(name, ulp) Sleef_##name##f16##ulp
 #define FS_SLEEF_D(name, ulp) Sleef_##name##d8##ulp
 #elif defined(__AVX2__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,7 +18,15 @@ import torch
 
 from framesmith import _C
 from framesmith.config import Config
-from framesmith.lower.contractions.geometry import contract, linear_geometry, pack, pack_groups, window_geometry
+from framesmith.lower.contractions.geometry import (
+    HOST,
+    VectorUnit,
+    contract,
+    linear_geometry,
+    pack,
+    pack_groups,
+    window_geometry,
+)
 from framesmith.lower.contractions.pack_linear import Request
 
 MEASURED_FLOPS = 8e7  # shapes above are measured on fewer columns
@@ -113,7 +122,7 @@ WORK: dict[str, Callable[[Request], int]] = {
 # measured
 FEW_THREADS = 8  # up to here a convolution has pieces enough for all of them
 NEAR_PEAK: dict[str, Callable[[Request], bool]] = {
-    "conv": lambda request: request.shape[4] >= _C.LANES and torch.get_num_threads() <= FEW_THREADS,
+    "conv": lambda request: request.shape[4] >= HOST.lanes and torch.get_num_threads() <= FEW_THREADS,
     "depthwise": lambda request: True,
 }
 
@@ -153,11 +162,29 @@ MARGIN = {"own": 0.85}
 UNPACKED = {"linear": frozenset({"aten", "mkldnn_plain"}), **dict.fromkeys(CALLED, frozenset({"aten", "own"}))}
 
 
+def _is_mostly_padding(request: Request) -> bool:
+    """Return whether the results of a group fill a small part of each vector."""
+    return request.kind == "grouped" and request.shape[5] // request.shape[0] < HOST.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKernels:
+    """Answers with the kernel of our own wherever there is one: code for vectors of any `unit` that calls no
+    library."""
+
+    unit: VectorUnit
+
+    def __call__(self, request: Request) -> str:
+        return "own" if request.dtype is torch.float32 else "aten"
+
+
 class Chooser:
     """Answers requests from `memory` (a mapping that outlives the process, by the runtime's cache) or by measuring.
 
     `measured` holds what this chooser measured anew: request key -> seconds by candidate.
     """
+
+    unit = HOST
 
     def __init__(self, config: Config, memory: MutableMapping[str, str]) -> None:
         self.config, self.memory = config, memory
@@ -165,7 +192,7 @@ class Chooser:
         self.prefix = f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()} t{torch.get_num_threads()} "
 
     def __call__(self, request: Request) -> str:
-        if request.dtype not in (torch.float32, torch.bfloat16):
+        if _is_mostly_padding(request) or request.dtype not in (torch.float32, torch.bfloat16):
             return "aten"
         if not self.config.library_choice:  # what eager calls
             return "aten"

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.patterns import Match, p, tensors, values
 from framesmith.loops.contract import packed_columns
 from framesmith.lower.contractions.depthwise import depthwise, depthwise_geometry
-from framesmith.lower.contractions.geometry import contract, pack, pack_groups, window_geometry
+from framesmith.lower.contractions.geometry import VectorUnit, contract, pack, pack_groups, window_geometry
 from framesmith.lower.contractions.nodes import Nodes
 from framesmith.lower.contractions.pack_linear import (
     Choose,
@@ -111,17 +110,15 @@ def _image(add: Nodes, c: Convolution, choose: Choose) -> fx.Node | None:
     vx, vw = c.x.meta["val"], c.weight.meta["val"]
     if c.groups == 1:
         build = _KERNELS.get(choose(Request("conv", vx.dtype, c.request)))
-        return None if build is None else build(add, c)
+        return None if build is None else build(add, c, choose.unit)
     if vx.dtype is not torch.float32:
         return None
     if vw.shape[1] == 1:
-        return _depthwise(add, c) if choose(Request("depthwise", vx.dtype, c.request)) == "own" else None
-    if vw.shape[0] // c.groups < _C.LANES:  # most of each vector would be padding
-        return None
-    return _own(add, c) if choose(Request("grouped", vx.dtype, (c.groups, *c.request))) == "own" else None
+        return _depthwise(add, c, choose.unit) if choose(Request("depthwise", vx.dtype, c.request)) == "own" else None
+    return _own(add, c, choose.unit) if choose(Request("grouped", vx.dtype, (c.groups, *c.request))) == "own" else None
 
 
-def _own(add: Nodes, c: Convolution) -> fx.Node:
+def _own(add: Nodes, c: Convolution, unit: VectorUnit) -> fx.Node:
     images, channels, h, w = c.shape
     o, depth, kh, kw = c.weight.meta["val"].shape
     last = _channels_last(add, c)
@@ -129,7 +126,7 @@ def _own(add: Nodes, c: Convolution) -> fx.Node:
     padded = (images, h + 2 * py, w + 2 * px, channels)
     if c.padding != (0, 0):
         last = add(aten.constant_pad_nd.default, (last, [0, 0, px, px, py, py], 0.0), padded)
-    geometry = window_geometry(padded, o, (kh, kw), c.stride, c.dilation, c.groups)
+    geometry = window_geometry(padded, o, (kh, kw), c.stride, c.dilation, c.groups, unit)
     depth *= kh * kw
     moved = add(aten.permute.default, (c.weight, [2, 3, 1, 0]), (kh, kw, depth // (kh * kw), o),
                 (kw, 1, kh * kw, depth))
@@ -142,7 +139,7 @@ def _own(add: Nodes, c: Convolution) -> fx.Node:
     return _channels_second(add, add_bias(add, add(contract, (last, packed, geometry), geometry.shape), c.bias))
 
 
-def _depthwise(add: Nodes, c: Convolution) -> fx.Node:
+def _depthwise(add: Nodes, c: Convolution, unit: VectorUnit) -> fx.Node:
     images, channels, h, w = c.shape
     o, _, kh, kw = c.weight.meta["val"].shape
     last = _channels_last(add, c)
@@ -152,7 +149,7 @@ def _depthwise(add: Nodes, c: Convolution) -> fx.Node:
         repeated = (images, h, w, channels, o // channels)
         wide = add(aten.expand.default, (single, list(repeated)), repeated, (*strides, 0))
         last = add(aten.reshape.default, (wide, [images, h, w, o]), (images, h, w, o))
-    geometry = depthwise_geometry((images, h, w, o), (kh, kw), c.stride, c.padding, c.dilation)
+    geometry = depthwise_geometry((images, h, w, o), (kh, kw), c.stride, c.padding, c.dilation, unit)
     rows = add(aten.reshape.default, (c.weight, [o, kh * kw]), (o, kh * kw))
     flat = add(aten.t.default, (rows,), (kh * kw, o), (1, kh * kw))
     size = kh * kw * packed_columns(o, geometry.columns, geometry.lane)
@@ -171,7 +168,7 @@ def _channels_second(add: Nodes, x: fx.Node) -> fx.Node:
                (h * w * channels, 1, w * channels, channels))
 
 
-def _mkldnn(add: Nodes, c: Convolution) -> fx.Node:
+def _mkldnn(add: Nodes, c: Convolution, unit: VectorUnit) -> fx.Node:
     shape = c.shape
     o, _, kh, kw = c.weight.meta["val"].shape
     sizes = zip(shape[2:], (kh, kw), c.stride, c.padding, c.dilation)

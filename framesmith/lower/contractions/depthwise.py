@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith import _C
 from framesmith.loops.build import Builder
 from framesmith.loops.contract import Accumulator, ConvolutionWindow
 from framesmith.loops.evaluate import unpacked
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
+from framesmith.lower.contractions.geometry import HOST, VectorUnit
 from framesmith.lower.contractions.lowering import TilePlan, tile_axes
 from framesmith.lower.geometry import Size, row_major
 from framesmith.lower.table import lowers_extern
@@ -52,11 +52,13 @@ class Geometry:
         return (self.images, h, w, self.channels)
 
 
-def depthwise_geometry(x: tuple[Size, ...], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Geometry:
+def depthwise_geometry(x: tuple[Size, ...], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
+                       unit: VectorUnit = HOST) -> Geometry:
     """`x`: shape of the channels-last image."""
     images, height, width, channels = x
-    vectors = min(4, -(-channels // _C.LANES))
-    return Geometry(images, height, width, channels, kernel, stride, padding, dilation, vectors * _C.LANES, _C.LANES)
+    vectors = min(4, -(-channels // unit.lanes))
+    columns = vectors * unit.lanes
+    return Geometry(images, height, width, channels, kernel, stride, padding, dilation, columns, unit.lanes)
 
 
 def depthwise(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch.Tensor:

@@ -19,6 +19,17 @@ from framesmith import _C
 from framesmith.loops.contract import choose_tile, pack_columns, packed_columns
 from framesmith.prims.core import Size, numel
 
+
+@dataclass(frozen=True, slots=True)
+class VectorUnit:
+    """The vectors that code is made for: `lanes` of float32 in each, and how many `registers` hold one."""
+
+    lanes: int
+    registers: int
+
+
+HOST = VectorUnit(_C.LANES, _C.VECTOR_REGISTERS)
+"""That of this process."""
 PACKED = 1 << 20
 """Elements that are packed at a time: calls that are served meanwhile wait for no more."""
 
@@ -65,7 +76,7 @@ def contract(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch
 
 def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
     """Pack a weight of shape (depth in all, n); see `loops.contract.pack_columns`."""
-    if weight.dtype is not torch.float32:
+    if weight.dtype is not torch.float32 or lane != HOST.lanes:
         return pack_columns(weight, columns, lane)
     depth, n = weight.shape
     out = torch.empty(depth * packed_columns(n, columns, lane))
@@ -83,19 +94,19 @@ def pack_groups(weight: torch.Tensor, groups: int, columns: int, lane: int) -> t
     return torch.cat([pack(part, columns, lane) for part in weight.chunk(groups, 1)])
 
 
-def _tile(rows: Size, n: int, lda: int) -> tuple[int, int]:
-    return choose_tile(rows if type(rows) is int else None, n, _C.LANES, _C.VECTOR_REGISTERS, lda)
+def _tile(unit: VectorUnit, rows: Size, n: int, lda: int) -> tuple[int, int]:
+    return choose_tile(rows if type(rows) is int else None, n, unit.lanes, unit.registers, lda)
 
 
-def linear_geometry(rows: Size, depth: int, n: int, shape: tuple[Size, ...]) -> Geometry:
+def linear_geometry(rows: Size, depth: int, n: int, shape: tuple[Size, ...], unit: VectorUnit = HOST) -> Geometry:
     """x (rows, depth) @ (depth, n)."""
-    tile_rows, columns = _tile(rows, n, depth)
-    return Geometry(1, 0, 1, 0, rows, depth, n, (1, 1), (0, 0), depth, tile_rows, columns, _C.LANES, shape)
+    tile_rows, columns = _tile(unit, rows, n, depth)
+    return Geometry(1, 0, 1, 0, rows, depth, n, (1, 1), (0, 0), depth, tile_rows, columns, unit.lanes, shape)
 
 
 def window_geometry(
     x: tuple[Size, Size, Size, int], n: int, kernel: tuple[int, int], stride: tuple[int, int],
-    dilation: tuple[int, int], groups: int = 1
+    dilation: tuple[int, int], groups: int = 1, unit: VectorUnit = HOST
 ) -> Geometry:
     """Convolution of a padded channels-last image x = (images, height, width, channels) with (kernel, channels /
     groups, n) weights."""
@@ -106,15 +117,15 @@ def window_geometry(
     shape = (images, out_h, out_w, n)
     if kernel == (1, 1) and stride == (1, 1) and groups == 1:
         rows = numel(shape[:-1])
-        tile, columns = _tile(rows, n, channels)
-        return Geometry(1, 0, 1, 0, rows, channels, n, (1, 1), (0, 0), channels, tile, columns, _C.LANES, shape)
+        tile, columns = _tile(unit, rows, n, channels)
+        return Geometry(1, 0, 1, 0, rows, channels, n, (1, 1), (0, 0), channels, tile, columns, unit.lanes, shape)
     own = channels // groups
     if dilation[1] == 1 and groups == 1:
         runs, strides, depth = (kernel[0], 1), (dilation[0] * line, 0), kernel[1] * channels
     else:
         runs, strides, depth = kernel, (dilation[0] * line, dilation[1] * channels), own
-    tile, columns = _tile(out_w, n // groups, stride[1] * channels)
+    tile, columns = _tile(unit, out_w, n // groups, stride[1] * channels)
     return Geometry(
         images, height * line, out_h, stride[0] * line, out_w, stride[1] * channels, n // groups,
-        runs, strides, depth, tile, columns, _C.LANES, shape, groups, own,
+        runs, strides, depth, tile, columns, unit.lanes, shape, groups, own,
     )  # fmt: skip

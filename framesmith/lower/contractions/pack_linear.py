@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -17,7 +17,7 @@ from torch import fx
 from framesmith.graph.freeze import is_input_free, is_parameter_expression
 from framesmith.graph.patterns import Match, Pattern, p, rewrite, tensors, values
 from framesmith.loops.contract import packed_columns
-from framesmith.lower.contractions.geometry import Geometry, contract, linear_geometry, pack
+from framesmith.lower.contractions.geometry import Geometry, VectorUnit, contract, linear_geometry, pack
 from framesmith.lower.contractions.nodes import Nodes, as_eager
 from framesmith.prims.core import Size, numel, size_of
 from framesmith.symbolic.expr import as_expr
@@ -40,7 +40,15 @@ class Request:
         return f"{self.kind} {str(self.dtype).removeprefix('torch.')} {'x'.join(map(str, self.shape))}"
 
 
-Choose = Callable[[Request], str]
+class Choose(Protocol):
+    """Answers a request with the name of a candidate. `unit`: what own kernels are made for."""
+
+    @property
+    def unit(self) -> VectorUnit: ...
+
+    def __call__(self, request: Request) -> str: ...
+
+
 Rule = Callable[[Match, Choose], fx.Node | None]
 RULES: dict[Pattern, Rule] = {}
 """In the order in which they are tried."""
@@ -107,7 +115,7 @@ def _linear(m: Match, choose: Choose) -> fx.Node | None:
     add, rows = Nodes(m.graph, m.root), usual(*vx.shape[:-1])
     kernel = _kernel(choose, vx.dtype, (rows,) if static(vx) else (rows, MORE * rows), k, n)
     if kernel == "own":
-        geometry = linear_geometry(numel(shape[:-1]), k, n, shape)
+        geometry = linear_geometry(numel(shape[:-1]), k, n, shape, choose.unit)
         columns = add(aten.t.default, (weight,), (k, n), (1, k)) if transposed else weight
         packed = add(pack, (columns, geometry.columns, geometry.lane), (packed_elements(geometry, k),))
         return add_bias(add, add(contract, (m[x], packed, geometry), shape), m[b])

@@ -19,6 +19,7 @@ from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.patterns import Match, Operator, values
 from framesmith.lower.contractions.choice import CANDIDATES, Candidate, numbers
+from framesmith.lower.contractions.geometry import VectorUnit
 from framesmith.lower.contractions.pack_linear import Choose, Request, Rule, rewrites
 from framesmith.prims.core import Spec
 
@@ -99,7 +100,7 @@ def _rewriter(name: str) -> Rule:
         shape = (batch, steps, width, hidden, len(found.weights) // directions, directions, len(found.weights[0]) // 2)
         if choose(Request(name, torch.float32, shape)) != "own":
             return None
-        packed = [_pack(graph, node, group, cell.gates) for group in found.weights]
+        packed = [_pack(graph, node, group, cell.gates, choose.unit) for group in found.weights]
         states = [] if all(map(_is_zeros, found.states)) else list(found.states)
         args = (found.x, states, packed, hidden, found.bidirectional, found.batch_first)
         new = graph.call_function(cell.own, args)
@@ -109,9 +110,10 @@ def _rewriter(name: str) -> Rule:
     return rewrite
 
 
-def _pack(graph: fx.Graph, like: fx.Node, group: tuple[fx.Node, ...], gates: int) -> fx.Node:
+def _pack(graph: fx.Graph, like: fx.Node, group: tuple[fx.Node, ...], gates: int,
+          unit: VectorUnit) -> fx.Node:
     shapes = [tuple(w.meta["val"].shape) for w in group]
-    size = sum(-(-shapes[1][1] // _C.LANES) * _C.LANES * gates * rows for rows in (shapes[0][1], shapes[1][1], 2))
+    size = sum(-(-shapes[1][1] // unit.lanes) * unit.lanes * gates * rows for rows in (shapes[0][1], shapes[1][1], 2))
     node = graph.call_function(library.pack_rnn.default, (list(group), gates))
     node.meta = {"val": Spec((size,), torch.float32, torch.device("cpu"), (1,)), "stack": like.meta.get("stack", ())}
     return node

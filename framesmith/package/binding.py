@@ -1,0 +1,102 @@
+"""The runtime library by ctypes: `framesmith.h` in Python's terms. Neither PyTorch nor NumPy is needed here."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ABI = 1
+MAX_RANK = 8
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
+"""By their number in the C interface."""
+BAD_ARGUMENT, BAD_FILE, UNSUPPORTED, SYSTEM, NO_MEMORY, BAD_INDEX = range(1, 7)
+
+
+class RuntimeFailure(Exception):
+    """An error of the runtime: `status` is its code, the text says what is wrong."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
+                ("size", ctypes.c_int64 * MAX_RANK), ("stride", ctypes.c_int64 * MAX_RANK))
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Memory of the caller's: `address`, the name of a dtype, sizes, and strides in elements (all of them 0:
+    row-major)."""
+
+    address: int
+    dtype: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+
+    def encode(self) -> _Tensor:
+        """As C has it. Raises `RuntimeFailure` for a type or a rank that no package has."""
+        if self.dtype not in DTYPES or len(self.size) > MAX_RANK:
+            raise RuntimeFailure(BAD_ARGUMENT, f"a tensor of {self.dtype} with {len(self.size)} dimensions")
+        return _Tensor(self.address, DTYPES.index(self.dtype), len(self.size), self.size, self.stride)
+
+
+@functools.cache
+def runtime(path: str) -> Any:
+    """The runtime library at `path`. Raises OSError, and `RuntimeFailure` if it has another interface."""
+    library = ctypes.CDLL(path)
+    for name in ("error", "manifest", "target"):
+        getattr(library, f"framesmith_{name}").restype = ctypes.c_char_p
+    pointer, count = ctypes.c_void_p, ctypes.c_int32
+    library.framesmith_load.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(pointer))
+    for name in ("manifest", "target", "verify", "free", "inputs", "outputs"):
+        getattr(library, f"framesmith_{name}").argtypes = (pointer,)
+    library.framesmith_free.restype = None
+    tensors = ctypes.POINTER(_Tensor)
+    library.framesmith_shapes.argtypes = library.framesmith_run.argtypes = (pointer, tensors, count, tensors, count)
+    library.framesmith_set_threads.argtypes = (count,)
+    if library.framesmith_abi() != ABI:
+        raise RuntimeFailure(UNSUPPORTED, f"{path} has the interface {library.framesmith_abi()}, not {ABI}")
+    return library
+
+
+class Model:
+    """A loaded package. `manifest`: what it says of itself (see docs/package.md)."""
+
+    def __init__(self, library: Any, path: str | os.PathLike[str], target: str | None = None) -> None:
+        self._library, self._handle = library, ctypes.c_void_p()
+        name = None if target is None else target.encode()
+        self._checked(library.framesmith_load(os.fsencode(path), name, ctypes.byref(self._handle)))
+        self.manifest: dict[str, Any] = json.loads(library.framesmith_manifest(self._handle))
+        self.target: str = library.framesmith_target(self._handle).decode()
+
+    def _checked(self, status: int) -> None:
+        if status:
+            raise RuntimeFailure(status, self._library.framesmith_error().decode())
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.framesmith_free(self._handle)
+            self._handle = ctypes.c_void_p()
+
+    def verify(self) -> None:
+        """Compare each member of the file with its digest, weights included."""
+        self._checked(self._library.framesmith_verify(self._handle))
+
+    def shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
+        """The sizes of the outputs of a run on `inputs`."""
+        outputs = (_Tensor * len(self.manifest["outputs"]))()
+        given = (_Tensor * len(inputs))(*[x.encode() for x in inputs])
+        self._checked(self._library.framesmith_shapes(self._handle, given, len(given), outputs, len(outputs)))
+        return [tuple(t.size[: t.rank]) for t in outputs]
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Run it: fills the memory of `outputs`. Other threads run Python meanwhile."""
+        given, results = ((_Tensor * len(arrays))(*[x.encode() for x in arrays]) for arrays in (inputs, outputs))
+        self._checked(self._library.framesmith_run(self._handle, given, len(given), results, len(results)))

@@ -1,0 +1,137 @@
+"""From a captured graph to what a package holds of it for one machine: a shared library, its plan, and its
+constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from framesmith.config import Config
+from framesmith.graph.traversal import copy_node
+from framesmith.package.calls import is_known, print_calls, sources_of
+from framesmith.package.captured import Captured
+from framesmith.package.machines import Machine
+from framesmith.pipeline import Generated, PendingGraph, begin_graph
+from framesmith.runtime.cache import Cache, package_identity
+from framesmith.runtime.plan import Dyn, Kind, PlanValue
+from framesmith.targets import PortableTarget
+from framesmith.util.errors import PackageError
+from framesmith.util.stack import user_frame
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """`plan`: as JSON; its constants are `constants`, in order. `symbols`: of each size that varies, its name."""
+
+    machine: Machine
+    library: bytes
+    plan: dict[str, Any]
+    constants: tuple[torch.Tensor, ...]
+
+
+def compile_for(machine: Machine, captured: Captured) -> Compiled:
+    """Compile a captured graph for a machine.
+
+    Raises `PackageError` where an operator has no kernel of our own, and for what a package cannot hold.
+    """
+    config = Config.from_env(dynamic=True)
+    cache = Cache(config.cache_dir, config.cache, config.cache_limit)
+    toolchain = machine.toolchain(cache.toolchain(config.compiler, config.compiler_flags))
+    target = PortableTarget(config, toolchain, cache, torch.device("cpu"), machine.unit)
+    graph = _copied(captured.graph)
+    for node, number in zip((n for n in graph.nodes if n.op == "placeholder"), captured.places, strict=True):
+        node.meta["param"] = number is None
+    with torch.no_grad():
+        pending = begin_graph(graph, config, captured.values, target)
+        generated = pending.generate()
+        if pending.draft is not None:
+            cache.store(pending.key, generated)
+    _refuse(pending, generated)
+    plan, constants = _plan(generated, pending.constants.values, captured.values, captured.places)
+    return Compiled(machine, _library(generated, target), plan, constants)
+
+
+def _copied(graph: fx.Graph) -> fx.Graph:
+    out = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        made[node] = copy_node(out, node, made.__getitem__)
+        made[node].meta = {k: v for k, v in node.meta.items() if k not in ("frozen", "input free")}
+    return out
+
+
+def _refuse(pending: PendingGraph, generated: Generated) -> None:
+    """Raise for operators that need a library, with the user's lines."""
+    plan, nodes = generated.plan, list(pending.main.nodes)
+    lines = []
+    for call, (name, number) in zip(plan.externs, plan.places, strict=True):
+        if is_known(plan, call):
+            continue
+        stack = nodes[number].meta.get("stack") if number >= 0 else None
+        lines.append(f"{name}" + (", {}:{} in {}".format(*user_frame(stack)) if stack else ""))
+    if lines:
+        raise PackageError("operators that have no kernel outside of PyTorch:\n  " + "\n  ".join(dict.fromkeys(lines)))
+
+
+def _library(generated: Generated, target: PortableTarget) -> bytes:
+    """The kernels, the operators that they call, and the threads that they run on, in one library."""
+    names = ("package/code/team.cpp", *sources_of(generated.plan))
+    units = [*generated.units, print_calls(generated.plan), *map(_included, names)]
+    return target.cache.library(units, target.toolchain).read_bytes()
+
+
+def _included(name: str) -> str:
+    """A translation unit that is a source of the package; its digest stands for what it includes."""
+    return f'#include "{name}"  // {package_identity()}\n'
+
+
+def _plan(generated: Generated, frozen: Sequence[torch.Tensor], inputs: Sequence[Any],
+          given: Sequence[int | None]) -> tuple[dict[str, Any], tuple[torch.Tensor, ...]]:
+    """The plan as JSON, and its constants: what is frozen, and the parameters that code reads as they are."""
+    plan = generated.plan
+    constants = [frozen[k].contiguous() for k in generated.order]
+    values = []
+    for value in plan.values:
+        kind, ref = value.kind, value.ref
+        if kind is Kind.INPUT:
+            number = given[ref]  # type: ignore[index]
+            if number is not None:
+                ref = number
+            elif value.written:
+                raise PackageError("the model writes its own parameters or buffers: pass them as arguments")
+            else:
+                kind, ref = Kind.CONSTANT, len(constants)
+                constants.append(_flat(inputs[value.ref], value))  # type: ignore[index]
+        values.append({"kind": int(kind), "ref": _integer(ref), "offset": _integer(value.offset),
+                       "dtype": dtype_name(value.dtype), "size": list(map(_integer, value.size)),
+                       "stride": list(map(_integer, value.stride)), "written": value.written, "late": value.late})
+    symbols = []
+    for symbol, source in zip(generated.symbols, plan.symbols, strict=True):
+        number = given[source.input]
+        if number is None or source.dim < 0:
+            raise PackageError(f"the size {symbol} comes from no tensor among the arguments")
+        symbols.append({"name": str(symbol), "input": number, "dim": source.dim})
+    outputs = [o.value for o in plan.outputs]
+    if any(v < 0 for v in outputs):
+        raise PackageError("the model's graph gives a number that is no tensor")
+    return {"table": plan.table, "arena": _integer(plan.arena), "calls": len(plan.externs), "symbols": symbols,
+            "values": values, "outputs": outputs}, tuple(constants)
+
+
+def _flat(tensor: torch.Tensor, value: PlanValue) -> torch.Tensor:
+    """The elements of a tensor in memory, from the first to the last, where the plan's strides find them."""
+    span = 1 + sum((n - 1) * s for n, s in zip(value.size, value.stride)) if tensor.numel() else 0  # type: ignore
+    return tensor.detach().as_strided((span,), (1,)).contiguous()
+
+
+def _integer(value: Any) -> Any:
+    return [value.index] if isinstance(value, Dyn) else value
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """float32"""
+    return str(dtype).removeprefix("torch.")

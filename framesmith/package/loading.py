@@ -1,0 +1,107 @@
+"""`framesmith.load`: a package as a function of PyTorch's tensors; nothing is captured or compiled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from framesmith.export.exported import Program
+from framesmith.export.exported import load as load_program
+from framesmith.export.trees import Tree, flatten, unflatten
+from framesmith.package.archive import is_package
+from framesmith.package.binding import BAD_ARGUMENT, BAD_INDEX, Array, Model, RuntimeFailure, runtime
+from framesmith.util.errors import PackageError
+
+ERRORS = {BAD_ARGUMENT: ValueError, BAD_INDEX: IndexError}
+"""By status; others are `PackageError`."""
+
+
+class Packaged:
+    """A package, called as the model was. Results have no autograd history."""
+
+    def __init__(self, path: str | os.PathLike[str], target: str | None = None) -> None:
+        try:
+            self.model = Model(runtime(library_path()), path, target)
+        except RuntimeFailure as e:
+            raise PackageError(str(e)) from None
+        manifest = self.model.manifest
+        self._arguments = Tree.from_json(manifest["arguments"]["tree"])
+        self._fixed = {int(k): value for k, value in manifest["arguments"]["fixed"].items()}
+        self._result = Tree.from_json(manifest["results"]["tree"])
+        self._leaves = manifest["results"]["leaves"]
+        self._dtypes = [getattr(torch, output["dtype"]) for output in manifest["outputs"]]
+
+    @property
+    def dimensions(self) -> dict[str, tuple[int, int | None]]:
+        """The sizes that vary, with their inclusive ranges."""
+        return {d["name"]: (d["min"], d["max"]) for d in self.model.manifest["dimensions"]}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it. Raises TypeError, ValueError or IndexError for arguments that it does not take."""
+        inputs = self._bind(args, kwargs)
+        given = [_array(x) for x in inputs]
+        try:
+            shapes = self.model.shapes(given)
+            outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
+            self.model.run(given, [_array(x) for x in outputs])
+        except RuntimeFailure as e:
+            raise ERRORS.get(e.status, PackageError)(str(e)) from None
+        made = [_LEAVES[kind](value, outputs, inputs) for kind, value in self._leaves]
+        return unflatten(made, self._result)
+
+    def verify(self) -> None:
+        """Compare each member of the file with its digest, weights included. Raises `PackageError`."""
+        try:
+            self.model.verify()
+        except RuntimeFailure as e:
+            raise PackageError(str(e)) from None
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """The tensors among the arguments, in order."""
+        leaves, tree = flatten((args, kwargs))
+        if not self._arguments.accepts(tree):
+            raise TypeError(f"the model was packaged for arguments {self._arguments}, not {tree}")
+        for i, value in self._fixed.items():
+            if type(leaves[i]) is not type(value) or leaves[i] != value:
+                raise ValueError(f"argument {i} is {leaves[i]!r}; the model was packaged for {value!r}")
+        inputs = [x for i, x in enumerate(leaves) if i not in self._fixed]
+        for x in inputs:
+            if not isinstance(x, torch.Tensor) or x.device.type != "cpu":
+                raise TypeError(f"a tensor on the CPU is needed, not {type(x).__name__}")
+        return [_in_memory(x.detach()) for x in inputs]
+
+
+_LEAVES: dict[str, Callable[..., Any]] = {
+    "output": lambda value, outputs, inputs: outputs[value], "input": lambda value, outputs, inputs: inputs[value],
+    "constant": lambda value, outputs, inputs: value, "dtype": lambda value, outputs, inputs: getattr(torch, value),
+    "device": lambda value, outputs, inputs: torch.device(value),
+}
+
+
+def _in_memory(x: torch.Tensor) -> torch.Tensor:
+    """The tensor with its values in memory, and with some stride: C takes strides of zeros for row-major."""
+    x = x.resolve_conj().resolve_neg()
+    return x if any(x.stride()) else x.clone(memory_format=torch.contiguous_format)
+
+
+def _array(x: torch.Tensor) -> Array:
+    return Array(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), x.stride())
+
+
+def library_path() -> str:
+    """The runtime library that is installed with the package."""
+    found = os.environ.get("FRAMESMITH_RUNTIME") or next(
+        map(str, sorted(Path(__file__).parent.parent.glob("_runtime*.so"))), None)
+    if found is None:
+        raise PackageError("the runtime library is not installed: build it (native/README.md)")
+    return found
+
+
+def load(path: str | os.PathLike[str]) -> Packaged | Program:
+    """What a file holds: a package, as a function; or an exported program. Raises `PackageError` or `ExportError` for a
+    file that is damaged, of another kind, or of a newer format."""
+    return Packaged(path) if is_package(path) else load_program(path)

@@ -1,0 +1,287 @@
+#include "frame.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "error.h"
+
+namespace framesmith {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kMostBytes = size_t{1} << 46;
+
+size_t rounded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+[[noreturn]] void refused(const std::string& text) { throw Error(FRAMESMITH_BAD_ARGUMENT, text); }
+
+// Strides of a tensor of the caller's.
+std::vector<int64_t> strides(const framesmith_tensor& t) {
+  const auto rank = static_cast<size_t>(t.rank);
+  std::vector<int64_t> out(t.stride, t.stride + rank);
+  for (int64_t s : out)
+    if (s) return out;
+  int64_t step = 1;
+  for (size_t d = rank; d--;) out[d] = step, step *= t.size[d] > 1 ? t.size[d] : 1;
+  return out;
+}
+
+bool same_layout(const std::vector<int64_t>& size, const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  for (size_t d = 0; d < size.size(); d++)
+    if (size[d] == 0) return true;
+  for (size_t d = 0; d < size.size(); d++)
+    if (size[d] > 1 && a[d] != b[d]) return false;
+  return true;
+}
+
+void copy(const std::vector<int64_t>& size, char* to, const std::vector<int64_t>& to_stride, const char* from,
+          const std::vector<int64_t>& from_stride, size_t item, size_t d = 0) {
+  if (d == size.size()) {
+    std::memcpy(to, from, item);
+    return;
+  }
+  const bool last = d + 1 == size.size();
+  if (last && to_stride[d] == 1 && from_stride[d] == 1) {
+    if (size[d]) std::memcpy(to, from, static_cast<size_t>(size[d]) * item);
+    return;
+  }
+  for (int64_t i = 0; i < size[d]; i++)
+    copy(size, to + i * to_stride[d] * static_cast<int64_t>(item), to_stride,
+         from + i * from_stride[d] * static_cast<int64_t>(item), from_stride, item, d + 1);
+}
+
+// Throws for what no memory holds; the plan's numbers are its own, and nothing is known of them.
+size_t extent(const Geometry& g, size_t item) {
+  __int128 last = 0;
+  for (size_t d = 0; d < g.size.size(); d++) {
+    if (g.size[d] < 0 || g.stride[d] < 0) damaged("a negative size");
+    if (g.size[d] == 0) return 0;
+    last += static_cast<__int128>(g.size[d] - 1) * g.stride[d];
+    if (last > static_cast<__int128>(kMostBytes)) throw Error(FRAMESMITH_NO_MEMORY, "a tensor that no memory holds");
+  }
+  return static_cast<size_t>(last + 1) * item;
+}
+
+}  // namespace
+
+void Free::operator()(char* p) const { std::free(p); }
+
+Memory memory(size_t bytes) {
+  if (bytes > kMostBytes) throw std::bad_alloc();
+  Memory made(static_cast<char*>(std::aligned_alloc(kAlignment, rounded(bytes ? bytes : 1))));
+  return made ? std::move(made) : throw std::bad_alloc();
+}
+
+char* Blocks::take(size_t bytes) {
+  const auto found = idle_.lower_bound(bytes);
+  if (found != idle_.end() && found->first / 2 <= bytes) {
+    char* block = found->second;
+    idle_.erase(found);
+    return block;
+  }
+  owned_.push_back(memory(bytes));
+  char* block = owned_.back().get();
+  sizes_.emplace(block, rounded(bytes ? bytes : 1));
+  return block;
+}
+
+void Blocks::give(char* block) { idle_.emplace(sizes_.at(block), block); }
+
+Frame::Frame(const Plan& plan, const Functions& code, const std::vector<std::string_view>& constants)
+    : plan_(plan), code_(code), constants_(constants),
+      host_{this, &Frame::call, &Frame::allocate, &Frame::release, nullptr, nullptr, nullptr, nullptr},
+      table_(plan.table), geometry_(plan.values.size()), pointers_(plan.values.size()), own_(plan.values.size()),
+      given_(plan.values.size()) {}
+
+void Frame::bind(const framesmith_tensor* inputs, int count) {
+  if (count != static_cast<int>(plan_.inputs.size()))
+    refused("the model takes " + std::to_string(plan_.inputs.size()) + " inputs, not " + std::to_string(count));
+  for (int i = 0; i < count; i++) {
+    const auto& input = plan_.inputs[static_cast<size_t>(i)];
+    if (inputs[i].dtype != input.dtype || inputs[i].rank != input.rank)
+      refused(input.name + " is of another type or rank than the model takes");
+  }
+  for (size_t k = 0; k < plan_.symbols.size(); k++) {
+    const Symbol& s = plan_.symbols[k];
+    const int64_t n = inputs[s.input].size[s.dim];
+    if (n < s.least || n > s.most)
+      refused(s.name + " is " + std::to_string(n) + ", out of its range from " + std::to_string(s.least) +
+              (s.most == INT64_MAX ? "" : " to " + std::to_string(s.most)));
+    resolved_ = resolved_ && table_[k] == n;
+    table_[k] = n;
+  }
+  if (!resolved_) resolve();
+  for (int i = 0; i < count; i++) check(i, inputs[i]);
+}
+
+void Frame::check(int i, const framesmith_tensor& given) const {
+  const auto& input = plan_.inputs[static_cast<size_t>(i)];
+  if (input.value < 0) return;
+  const Geometry& g = geometry_[static_cast<size_t>(input.value)];
+  for (size_t d = 0; d < g.size.size(); d++)
+    if (g.size[d] != given.size[d])
+      refused("dimension " + std::to_string(d) + " of " + input.name + " is " + std::to_string(given.size[d]) +
+              ", not " + std::to_string(g.size[d]));
+}
+
+void Frame::resolve() {
+  resolved_ = false;
+  if (code_.sizes) code_.sizes(table_.data());
+  for (size_t v = 0; v < plan_.values.size(); v++) {
+    const Value& value = plan_.values[v];
+    Geometry& g = geometry_[v];
+    g.size.resize(value.size.size());
+    g.stride.resize(value.stride.size());
+    for (size_t d = 0; d < g.size.size(); d++) {
+      g.size[d] = value.size[d].get(table_.data());
+      g.stride[d] = value.stride[d].get(table_.data());
+    }
+    g.offset = value.offset.get(table_.data());
+    g.bytes = extent(g, item_size(value.dtype));
+    if (value.kind == Kind::Constant && g.bytes > constants_[static_cast<size_t>(value.ref.literal)].size())
+      damaged("a constant is smaller than its sizes");
+  }
+  const int64_t bytes = plan_.arena.get(table_.data());
+  if (bytes < 0) damaged("the size of its arena");
+  if (static_cast<size_t>(bytes) > arena_bytes_) {
+    arena_.reset();
+    arena_bytes_ = 0;
+    arena_ = memory(static_cast<size_t>(bytes));
+    arena_bytes_ = static_cast<size_t>(bytes);
+  }
+  for (size_t v = 0; v < plan_.values.size(); v++) {
+    const Value& value = plan_.values[v];
+    if (value.kind == Kind::Constant)
+      pointers_[v] = const_cast<char*>(constants_[static_cast<size_t>(value.ref.literal)].data());
+    if (value.kind != Kind::Arena) continue;
+    const int64_t at = value.ref.get(table_.data());
+    if (at < 0 || static_cast<size_t>(at) + geometry_[v].bytes > arena_bytes_) damaged("a place in its arena");
+    pointers_[v] = arena_.get() + at;
+  }
+  resolved_ = true;
+}
+
+void Frame::shape(int output, framesmith_tensor& out) const {
+  const auto v = static_cast<size_t>(plan_.outputs[static_cast<size_t>(output)]);
+  out.dtype = plan_.values[v].dtype;
+  out.rank = static_cast<int32_t>(geometry_[v].size.size());
+  for (size_t d = 0; d < geometry_[v].size.size(); d++) out.size[d] = geometry_[v].size[d];
+}
+
+char* Frame::hold(size_t bytes) {
+  held_.push_back(blocks_.take(bytes));
+  return held_.back();
+}
+
+void Frame::drop() {
+  for (char* block : held_) blocks_.give(block);
+  held_.clear();
+  for (char*& block : own_)
+    if (block) blocks_.give(block), block = nullptr;
+}
+
+void Frame::place_inputs(const framesmith_tensor* inputs) {
+  for (size_t v = 0; v < plan_.values.size(); v++) {
+    const Value& value = plan_.values[v];
+    if (value.kind != Kind::Input) continue;
+    const framesmith_tensor& t = inputs[value.ref.literal];
+    const Geometry& g = geometry_[v];
+    if (!t.data && g.bytes) refused(plan_.inputs[static_cast<size_t>(value.ref.literal)].name + " has no data");
+    const std::vector<int64_t> given = strides(t);
+    if (same_layout(g.size, given, g.stride)) {
+      pointers_[v] = t.data;
+      continue;
+    }
+    if (value.written) refused("an input that the model writes is laid out otherwise than it takes it");
+    char* copied = hold(g.bytes);
+    copy(g.size, copied, g.stride, static_cast<const char*>(t.data), given, item_size(value.dtype));
+    pointers_[v] = copied;
+  }
+}
+
+// An output that has memory of its own is computed in the caller's, if it is laid out so.
+void Frame::place_outputs(const framesmith_tensor* outputs, int count) {
+  given_.assign(plan_.values.size(), false);
+  for (int k = 0; k < count; k++) {
+    const framesmith_tensor& t = outputs[k];
+    const auto v = static_cast<size_t>(plan_.outputs[static_cast<size_t>(k)]);
+    const Geometry& g = geometry_[v];
+    const std::string& name = plan_.output_names[static_cast<size_t>(k)];
+    if (t.dtype != plan_.values[v].dtype || t.rank != static_cast<int>(g.size.size()))
+      refused(name + " is of another type or rank than the model gives");
+    for (size_t d = 0; d < g.size.size(); d++)
+      if (t.size[d] != g.size[d])
+        refused("dimension " + std::to_string(d) + " of " + name + " is " + std::to_string(t.size[d]) + ", not " +
+                std::to_string(g.size[d]));
+    if (!t.data && g.bytes) refused(name + " has no data");
+    if (plan_.values[v].kind != Kind::Output || given_[v] || !same_layout(g.size, strides(t), g.stride)) continue;
+    given_[v] = true;
+    pointers_[v] = t.data;
+  }
+}
+
+void Frame::place_rest() {
+  for (size_t v = 0; v < plan_.values.size(); v++) {
+    const Value& value = plan_.values[v];
+    if (value.kind != Kind::Output || value.late || given_[v]) continue;
+    pointers_[v] = own_[v] = blocks_.take(geometry_[v].bytes);
+  }
+}
+
+void Frame::finish(const framesmith_tensor* outputs, int count) {
+  for (int k = 0; k < count; k++) {
+    const auto v = static_cast<size_t>(plan_.outputs[static_cast<size_t>(k)]);
+    const Value& value = plan_.values[v];
+    const auto item = static_cast<int64_t>(item_size(value.dtype));
+    const char* from = static_cast<const char*>(pointers_[v]);
+    if (value.kind == Kind::View)
+      from = static_cast<const char*>(pointers_[static_cast<size_t>(value.ref.literal)]) + geometry_[v].offset * item;
+    if (from == outputs[k].data) continue;
+    copy(geometry_[v].size, static_cast<char*>(outputs[k].data), strides(outputs[k]), from, geometry_[v].stride,
+         static_cast<size_t>(item));
+  }
+}
+
+void Frame::run(const framesmith_tensor* inputs, const framesmith_tensor* outputs, int count) {
+  if (count != static_cast<int>(plan_.outputs.size()))
+    refused("the model gives " + std::to_string(plan_.outputs.size()) + " outputs, not " + std::to_string(count));
+  const std::shared_ptr<void> dropping(nullptr, [this](void*) { drop(); });
+  place_inputs(inputs);
+  place_outputs(outputs, count);
+  place_rest();
+  failed_ = 0;
+  const int status = code_.run(arena_.get(), pointers_.data(), table_.data(), &host_);
+  if (status == 2 || failed_ == 2) throw Error(FRAMESMITH_BAD_INDEX, "an index is out of range");
+  if (status) throw Error(FRAMESMITH_NO_MEMORY, "there is not enough memory");
+  finish(outputs, count);
+}
+
+int Frame::call(void* frame, int index) {
+  auto& f = *static_cast<Frame*>(frame);
+  try {
+    return f.failed_ = f.code_.call(index, f.pointers_.data(), f.table_.data());
+  } catch (...) {
+    return f.failed_ = 1;
+  }
+}
+
+int Frame::allocate(void* frame, int value) {
+  auto& f = *static_cast<Frame*>(frame);
+  const auto v = static_cast<size_t>(value);
+  if (f.given_[v] || f.own_[v]) return 0;
+  try {
+    f.pointers_[v] = f.own_[v] = f.blocks_.take(f.geometry_[v].bytes);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+}
+
+void Frame::release(void* frame, int value) {
+  auto& f = *static_cast<Frame*>(frame);
+  if (value < 0) return;
+  if (char*& block = f.own_[static_cast<size_t>(value)]) f.blocks_.give(block), block = nullptr;
+}
+
+}  // namespace framesmith

@@ -1,0 +1,76 @@
+// The state of one run: where each value of the plan is.
+#pragma once
+#include <map>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "code.h"
+#include "plan.h"
+
+namespace framesmith {
+
+struct Free {
+  void operator()(char* p) const;
+};
+using Memory = std::unique_ptr<char, Free>;
+Memory memory(size_t bytes);  // at a multiple of 64
+
+// Memory by size: what is given back is taken again by what needs about as much.
+class Blocks {
+ public:
+  char* take(size_t bytes);
+  void give(char* block);
+
+ private:
+  std::multimap<size_t, char*> idle_;
+  std::map<char*, size_t> sizes_;
+  std::vector<Memory> owned_;
+};
+
+struct Geometry {
+  std::vector<int64_t> size, stride;
+  int64_t offset = 0;
+  size_t bytes = 0;  // from the first to the last element
+};
+
+class Frame {
+ public:
+  Frame(const Plan& plan, const Functions& code, const std::vector<std::string_view>& constants);
+
+  // Reads sizes; throws `Error` unless the inputs are what the plan takes.
+  void bind(const framesmith_tensor* inputs, int count);
+  void shape(int output, framesmith_tensor& out) const;
+  void run(const framesmith_tensor* inputs, const framesmith_tensor* outputs, int count);
+
+ private:
+  void check(int input, const framesmith_tensor& given) const;
+  void resolve();
+  void place_inputs(const framesmith_tensor* inputs);
+  void place_outputs(const framesmith_tensor* outputs, int count);
+  void place_rest();
+  void finish(const framesmith_tensor* outputs, int count);
+  char* hold(size_t bytes);  // until the end of the run
+  void drop();
+  static int call(void* frame, int index);
+  static int allocate(void* frame, int value);
+  static void release(void* frame, int value);
+
+  const Plan& plan_;
+  const Functions code_;
+  const std::vector<std::string_view>& constants_;
+  Host host_;
+  std::vector<int64_t> table_;
+  bool resolved_ = false;
+  int failed_ = 0;  // what the call that failed returned
+  std::vector<Geometry> geometry_;
+  std::vector<void*> pointers_;
+  std::vector<char*> own_;      // by value: its block
+  std::vector<char*> held_;
+  std::vector<bool> given_;     // by value: the caller's memory is used as it is
+  Memory arena_;
+  size_t arena_bytes_ = 0;
+  Blocks blocks_;
+};
+
+}  // namespace framesmith
