@@ -61,7 +61,7 @@ from framesmith.lower.contractions.pad_strides import pad_strides
 from framesmith.lower.lower import lower
 from framesmith.passes import IDENTITIES, Context, Pass, run_passes, with_registered
 from framesmith.prims.decompose import decompose
-from framesmith.runtime.alive_graphs import Described, describe
+from framesmith.runtime.alive_graphs import Facts, announce
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.coalesced_memory import gather
 from framesmith.runtime.load import load
@@ -267,27 +267,25 @@ class PendingGraph:
         number = events.next_graph()
         with events.part_of_graph(self.census.part):
             name = events.graph_name(number)
-        steps = step_names(generated, report, places)
+        compiled = events.GraphCompiled(
+            number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
+            self.key, str(self.cache.folder), "", self._values(),
+            sum(t.numel() * t.element_size() for t in self.constants.values), self.census.given)
+        names = frozen.names() if frozen is not None else []
+        facts = Facts(compiled, tuple(step_names(generated, report, places)),
+                      tuple([names[k] for k in generated.order]))
 
         def keep(library: str) -> None:
             if self.draft is not None:
                 self.cache.store(self.key, generated)
             if meanwhile is not None:
-                meanwhile(Image(generated.plan.encode(), library, frozen, generated.order, name, tuple(steps)))
+                meanwhile(Image(generated.plan.encode(), library, frozen, generated.order, facts))
 
         library, call = self._loaded(generated, keep)
-        constants = sum(t.numel() * t.element_size() for t in self.constants.values)
+        self.draft = None
         if config.records and generated.plan.device >= 0:
             record(call, generated.plan, [n.target for n in self.main.nodes], places, config.recordings, config.warn)
-        self.draft = None
-        call.name(name, steps)
-        names = frozen.names() if frozen is not None else []
-        now = events.current()
-        describe(call, Described(number, name, (now.file, now.line) if now is not None else ("", 0),
-                                  str(self.target.device), tuple([names[k] for k in generated.order])))
-        events.emit(events.GraphCompiled(
-            number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
-            self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))
+        announce(call, facts, str(library))
         return Result(call, report)
 
     def _loaded(self, generated: Generated, keep: Callable[[str], None]) -> tuple[Path, CompiledGraph]:

@@ -39,14 +39,15 @@ def embedding_bag(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 @handles(aten.max_pool1d.default)
 def max_pool1d(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of sizes that vary, a pool over images of height 1: eager's kernel reads numbers."""
-    x, *how = positional(func, args, kwargs)
+    given, defaults = positional(func, args, kwargs), ([], 0, 1, False)
+    filled: tuple = (*given, *defaults[len(given) - 2 :])
+    x, kernel, stride, padding, dilation, ceil = filled
     history = x.requires_grad and torch.is_grad_enabled()
     if env_of(*x.shape) is None or history or x.device.type != "cpu":
         return composite(rec, func, args, kwargs)
-    kernel, stride, padding, dilation, ceil = (*how, *([], 0, 1, False)[len(how) - 1:])
     steps = for_each_dim(stride, 1) or for_each_dim(kernel, 1)
-    wide = [(least, *for_each_dim(n, 1)) for least, n in zip((1, 1, 0, 1), (kernel, steps, padding, dilation))]
-    return rec.inside(lambda: torch.max_pool2d(x.contiguous().unsqueeze(-2), *wide, ceil).squeeze(-2))
+    windows = [[least, *for_each_dim(n, 1)] for least, n in ((1, kernel), (1, steps), (0, padding), (1, dilation))]
+    return rec.inside(lambda: aten.max_pool2d.default(x.contiguous().unsqueeze(-2), *windows, ceil).squeeze(-2))
 
 
 @handles(aten.batch_norm.default)
