@@ -38,7 +38,7 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1090, "symbolic": 1700, "graph": 1730, "prims": 2970, "fake": 4100, "capture": 17350, "autograd": 1790,
+    "util": 1090, "symbolic": 1760, "graph": 1730, "prims": 2970, "fake": 4190, "capture": 17360, "autograd": 1790,
     "loops": 1490, "runtime": 2100, "lower": 5030, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2610,
     "capture_cache": 680, "export": 2540, "package": 600, "site": 50, ".": 3300, "csrc": 11480,
 }
