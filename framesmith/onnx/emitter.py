@@ -67,7 +67,8 @@ class Emitter:
         self.nodes.append(node)
         dtypes = [None if x is None else x.dtype for x in inputs]
         for made, result in zip(node.outputs, results, strict=False):
-            made.dtype = result(dtypes)
+            if (kind := result(dtypes)) is not None:
+                made.dtype = kind
         if op == "Cast":
             node.outputs[0].dtype = attributes["to"]
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)

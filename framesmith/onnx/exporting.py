@@ -10,16 +10,21 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import torch
+from onnx_ir.passes import common
 from onnxscript import optimizer
+from torch import fx
 
 from framesmith.export.exported import Program
 from framesmith.export.exporting import export_program
 from framesmith.export.program import STATE
+from framesmith.export.sizes import SizeNodes
 from framesmith.export.trees import Tree
+from framesmith.graph.control import close
 from framesmith.onnx import rows as _rows  # noqa: F401 - fills the table
 from framesmith.onnx.emitter import Emitter, NoForm, Problem, Value
 from framesmith.onnx.graphs import emit_graph
 from framesmith.onnx.table import NAME
+from framesmith.prims.core import Spec
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import ExportError
 
@@ -62,12 +67,24 @@ def export(model: Callable[..., Any] | Program, path: str | os.PathLike[str], ar
         program = export_program(model, args, kwargs, dynamic_shapes=dynamic_shapes, operators=NAME)
     made = to_model(program, opset)
     if optimize:
-        optimizer.optimize(made)
+        _optimize(made)
     apart = _weight_bytes(made) > WITHIN if external_data is None else external_data
     path = Path(path)
     ir.save(made, path, external_data=f"{path.name}.data" if apart else None)
     onnx.checker.check_model(str(path), full_check=True)
     return made
+
+
+def _optimize(model: ir.Model) -> None:
+    """Fold constants, and leave out what is not needed. onnxscript's rewrite rules are left out: their patterns take an
+    epsilon of 1e-8 for 0."""
+    optimizer.fold_constants(model)
+    ir.passes.Sequential(
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.LiftSubgraphInitializersToMainGraphPass(), common.IdentityEliminationPass(),
+        common.CommonSubexpressionEliminationPass(), common.DeduplicateInitializersPass(),
+        common.RemoveUnusedNodesPass(), common.OutputFixPass(), common.NameFixPass(),
+    )(model)
 
 
 def to_model(program: Program, opset: int) -> ir.Model:
@@ -134,13 +151,16 @@ def _output(m: Emitter, value: Any) -> Value:
 
 
 def _size(m: Emitter, program: Program, inputs: dict[str, Value], size: Any) -> Value:
-    """A size among the results, as a scalar: read off an input that has it."""
+    """A size among the results, as a scalar."""
     if isinstance(size, Expr):
+        graph, given = fx.Graph(), []
         for i in program.inputs:
-            if size in i.spec.shape and i.kind == "input":
-                return m.number(m.size(inputs[i.name], i.spec.shape.index(size)), torch.int64)
-        raise ExportError(f"the size {size} among the results is that of no input")
-    return m.number(size, torch.int64)
+            node = graph.placeholder(i.name)
+            node.meta["val"] = i.spec
+            given.append(node)
+        close(graph, [SizeNodes(graph, given).of(size)])
+        (size,) = emit_graph(m, graph, [inputs[i.name] for i in program.inputs])
+    return m.describe(m.number(size, torch.int64), Spec((), torch.int64, torch.device("cpu")))
 
 
 def leaf_names(tree: Tree, path: str = "") -> Iterator[str]:

@@ -15,6 +15,7 @@ import argparse
 import copy
 import datetime
 import importlib
+import importlib.metadata
 import json
 import random
 import re
@@ -76,7 +77,7 @@ def judge(item: Item) -> Judged:
             case = importlib.import_module(f"benchmarks.breadth.{suite}").case(name)
             model = case.build()
             case.inputs(model)
-        except NoModel as e:
+        except Exception as e:  # eager alone
             return Judged("no model", _line(e), row={"export": "no model"})
         for varying in VARYING:
             try:
@@ -169,15 +170,19 @@ def _drawn(suite: str, names: list[str]) -> Iterator[Item]:
     yield from ((suite, name) for name in names)
 
 
-def check(suite: str, names: list[str], most: int, jobs: int = 1) -> dict[str, dict[str, Any]]:
-    """Rows by name, until so many models have been tried."""
-    rows: dict[str, dict[str, Any]] = {}
-    for (_, name), verdict in run_all(judge, _drawn(suite, names), jobs, batch=4):
+def check(suite: str, names: list[str], most: int, jobs: int = 1, kept: Path | None = None) -> dict[str, Any]:
+    """Rows by name, until so many models have been tried. `kept`: where they are written as they come; those that it
+    has count, and are not tried again unless they are named."""
+    rows: dict[str, dict[str, Any]] = json.loads(kept.read_text())["models"] if kept and kept.exists() else {}
+    wanted = (item for item in _drawn(suite, names) if names or item[1] not in rows)
+    for (_, name), verdict in run_all(judge, wanted, jobs, batch=4):
         row = verdict.row if isinstance(verdict, Judged) else {"export": "failed", "found": verdict.detail}
         print(name, json.dumps(row), flush=True)
         if row["export"] != "no model":
             rows[name] = row
-        if len(rows) >= most:
+            if kept is not None:
+                kept.write_text(_text(rows))
+        if len(rows) >= most and not names:
             break
     return rows
 
@@ -189,6 +194,16 @@ def summary(rows: dict[str, dict[str, Any]]) -> dict[str, int]:
             **{engine: sum(r.get(engine) == "equal" for r in rows.values()) for engine in ENGINES}}
 
 
+def _text(rows: dict[str, dict[str, Any]]) -> str:
+    """The JSON text, with a line for each model."""
+    about = {"date": datetime.date.today().isoformat(), "torch": torch.__version__,
+             "onnxruntime": onnxruntime.__version__, "openvino": importlib.metadata.version("openvino"),
+             "run": f"python -m tests.nets.onnx_models {sys.argv[1]}", "summary": summary(rows)}
+    head = ",\n ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in about.items())
+    lines = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
+    return f'{{\n {head},\n "models": {{\n  {lines}\n }}\n}}\n'
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("suite", choices=SUITES)
@@ -197,14 +212,8 @@ def main() -> int:
     p.add_argument("--jobs", type=int, default=1)
     p.add_argument("--json", type=Path)
     a = p.parse_args()
-    rows = check(a.suite, a.names, a.count, a.jobs)
+    rows = check(a.suite, a.names, a.count, a.jobs, a.json)
     print(json.dumps(summary(rows)))
-    if a.json is not None:
-        import openvino
-        about = {"date": datetime.date.today().isoformat(), "torch": torch.__version__,
-                 "onnxruntime": onnxruntime.__version__, "openvino": openvino.__version__.split("-")[0],
-                 "run": f"python -m tests.nets.onnx_models {' '.join(sys.argv[1:])}", "summary": summary(rows)}
-        a.json.write_text(json.dumps({**about, "models": dict(sorted(rows.items()))}, indent=1) + "\n")
     return any(r[engine] in ("different", "failed") for r in rows.values() for engine in ENGINES if engine in r)
 
 

@@ -38,6 +38,8 @@ from tests.nets.operator_cases import UNCOMPARED, Subject, calls, chosen, operat
 DTYPES = ("float32", "int64", "bool")
 KINDS = ("equal", "no kernel", "no form", "not exported", "different", "failed")
 BAD = ("different", "failed")
+EACH = 200
+"""After so many samples counts are written."""
 TIES = {"topk": 1, "kthvalue": 1, "median": 1, "nanmedian": 1, "mode": 1, "sort": 1, "argsort": 0}
 """Operators that promise values, and not which of equal ones they are: how many outputs come before the places, which
 are not compared."""
@@ -131,10 +133,11 @@ class Tally:
         return {"operators": len(by_name), "with a form": len(said), "without a kernel": len(said) - len(runnable),
                 "equal": len(equal), "samples": {k: total[k] for k in KINDS}}
 
-    def text(self, run: str) -> str:
+    def text(self) -> str:
         """The JSON text, with a line for each operator and dtype."""
         about = {"date": datetime.date.today().isoformat(), "torch": torch.__version__,
-                 "onnxruntime": onnxruntime.__version__, "run": run, "summary": self.summary()}
+                 "onnxruntime": onnxruntime.__version__, "summary": self.summary(),
+                 "run": f"python -m tests.nets.onnx_operators {' '.join(sys.argv[1:])}".strip()}
         rows = [json.dumps(f"{name} {dtype}") + ": " + json.dumps({**count, **self.details[name, dtype]}
                 if not self.details[name, dtype] else {**count, "found": self.details[name, dtype]})
                 for (name, dtype), count in sorted(self.counts.items())]
@@ -142,12 +145,16 @@ class Tally:
         return f'{{\n {head},\n "operators": {{\n  ' + ",\n  ".join(rows) + "\n }\n}\n"
 
 
-def check(wanted: Iterable[Subject], samples: int, jobs: int = 1) -> Tally:
-    """All samples of the subjects, at most so many of each."""
+def check(wanted: Iterable[Subject], samples: int, jobs: int = 1, kept: Path | None = None) -> Tally:
+    """All samples of the subjects, at most so many of each. `kept`: where counts are written as they come."""
     tally = Tally()
     items = ((subject, n) for subject in wanted for n in chosen(len(calls(subject)), samples))
-    for item, verdict in run_all(judge, items, jobs):
+    for number, (item, verdict) in enumerate(run_all(judge, items, jobs), 1):
         tally.take(item, verdict)
+        if kept is not None and number % EACH == 0:
+            kept.write_text(tally.text())
+    if kept is not None:
+        kept.write_text(tally.text())
     return tally
 
 
@@ -160,10 +167,8 @@ def main() -> int:
     p.add_argument("--json", type=Path)
     a = p.parse_args()
     wanted = [s for s in subjects(a.names, a.dtypes.split(","), ["forward"]) if s.name in operators()]
-    tally = check(wanted, a.samples, a.jobs)
+    tally = check(wanted, a.samples, a.jobs, a.json)
     print(json.dumps(tally.summary()))
-    if a.json is not None:
-        a.json.write_text(tally.text(f"python -m tests.nets.onnx_operators {' '.join(sys.argv[1:])}".strip()))
     return any(sum(c[k] for k in BAD) for c in tally.counts.values())
 
 

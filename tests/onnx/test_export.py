@@ -200,5 +200,21 @@ def sizes(x):
     return x.reshape(-1, n), x.new_ones(n // 2 + 1), torch.arange(n, 2 * n), x.new_full((n % 3 + 1,), n)
 
 
+def half(x):
+    return x[::2], (x.shape[0] + 1) // 2
+
+
+def test_a_size_that_is_computed_is_an_output(path):
+    run_both(half, path, (torch.randn(4, 6),), (torch.randn(7, 6),), dynamic_shapes=({0: BATCH},))
+
+
+def by_groups(x, weights, ends):
+    return torch.ops.aten._grouped_mm(x, weights, ends), torch.histc(ends.float(), 5, 0, 4)
+
+
+def test_products_of_groups(path):
+    run_both(by_groups, path, (torch.randn(6, 8), torch.randn(3, 8, 4), torch.tensor([2, 2, 6], dtype=torch.int32)))
+
+
 def test_sizes(path):
     run_both(sizes, path, (torch.randn(4, 6),), (torch.randn(7, 6),), dynamic_shapes=({0: BATCH},))

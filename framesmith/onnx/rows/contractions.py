@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import torch
+
 from framesmith.onnx.emitter import Emitter, NoForm, Value, rank, shape_of
 from framesmith.onnx.table import aten, row
 
@@ -62,6 +64,21 @@ def _sum_of_products(m: Emitter, x: Value, a: Value, b: Value, *, beta: Any = 1,
 @contraction(aten.vdot.default)
 def _vdot(m: Emitter, a: Value, b: Value) -> Value:
     return m("MatMul", a, b)
+
+
+@contraction(aten._grouped_mm.default)
+def _grouped_product(m: Emitter, x: Value, weights: Value, ends: Value | None = None, bias: Any = None,
+                     out_dtype: Any = None) -> Value:
+    """Rows times the matrix of the group in which they are: of all products, one of each row is taken."""
+    if ends is None or bias is not None or (rank(x), rank(weights)) != (2, 3):
+        raise NoForm("a product of groups other than of rows")
+    rows = m("Range", m.constant(0, torch.int64), m.number(m.size(x, 0), torch.int64), m.constant(1, torch.int64))
+    behind = m.cast(m("GreaterOrEqual", m.unsqueeze(rows, 1), m.cast(ends, torch.int64)), torch.int64)
+    last = m("Sub", m.number(m.size(weights, 0), torch.int64), m.constant(1, torch.int64))
+    group = m("Min", m("ReduceSum", behind, m.ints([1]), keepdims=0), last)
+    # of [groups, rows, columns] the element at (group of the row, row)
+    places = m.concat([m.unsqueeze(group, 1), m.unsqueeze(rows, 1)], 1)
+    return m("GatherND", m("MatMul", x, weights), places)
 
 
 @contraction(aten._linalg_det.default)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from framesmith.onnx.emitter import Emitter, NoForm, Value, rank
+from framesmith.onnx.emitter import Emitter, NoForm, Value, dtype_of, rank, shape_of
 from framesmith.onnx.table import aten, row
 
 image = partial(row, "images")
@@ -42,19 +42,31 @@ image(aten.upsample_linear1d.vec, aten.upsample_bilinear2d.vec, aten.upsample_tr
 image(aten.upsample_bicubic2d.vec)(_smooth("cubic", cubic_coeff_a=-0.75))
 
 
-def _antialiased(mode: str, **more: Any) -> Any:
+def _antialiased(operator: Any, mode: str, **more: Any) -> Any:
+    """Of sizes that are known, a product with a matrix for each dimension: engines differ in their own filters."""
     smooth = _smooth(mode, antialias=1, exclude_outside=1, **more)
 
     def emit(m: Emitter, x: Value, size: Any, align_corners: bool, *scales: Any) -> Value:
         if align_corners:
             raise NoForm("an antialiased image with aligned corners")
-        return smooth(m, x, size, False, scales[0] if len(scales) == 1 else None)  # type: ignore[no-any-return]
+        given = (scales[0] if len(scales) == 1 else scales) or (None, None)
+        have, wanted = shape_of(x)[2:], tuple(m.out.shape)[2:]
+        if not all(isinstance(n, int) for n in (*have, *wanted)):
+            return smooth(m, x, size, False, None if None in given else given)  # type: ignore[no-any-return]
+        rows, columns = (m.constant(taps(*sizes), dtype_of(x)) for sizes in zip(have, wanted, given, strict=True))
+        return m("MatMul", m("MatMul", m.transpose(rows, [1, 0]), x), columns)  # type: ignore[no-any-return]
+
+    def taps(size: int, wanted: int, scale: float | None) -> Any:
+        """What each element adds to those of the result: the filter's answer to each unit vector."""
+        units = torch.eye(size, dtype=torch.float64)[None, None]
+        return operator(units, [size, wanted], False, None, scale)[0, 0].tolist()
 
     return emit
 
 
-image(aten._upsample_bilinear2d_aa.vec, aten._upsample_bilinear2d_aa.default)(_antialiased("linear"))
-image(aten._upsample_bicubic2d_aa.vec, aten._upsample_bicubic2d_aa.default)(_antialiased("cubic", cubic_coeff_a=-0.5))
+_LINEAR, _CUBIC = aten._upsample_bilinear2d_aa, aten._upsample_bicubic2d_aa
+image(_LINEAR.vec, _LINEAR.default)(_antialiased(_LINEAR.default, "linear"))
+image(_CUBIC.vec, _CUBIC.default)(_antialiased(_CUBIC.default, "cubic", cubic_coeff_a=-0.5))
 
 
 @image(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from framesmith.onnx.emitter import Emitter, Value, dtype_of, rank, shape_of
+from framesmith.onnx.emitter import Emitter, NoForm, Value, dtype_of, rank, shape_of
 from framesmith.onnx.table import aten, row
 
 reduction = partial(row, "reductions")
@@ -175,6 +175,20 @@ def _softmax_of(op: str) -> Any:
 
 reduction(aten._softmax.default, aten.softmax.int)(_softmax_of("Softmax"))
 reduction(aten._log_softmax.default, aten.log_softmax.int)(_softmax_of("LogSoftmax"))
+
+
+@reduction(aten.histc.default)
+def _histogram(m: Emitter, x: Value, bins: int = 100, low: Any = 0, high: Any = 0) -> Value:
+    if low == high:
+        raise NoForm("a histogram between the extremes of the data")
+    wide = m.cast(m("Reshape", x, m.ints([-1])), torch.float64)
+    start, end, last = (m.constant(float(v), torch.float64) for v in (low, high, bins - 1))
+    step = m.constant((high - low) / bins, torch.float64)
+    place = m("Min", m("Floor", m("Div", m("Sub", wide, start), step)), last)  # the end belongs to the last
+    inside = m("And", m("GreaterOrEqual", wide, start), m("LessOrEqual", wide, end))
+    same = m("Equal", m.unsqueeze(place, 1), m.constant([float(k) for k in range(bins)], torch.float64))
+    counted = m.cast(m("And", same, m.unsqueeze(inside, 1)), m.out.dtype)
+    return m("ReduceSum", counted, m.ints([0]), keepdims=0)
 
 
 @reduction(aten.cumsum.default)

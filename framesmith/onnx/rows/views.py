@@ -88,6 +88,8 @@ def _diagonal(m: Emitter, x: Value, offset: int = 0, first: int = 0, second: int
 def _as_strided(m: Emitter, x: Value, size: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> Value:
     if spec_of(x).stride not in (None, contiguous_strides(shape_of(x))):
         raise NoForm("other strides of a value that is not contiguous")
+    if x.producer() is None:
+        raise NoForm("an input by places in its memory")
     flat = m("Reshape", x, m.ints([-1]))
     places = m.ints([offset or 0])
     for d, (n, step) in enumerate(zip(size, stride, strict=True)):
