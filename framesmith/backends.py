@@ -10,12 +10,13 @@ import torch
 from torch import fx
 
 from framesmith import _C
+from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.control import close, results_of
 from framesmith.graph.interpreter import run
 from framesmith.graph.pieces import Controlled, Piece, Place, is_cut, pieces
 from framesmith.graph.traversal import copy_node
-from framesmith.graph.versions import uncounted
+from framesmith.graph.versions import uncounted, uncounted_inputs
 from framesmith.pipeline import Report, begin_graph, is_self_contained, joined
 from framesmith.runtime.stepwise import Stepwise
 from framesmith.symbolic.node import hint_of
@@ -36,20 +37,22 @@ class PendingGraph:
     """A graph on its way: `waits` says whether there is time until it is finished."""
 
     waits: bool
-    finish: Callable[[], tuple[Compiled, Report | None]]
+    finish: Callable[..., tuple[Compiled, Report | None]]
+    """`finish(meanwhile)`: `meanwhile(image)` is called while it is built, if it is one compiled graph."""
 
 
 def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> PendingGraph:
     """Begin what `compile_native` does."""
     if not _is_nameable(graph):
-        return PendingGraph(False, lambda: run_eager(graph, examples, config))
+        return PendingGraph(False, lambda meanwhile=None: run_eager(graph, examples, config))
     if is_cut(graph):
-        return PendingGraph(False, lambda: _stepwise(graph, examples, config))
+        return PendingGraph(False, lambda meanwhile=None: _stepwise(graph, examples, config))
     quiet, foreign = uncounted(graph), any(_is_foreign(node.target) for node in graph.nodes)
+    whole = not foreign and not uncounted_inputs(graph)
     begun = begin_graph(graph, config, examples)
 
-    def finish() -> tuple[Compiled, Report | None]:
-        result = begun.finish()
+    def finish(meanwhile: Callable[[Image], None] | None = None) -> tuple[Compiled, Report | None]:
+        result = begun.finish(meanwhile if whole else None)
         call = _C.CompiledFunction(lambda inputs: result.call(inputs), None) if foreign else result.call
         return quiet(call), result.report
 

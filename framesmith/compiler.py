@@ -411,9 +411,8 @@ class FrameCompiler:
     def _convert(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                  instance: nn.Module | None) -> Any:
         compiled: list[tuple[Counter[str], Report | None]] = []
-        images: list[Image | None] = []
 
-        def compile_fn(graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
+        def compile_fn(graph: fx.Graph, examples: Sequence[Any], captured: Callable[[], Captured]) -> Compiled:
             operators = Counter(short_name(node.target) for node in graph.nodes if node.op == "call_function")
             hot = None
             if self.config.backend in NATIVE and has_hot_sizes(graph, self.config) and not requires_grad(graph):
@@ -421,13 +420,18 @@ class FrameCompiler:
                 hot = HotSizes(graph, config.hot_sizes, lambda fixed, given: _straight(without_history(fixed), given,
                                                                                        config)[0],
                                f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
+
+            def keep(image: Image) -> None:
+                made = captured()
+                if not made.breaks and self._keeps(code, f_locals):
+                    with stage("cache"):
+                        self._captures.store(code, _called(code, func), func, made, image)
+
             with stage("back end"), without_default_device():
-                call, report = self._backend(graph, examples)
+                call, report = self._backend(graph, examples, keep if hot is None else None)
             if report is None:
                 events.emit(_interpreted(graph, self.config.backend))
             compiled.append((operators, report))
-            whole = type(call) is _C.CompiledGraph and hot is None and report is not None
-            images.append(report.image if whole else None)  # type: ignore[union-attr]
             return call if hot is None else hot.around(call)
 
         handled = sys.exc_info()[1]
@@ -476,9 +480,6 @@ class FrameCompiler:
         seen.raising = Raising()
         if self._is_idle(seen, code, captured):
             return _C.SKIP
-        if images and images[0] is not None and not captured.breaks and self._keeps(code, f_locals):
-            with stage("cache"):
-                self._captures.store(code, _called(code, func), func, captured, images[0])
         entry = self._entry(tree, code, captured.residual_code, instance, captured.graph is None)
         if _takes(entry, code, func, f_locals):
             entry.add()  # before the turn ends: a thread that waits for it finds the entry
@@ -602,9 +603,12 @@ class FrameCompiler:
             )
         return user.idle > IDLE
 
-    def _backend(self, graph: fx.Graph, examples: Sequence[Any]) -> tuple[Compiled, Report | None]:
+    def _backend(self, graph: fx.Graph, examples: Sequence[Any],
+                 keep: Callable[[Image], None] | None) -> tuple[Compiled, Report | None]:
         if not requires_grad(graph):
-            return _straight(without_history(graph), examples, self.config)
+            graph = without_history(graph)
+            return (begin_native(graph, examples, self.config).finish(keep) if self.config.backend in NATIVE
+                    else _straight(graph, examples, self.config))
         reports: list[Report | None] = []
         owner = events.current()
         # what is made here may not hold `self`: it would keep its own variants alive

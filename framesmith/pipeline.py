@@ -61,7 +61,7 @@ from framesmith.lower.contractions.pad_strides import pad_strides
 from framesmith.lower.lower import lower
 from framesmith.passes import IDENTITIES, Context, Pass, run_passes, with_registered
 from framesmith.prims.decompose import decompose
-from framesmith.runtime.alive_graphs import Described, describe
+from framesmith.runtime.alive_graphs import Facts, announce
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.runtime.coalesced_memory import gather
 from framesmith.runtime.load import load
@@ -148,8 +148,6 @@ class Report:
     source: str
     work: tuple[tuple[tuple[str, str], ...], ...]
     """For each kernel: the user's lines that it computes, and their operators."""
-    image: Image | None = None
-    """What the graph can be loaded of in another process, if it is one whole."""
 
 
 def joined(reports: Sequence[Report]) -> Report:
@@ -250,46 +248,55 @@ class PendingGraph:
         """Return whether there is time until it is finished: another process works on it."""
         return self.draft is not None and self.target.aside
 
-    def finish(self) -> Result:
-        """Its code, loaded. Raises what `compile_graph` does."""
+    def finish(self, meanwhile: Callable[[Image], None] | None = None) -> Result:
+        """Its code, loaded. Raises what `compile_graph` does.
+
+        `meanwhile(image)` is called while the C++ compiler runs, if there is something to build.
+        """
         generated, frozen, config = self.generated, self.frozen, self.config
         if generated is None:
             assert self.draft is not None
             with stage("codegen"):
                 generated = self.draft()
-            self.cache.store(self.key, generated)
-            self.generated, self.draft = generated, None
+            self.generated = generated
         if log.enabled("code"):
             log.emit("code", self.target.text(generated.units))
-        library, call = self._loaded(generated)
-        constants = sum(t.numel() * t.element_size() for t in self.constants.values)
         line = _lines(self.main)
         places = [(operator, line(number)) for operator, number in generated.plan.places]
-        if config.records and generated.plan.device >= 0:
-            record(call, generated.plan, [n.target for n in self.main.nodes], places, config.recordings, config.warn)
         report = _report(self.main, generated, line)
         number = events.next_graph()
         with events.part_of_graph(self.census.part):
             name = events.graph_name(number)
-        steps = step_names(generated, report, places)
-        call.name(name, steps)
-        report = replace(report, image=Image(generated.plan.encode(), library.stem, frozen, generated.order, name,
-                                             tuple(steps)))
-        names = frozen.names() if frozen is not None else []
-        now = events.current()
-        describe(call, Described(number, name, (now.file, now.line) if now is not None else ("", 0),
-                                  str(self.target.device), tuple([names[k] for k in generated.order])))
-        events.emit(events.GraphCompiled(
+        compiled = events.GraphCompiled(
             number, self.census.part, name, str(self.target.device), self.census.operators, report.work, tuple(places),
-            self.key, str(self.cache.folder), str(library), self._values(), constants, self.census.given))
+            self.key, str(self.cache.folder), "", self._values(),
+            sum(t.numel() * t.element_size() for t in self.constants.values), self.census.given)
+        names = frozen.names() if frozen is not None else []
+        facts = Facts(compiled, tuple(step_names(generated, report, places)),
+                      tuple([names[k] for k in generated.order]))
+
+        def keep(library: str) -> None:
+            if self.draft is not None:
+                self.cache.store(self.key, generated)
+            if meanwhile is not None:
+                meanwhile(Image(generated.plan.encode(), library, frozen, generated.order, facts))
+
+        library, call = self._loaded(generated, keep)
+        self.draft = None
+        if config.records and generated.plan.device >= 0:
+            record(call, generated.plan, [n.target for n in self.main.nodes], places, config.recordings, config.warn)
+        announce(call, facts, str(library))
         return Result(call, report)
 
-    def _loaded(self, generated: Generated) -> tuple[Path, CompiledGraph]:
-        """The library, built if it is not there, and the graph in it. Another process may remove it in between."""
+    def _loaded(self, generated: Generated, keep: Callable[[str], None]) -> tuple[Path, CompiledGraph]:
+        """The library, built if it is not there, and the graph in it. Another process may remove it in between.
+
+        `keep(key of the library)` is called while it is built.
+        """
         refresh = self.constants.refresh(generated.order) if self.frozen else None
         while True:
             with stage("build"):
-                library = self.cache.library(generated.units, self.toolchain)
+                library = self.cache.library(generated.units, self.toolchain, keep)
             try:
                 with stage("load"):
                     return library, load(generated.plan, library, None if self.frozen else (), refresh)

@@ -44,7 +44,7 @@ from .lifetimes import watch
 from .modes import restore_devices
 from .outputs import graph_caller, settle
 from .overrides import as_class, has_function
-from .residual import Residual, argument_names
+from .residual import Residual, argument_names, assemble, link
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
 from .sources import Cell, Guard, Local, Made, Source
@@ -60,7 +60,7 @@ _PRODUCTS = _CONVOLUTIONS | frozenset(
 )
 MAX_ATTEMPTS = 16
 
-CompileFn = Callable[..., Callable[[tuple[Any, ...]], tuple[Any, ...]]]
+CompileFn = Callable[["Graph", list[Any], Callable[[], "Captured"]], Callable[[tuple[Any, ...]], tuple[Any, ...]]]
 
 
 def _said(error: t.Tracker) -> str:
@@ -127,9 +127,10 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
                   varying: frozenset[str] | None = None, sizes: DynamicSizes | None = None) -> Captured:
     """Capture one call of a frame.
 
-    `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs)` gives what
-    residual code calls with the tuple of inputs. `varying`: sources, as text, of numbers that are not to be assumed;
-    None: all are. `sizes`: which sizes of inputs are symbols; None: none.
+    `f_locals` holds the argument locals; `closure` the function's cells; `compile_fn(graph, example_inputs, captured)`
+    gives what residual code calls with the tuple of inputs, and `captured()` what is known of the capture before that.
+    `varying`: sources, as text, of numbers that are not to be assumed; None: all are. `sizes`: which sizes of inputs
+    are symbols; None: none.
 
     Raises `Unsupported` when the frame must run as plain Python, `UserError` when it raises.
     """
@@ -260,7 +261,6 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
     refuse_shared(tracer, outputs)
     recorded = tracer.recorder.finish(outputs)
     graph: Graph | None = recorded
-    call: Any = None
     restore_devices(tracer.devices)
     if tracer.recorder.on_current_device and torch.cuda.device_count() > 1:
         read_setting(tracer, torch._C._cuda_getDevice, [], {})
@@ -284,16 +284,22 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
         aliasing(tracer, graph)
         if numbers:
             residual.take(numbers)
-        call = under(dtype, compile_fn, graph, examples) if compile_fn is not None else None
     residual.called = graph_caller(tracer.state.inference_mode, outputs)
     if dtype is not tracer.state.default_dtype:
         residual.called = Under(dtype, residual.called)
-    code, text = residual.compile(call if call is not None else _no_graph if graph is not None else None)
+    text, held = residual.text(graph is not None), residual.rebuilder.held
+    code = assemble(residual.code, text, residual.line)
     sources = [source for source, _ in inputs]
     breaks = [reason] if reason is not None else []
     stats = {"instructions": tracer.steps, "inputs": len(sources), "nodes": 0 if graph is None else len(graph.nodes)}
-    return Captured(code, tracer.all_guards(), sources, graph, text, breaks, stats, residual.rebuilder.held,
-                    residual.line, tracer.surroundings)
+
+    def captured(call: Any = _no_graph) -> Captured:
+        return Captured(link(code, held, call), tracer.all_guards(), sources, graph, text, breaks, stats, held,
+                        residual.line, tracer.surroundings)
+
+    if graph is None or compile_fn is None:
+        return captured()
+    return captured(under(dtype, compile_fn, graph, examples, captured))
 
 
 def _settings(graph: Graph, tuned: bool) -> list[str]:

@@ -152,19 +152,14 @@ class Residual:
         outer = ", ".join(f"{n}=None" for n in free)
         return f"def __fs_outer({outer}):\n    def __fs_frame({params}):\n{uses}{inner}\n    return __fs_frame\n"
 
-    def compile(self, graph_call: Any) -> tuple[CodeType, str]:
-        """(residual code, its text)"""
-        text = self.text(graph_call is not None)
-        return assemble(self.code, text, self.line, self.rebuilder.held, graph_call), text
-
     @property
     def line(self) -> int:
         """The line that errors in residual code show."""
         return self.tracer.frames[-1].line if self.tracer.frames else self.code.co_firstlineno
 
 
-def assemble(user: CodeType, text: str, line: int, held: Sequence[Any], graph_call: Any) -> CodeType:
-    """The code object of residual `text`, which stands for `user`, with the objects that it holds."""
+def assemble(user: CodeType, text: str, line: int) -> CodeType:
+    """The code object of residual `text`, which stands for `user`, without the objects that it holds."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
@@ -173,11 +168,15 @@ def assemble(user: CodeType, text: str, line: int, held: Sequence[Any], graph_ca
     module = compile(tree, user.co_filename, "exec", user.co_flags & FUTURES, dont_inherit=True)
     outer = next(c for c in module.co_consts if isinstance(c, CodeType))
     code = next(c for c in outer.co_consts if isinstance(c, CodeType))
-    code = fill(code, [graph_call if h is GRAPH else h for h in held])
     if code.co_freevars != user.co_freevars:
         raise Unsupported("free variables of residual code")
     # the name comes last: in the text, it would stand between the code and a global of that name
     return code.replace(co_firstlineno=user.co_firstlineno, co_name=user.co_name, co_qualname=user.co_qualname)
+
+
+def link(code: CodeType, held: Sequence[Any], graph_call: Any) -> CodeType:
+    """Residual code with the objects that it holds, the compiled graph among them."""
+    return fill(code, [graph_call if h is GRAPH else h for h in held])
 
 
 GRAPH = type("Graph", (), {"__repr__": lambda self: "<graph>"})()

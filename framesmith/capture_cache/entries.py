@@ -18,7 +18,7 @@ import torch
 
 from framesmith.capture.entry import Captured
 from framesmith.capture.guards import GuardTree, compile_guards, namespaces
-from framesmith.capture.residual import assemble
+from framesmith.capture.residual import assemble, link
 from framesmith.capture.surroundings import Answer
 from framesmith.config import Config
 from framesmith.passes import IDENTITIES
@@ -95,7 +95,8 @@ class CaptureCache:
         call = None if found["graph"] is None else read_image(refs, found["graph"], self._cache)
         residual = found["residual"]
         held = [refs.decode(one) for one in residual["held"]]
-        return Variant(tree, assemble(code, residual["text"], code.co_firstlineno + residual["line"], held, call))
+        unlinked = assemble(code, residual["text"], code.co_firstlineno + residual["line"])
+        return Variant(tree, link(unlinked, held, call))
 
     def store(self, code: CodeType, called: CodeType, fn: FunctionType, captured: Captured, image: Image) -> None:
         """Keep a capture, unless something of it means nothing in another process: then an event says what."""

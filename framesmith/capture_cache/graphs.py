@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from framesmith._C import CompiledGraph
 from framesmith.capture.modes import without_default_device
 from framesmith.graph.freeze import Frozen
 from framesmith.graph.interpreter import run
+from framesmith.runtime.alive_graphs import Facts, announce
 from framesmith.runtime.cache import Cache
+from framesmith.util import events
 
 from .references import Json, References, Stale, Unportable
 
@@ -23,14 +25,13 @@ Refresh = Callable[[tuple[Any, ...]], Sequence[torch.Tensor]]
 @dataclass(frozen=True, slots=True)
 class Image:
     """What a compiled graph is made of: the encoded plan, the key of its library, the frozen part, which frozen value
-    is which constant of the plan, and the names that profilers are shown."""
+    is which constant of the plan; and what is told of it."""
 
     plan: tuple[Any, ...]
     library: str
     frozen: Frozen | None
     order: tuple[int, ...]
-    name: str
-    steps: tuple[str, ...]
+    facts: Facts
 
 
 def write_image(refs: References, image: Image) -> Json:
@@ -40,8 +41,8 @@ def write_image(refs: References, image: Image) -> Json:
     frozen = image.frozen
     constants = None if frozen is None else {"parameters": list(frozen.parameters), "order": list(image.order),
                                              "nodes": _nodes(refs, frozen.constants)}
-    return {"plan": refs.encode(image.plan), "library": image.library, "constants": constants, "name": image.name,
-            "steps": list(image.steps)}
+    return {"plan": refs.encode(image.plan), "library": image.library, "constants": constants,
+            "facts": asdict(image.facts)}
 
 
 def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
@@ -52,8 +53,30 @@ def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
     given = found["constants"]
     refresh = None if given is None else constants_of(_graph(refs, given["nodes"]), given["parameters"], given["order"])
     call = CompiledGraph(refs.decode(found["plan"]), str(library), () if refresh is None else None, refresh)
-    call.name(found["name"], found["steps"])
+    announce(call, _facts(found["facts"], str(cache.folder)), str(library))
     return call
+
+
+def _facts(found: Json, folder: str) -> Facts:
+    """The facts, told of a graph of this process."""
+    told = {name: _tuples(value) for name, value in found["compiled"].items() if name not in _OF_PROCESS}
+    number = events.next_graph()
+    with events.part_of_graph(told["part"]):
+        name = events.graph_name(number)
+    operators = tuple([events.Operator(**{k: _tuples(v) for k, v in row.items()})
+                       for row in found["compiled"]["operators"]])
+    here = {"number": number, "name": name, "folder": folder, "operators": operators}
+    compiled = events.GraphCompiled(**{**told, **here})
+    return Facts(compiled, tuple(found["steps"]), tuple(found["constants"]))
+
+
+def _tuples(found: Json) -> Any:
+    """JSON arrays as tuples."""
+    return tuple([_tuples(x) for x in found]) if type(found) is list else found
+
+
+_OF_PROCESS = frozenset(field.name for field in fields(events.Event))
+"""When, and in which compile, an event happened."""
 
 
 def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int]) -> Refresh:

@@ -15,18 +15,21 @@ from .references import Json, References, Stale, looked_up, tensor_data
 
 
 class GuardWriter:
-    """Guards to JSON. The namespaces come first: they say where objects without a name are."""
+    """Guards to JSON. The namespaces come first: they say where objects without a name are. Paths and stacks of the
+    program are numbers of rows."""
 
     def __init__(self, refs: References) -> None:
         self._refs = refs
         self._rows: dict[Source, int] = {}
         self._table: list[Json] = []
+        self._stacks: dict[Any, int] = {}
 
     def write(self, guards: Sequence[Guard], inputs: Sequence[Source]) -> Json:
         """Raises Unportable."""
         ordered = sorted(guards, key=lambda g: _FIRST.get(g.kind, len(_FIRST)))
         found = [self._guard(guard) for guard in ordered]
-        return {"guards": found, "inputs": [self._source(source) for source in inputs], "paths": self._table}
+        return {"guards": found, "inputs": [self._source(source) for source in inputs], "paths": self._table,
+                "stacks": [[list(place) for place in stack] for stack in self._stacks]}
 
     def _source(self, source: Source) -> int:
         at = self._rows.get(source)
@@ -47,8 +50,8 @@ class GuardWriter:
         value = row(self, guard.value)
         return [guard.kind, -1 if guard.source is None else self._source(guard.source), value, self._stack(guard)]
 
-    def _stack(self, guard: Guard) -> Json:
-        return [list(place) for place in guard.stack]
+    def _stack(self, guard: Guard) -> int:
+        return self._stacks.setdefault(guard.stack, len(self._stacks))
 
 
 class GuardReader:
@@ -57,9 +60,11 @@ class GuardReader:
     def __init__(self, refs: References) -> None:
         self._refs = refs
         self._sources: list[Source] = []
+        self._stacks: list[Any] = []
 
     def read(self, found: Json) -> tuple[list[Guard], list[Source]]:
         """The guards, and the paths of the inputs."""
+        self._stacks = [tuple([(file, line, name) for file, line, name in stack]) for stack in found["stacks"]]
         spaces = [self._namespace(row) for row in found["guards"] if row[0] == "namespace"]
         for row in found["paths"]:
             self._sources.append(self._source(*row))
@@ -81,11 +86,10 @@ class GuardReader:
         cls = getattr(src, kind)
         return cls(*values) if base < 0 else cls(self._sources[base], *values)  # type: ignore[no-any-return]
 
-    def _guard(self, kind: str, source: int, value: Json, stack: Json) -> Guard:
+    def _guard(self, kind: str, source: int, value: Json, stack: int) -> Guard:
         row = _READ.get(kind)
         held = self._refs.decode(value) if row is None else row(self, value)
-        return Guard(None if source < 0 else self._sources[source], kind, held,
-                     tuple([(file, line, name) for file, line, name in stack]))
+        return Guard(None if source < 0 else self._sources[source], kind, held, self._stacks[stack])
 
     def one(self, at: int) -> Source:
         """The path of a row."""

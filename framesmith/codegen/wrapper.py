@@ -15,7 +15,7 @@ from framesmith.symbolic.expr import Expr
 from framesmith.util.text import Indented
 
 # Kernels are shared out among translation units, to compile in parallel, when each gets at least so much text.
-UNIT_CHARACTERS = 12000
+UNIT_CHARACTERS = 6000
 # So many steps are written out; more of them take a C++ compiler longer than a table does.
 WRITTEN_OUT = 64
 

@@ -1,12 +1,10 @@
 // The check of the thread's and the process's state under which a graph was captured.
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/TracerMode.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/PyInterpreter.h>
@@ -19,7 +17,6 @@ namespace {
 
 struct Autocast {
   at::DeviceType device;
-  bool enabled;
   at::ScalarType dtype;
 };
 
@@ -29,19 +26,24 @@ struct State : StepData {
   bool deterministic;
   at::impl::TorchFunctionDisabledState functions;
   at::ScalarType default_dtype;
-  std::vector<Autocast> autocast;
+  c10::DispatchKeySet autocast_keys, autocast_off;  // of the devices that are looked at; of those without autocast
+  std::vector<Autocast> autocast;                   // where it is on
   PyObject* device_mode = nullptr;  // the class of the mode that sets a default device, watched; null = none was set
   at::Device device{at::kCPU};
 };
 
 PyObject* device_name = nullptr;  // interned "device"
 
-// No graph is captured under a user's function or dispatch mode or while `torch.jit.trace` records, so none may run
-// then: its operators would not be seen. Only through the mode of `torch.set_default_device` capture goes.
-bool modes_agree(const State& state) {
+// No graph is captured under a user's dispatch mode or function transform, nor while `torch.jit.trace` records, so none
+// may run then: its operators would not be seen.
+constexpr c10::DispatchKeySet kSeesOperators({c10::DispatchKey::Python, c10::DispatchKey::Tracer,
+                                              c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                              c10::DispatchKey::VmapMode});
+
+// Of function modes capture goes through that of `torch.set_default_device` alone.
+bool function_modes_agree(const State& state) {
   const int64_t functions = at::impl::PythonTorchFunctionTLS::stack_len();
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != state.functions) return false;
-  if (c10::impl::TorchDispatchModeTLS::stack_len() != 0 || at::tracer::impl::is_dispatch_enabled()) return false;
   if (!state.device_mode || functions != 1) return !state.device_mode && functions == 0;
   PyObject* mode = at::impl::PythonTorchFunctionTLS::get_stack_at(0)->ptr(getPyInterpreter());
   if (reinterpret_cast<PyObject*>(Py_TYPE(mode)) != state.device_mode) return false;
@@ -51,21 +53,25 @@ bool modes_agree(const State& state) {
   return same;
 }
 
-bool autocast_agrees(const Autocast& expected) {
-  const bool enabled = at::autocast::is_autocast_enabled(expected.device);
-  return enabled == expected.enabled &&
-         (!enabled || at::autocast::get_autocast_dtype(expected.device) == expected.dtype);
+// The dispatch keys of the thread stand for several flags, and are read once: to read what another library keeps for a
+// thread is a call.
+bool keys_agree(const State& state) {
+  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  if (keys.included_.has_any(kSeesOperators)) return false;
+  if ((keys.excluded_ & state.autocast_keys) != state.autocast_off) return false;
+  for (const Autocast& on : state.autocast) {
+    if (at::autocast::get_autocast_dtype(on.device) != on.dtype) return false;
+  }
+  return true;
 }
 
 bool globals_state(Step& step, Run&) {
   const auto& state = step.held<State>();
-  if (c10::GradMode::is_enabled() != state.grad || c10::InferenceMode::is_enabled() != state.inference) return false;
-  for (const Autocast& expected : state.autocast) {
-    if (!autocast_agrees(expected)) return false;
-  }
-  return c10::get_default_dtype().toScalarType() == state.default_dtype &&
-         at::globalContext().deterministicAlgorithms() == state.deterministic && modes_agree(state) &&
-         !is_transformed();
+  const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
+  return autograd.get_grad_mode() == state.grad && autograd.get_inference_mode() == state.inference &&
+         keys_agree(state) && c10::get_default_dtype().toScalarType() == state.default_dtype &&
+         at::globalContext().deterministicAlgorithms() == state.deterministic && function_modes_agree(state) &&
+         !is_at_forward_level();
 }
 
 bool read_dtype(PyObject* object, at::ScalarType* out) {
@@ -83,15 +89,18 @@ bool read_autocast(PyObject* rows, State* state) {
     int enabled;
     PyObject* dtype;
     if (!PyArg_ParseTuple(PyTuple_GET_ITEM(rows, i), "spO:autocast", &device, &enabled, &dtype)) return false;
-    Autocast row{at::kCPU, enabled != 0, at::kFloat};
-    if (enabled && !read_dtype(dtype, &row.dtype)) return false;
+    Autocast on{at::kCPU, at::kFloat};
+    if (enabled && !read_dtype(dtype, &on.dtype)) return false;
     try {
-      row.device = c10::Device(device).type();
+      on.device = c10::Device(device).type();
+      const c10::DispatchKeySet key(at::autocast::get_autocast_dispatch_key_from_device_type(on.device));
+      state->autocast_keys = state->autocast_keys | key;
+      if (!enabled) state->autocast_off = state->autocast_off | key;
     } catch (const std::exception& error) {
       PyErr_SetString(PyExc_ValueError, error.what());
       return false;
     }
-    state->autocast.push_back(row);
+    if (enabled) state->autocast.push_back(on);
   }
   return true;
 }

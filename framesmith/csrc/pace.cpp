@@ -17,7 +17,7 @@
 
 namespace framesmith {
 
-thread_local Pace* Pace::current = nullptr;
+constinit thread_local Pace* Pace::current = nullptr;
 
 namespace {
 

@@ -42,7 +42,7 @@ class Pace {
   Clock::time_point began_{};
   double rest_ = 1.0;  // the part of a rest that is needed
   Pace* outer_ = nullptr;
-  static thread_local __attribute__((tls_model("initial-exec"))) Pace* current;
+  static constinit thread_local __attribute__((tls_model("initial-exec"))) Pace* current;  // read without a wrapper
 };
 
 }  // namespace framesmith

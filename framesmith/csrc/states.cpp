@@ -19,7 +19,7 @@ bool is_plain(const at::Tensor& t) {
 
 // The level of forward-mode AD is a global of torch.autograd.forward_ad, read anew when its module's dict has changed:
 // asking the core instead would take a lock.
-static bool is_at_forward_level() {
+bool is_at_forward_level() {
   static PyObject* const module = PyImport_ImportModule("torch.autograd.forward_ad");
   static PyObject* const names = module ? PyModule_GetDict(module) : PyDict_New();
   static uint64_t version = 0;

@@ -9,6 +9,9 @@ namespace framesmith {
 // operators, not sparse, quantized or all zeros without memory. It may be lazily conjugated or negated.
 bool is_plain(const at::Tensor& t);
 
+// At a level of forward-mode AD. The caller holds the interpreter's lock.
+bool is_at_forward_level();
+
 // Within a function transform, or at a level of forward-mode AD. The caller holds the interpreter's lock.
 bool is_transformed();
 

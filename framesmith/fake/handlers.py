@@ -197,6 +197,18 @@ def _reshaping(func: Any) -> Handler:
     return handler
 
 
+_RESIZED_AS = _reshaping(aten.resize_as_.default)
+
+
+@handles(aten.resize_as_.default)
+def resized_as(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """A tensor that has the sizes of the template keeps its strides."""
+    target, template = args
+    if target.shape == template.shape and kwargs.get("memory_format") is None:
+        return target
+    return _RESIZED_AS(rec, func, args, kwargs)
+
+
 def become(rec: Recording, target: FakeTensor, other: FakeTensor) -> None:
     """`target` has the metadata and the alias of `other` from now on; what was recorded with it keeps the old
     metadata."""

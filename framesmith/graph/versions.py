@@ -14,11 +14,16 @@ from framesmith._C import CompiledFunction
 Call = Callable[[Any], Any]
 
 
+def uncounted_inputs(graph: fx.Graph) -> list[int]:
+    """Return the positions of the inputs to which the graph writes without counting it."""
+    return [k for k, place in enumerate(graph.find_nodes(op="placeholder"))
+            if any(n.args[0] is place and n.meta.get("uncounted") for n in place.users)]
+
+
 def uncounted(graph: fx.Graph) -> Callable[[Call], Call]:
     """Make what a graph is compiled to leave the version counters of inputs as they are where its writes do not
     count."""
-    places = [k for k, place in enumerate(graph.find_nodes(op="placeholder"))
-              if any(n.args[0] is place and n.meta.get("uncounted") for n in place.users)]
+    places = uncounted_inputs(graph)
     return (lambda call: CompiledFunction(partial(_quiet, call, places), None)) if places else lambda call: call
 
 

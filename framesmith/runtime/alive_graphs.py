@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from framesmith._C import CompiledGraph
+from framesmith.util import events
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is told of a compiled graph: the event, the names of its steps for profilers, and of each constant what
+    computes it of which parameters."""
+
+    compiled: events.GraphCompiled
+    steps: tuple[str, ...]
+    constants: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +34,14 @@ class Described:
 _alive: dict[weakref.ref[CompiledGraph], Described] = {}
 
 
-def describe(call: CompiledGraph, what: Described) -> None:
-    """Remember what a graph is, as long as it lives."""
-    _alive[weakref.ref(call, lambda ref: _alive.pop(ref, None))] = what
+def announce(call: CompiledGraph, facts: Facts, library: str) -> None:
+    """Name a graph whose code was loaded of the file `library`, remember it as long as it lives, and emit its event."""
+    compiled, now = facts.compiled, events.current()
+    call.name(compiled.name, facts.steps)
+    _alive[weakref.ref(call, lambda ref: _alive.pop(ref, None))] = Described(
+        compiled.number, compiled.name, (now.file, now.line) if now is not None else ("", 0), compiled.device,
+        facts.constants)
+    events.emit(replace(compiled, library=library))
 
 
 def alive() -> list[tuple[CompiledGraph, Described]]:

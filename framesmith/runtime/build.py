@@ -15,15 +15,15 @@ from framesmith.util.priority import start
 
 
 def build(units: Sequence[str], toolchain: Toolchain, library: Path,
-          finish: Callable[[Path], None] | None = None) -> None:
+          finish: Callable[[Path], None] | None = None, meanwhile: Callable[[], None] | None = None) -> None:
     """Compile translation units `units` in parallel and link them into `library`, written by one atomic rename after
-    `finish(file)`.
+    `finish(file)`. `meanwhile()` is called while the compiler runs.
 
     Raises `BuildError` with the compiler's words, and OSError when the folder cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
         finished = Path(folder) / "library.so"
-        objects = _compile_all(units, toolchain, Path(folder))
+        objects = _compile_all(units, toolchain, Path(folder), meanwhile)
         needed = [path for prefix,
                   path in toolchain.libraries if any(prefix.encode() in o.read_bytes() for o in objects)]
         _wait(_start([toolchain.compiler, *map(str, objects), "-o", str(finished), *toolchain.link_flags, *needed]))
@@ -32,11 +32,14 @@ def build(units: Sequence[str], toolchain: Toolchain, library: Path,
         os.replace(finished, library)
 
 
-def _compile_all(units: Sequence[str], toolchain: Toolchain, folder: Path) -> list[Path]:
+def _compile_all(units: Sequence[str], toolchain: Toolchain, folder: Path,
+                 meanwhile: Callable[[], None] | None) -> list[Path]:
     sources = [_write(folder / f"unit{i}.cpp", text) for i, text in enumerate(units)]
     running = [_start([toolchain.compiler, *toolchain.compile_flags, "-c", str(s), "-o", str(s.with_suffix(".o"))])
                for s in sources]
     try:
+        if meanwhile is not None:
+            meanwhile()
         for process in running:
             _wait(process)
     finally:

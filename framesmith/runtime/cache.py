@@ -58,7 +58,7 @@ def package_identity() -> str:
     for path in sorted(_sources(str(folder))):
         with open(path, "rb") as file:
             data = file.read()
-        digest.update(f"{os.path.relpath(path, folder)} {len(data)}\n".encode())
+        digest.update(f"{path.removeprefix(str(folder))} {len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()[:48]
 
@@ -163,8 +163,12 @@ class Cache:
                 known[key] = found.fingerprint
         return found
 
-    def library(self, units: Sequence[str], toolchain: Toolchain) -> Path:
-        """The library of translation units `units`, built when it is not there. Raises `BuildError`."""
+    def library(self, units: Sequence[str], toolchain: Toolchain,
+                meanwhile: Callable[[str], None] = lambda key: None) -> Path:
+        """The library of translation units `units`, built when it is not there. Raises `BuildError`.
+
+        `meanwhile(key)` is called while it is built, or before it is returned.
+        """
         key = key_of(toolchain.fingerprint, *units)
         found = self._read(key, ".so", is_library)
         path = self.path(key, ".so")
@@ -172,12 +176,14 @@ class Cache:
         events.emit(events.CacheLookup("library", key, found is not None, why))
         if found is not None:
             log.emit("cache", f"hit {found[0]}")
+            meanwhile(key)
             return found[0]
+        run = functools.partial(meanwhile, key)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with waiting(), _alone(path.with_suffix(entries.LOCK)):
                 if not _is_library(path):
-                    build(units, toolchain, path, entries.seal_library)
+                    build(units, toolchain, path, entries.seal_library, run)
                     write_whole(path.with_suffix(entries.SOURCE), "\n".join(units).encode())
             self._note(self.folder, key, made=True)
             return path
@@ -185,7 +191,7 @@ class Cache:
             log.emit("cache", f"cannot use {path}: {error}")
             private = private_folder() / path.name
             if not _is_library(private):
-                build(units, toolchain, private, entries.seal_library)
+                build(units, toolchain, private, entries.seal_library, run)
             return private
 
     def stored_library(self, key: str) -> Path | None:

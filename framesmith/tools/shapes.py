@@ -65,7 +65,7 @@ def shapes_of_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     code, function, given = _frame(fn, args, kwargs)
     graphs: list[Graph] = []
 
-    def kept(graph: Graph, examples: Any) -> Callable[..., Any]:
+    def kept(graph: Graph, *_: Any) -> Callable[..., Any]:
         graphs.append(graph)
         return lambda inputs: ()
 

@@ -35,7 +35,7 @@ class Compiled:
             return _C.SKIP
         _C.reset(code)
         cap = convert_frame(code, f_locals, fn.__globals__, fn.__closure__, self.config,
-                            lambda g, ex: lambda ins: tuple(run(g, ins)),
+                            lambda g, *_: lambda ins: tuple(run(g, ins)),
                             sizes=DynamicSizes(every=True) if self.symbols else None)
         self.captures.append(cap)
         entry = _C.Entry(compile_guards(cap.guards, cap.input_sources, fn.__globals__), code, cap.residual_code,
