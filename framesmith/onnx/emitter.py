@@ -131,6 +131,8 @@ class Emitter:
     # --- dtypes
     def cast(self, x: Any, dtype: torch.dtype) -> Value:
         """A value, or a number, in a dtype."""
+        if dtype not in DTYPES:
+            raise NoForm(f"values of {str(dtype).removeprefix('torch.')}")
         if not isinstance(x, Value) or ("number" in x.meta and "spec" not in x.meta):
             return self.number(x, dtype)
         kind = from_torch_dtype(dtype)

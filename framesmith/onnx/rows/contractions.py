@@ -81,6 +81,28 @@ def _grouped_product(m: Emitter, x: Value, weights: Value, ends: Value | None = 
     return m("GatherND", m("MatMul", x, weights), places)
 
 
+@contraction(aten.linalg_solve_triangular.default)
+def _solve_triangular(m: Emitter, a: Value, b: Value, *, upper: bool, left: bool = True,
+                      unitriangular: bool = False) -> Value:
+    """With a = d (1 - n), of which n is 0 on and beyond the diagonal, a power of n is 0, and the inverse of 1 - n is
+    the product of 1 + n, 1 + n^2, 1 + n^4, ..."""
+    size, dtype = shape_of(a)[-1], m.out.dtype
+    if not isinstance(size, int):
+        raise NoForm("a triangular system of which the size varies")
+    if not left:
+        swap = [*range(rank(a) - 2), rank(a) - 1, rank(a) - 2]
+        a, b, upper = m.transpose(a, swap), m.transpose(b, swap), not upper
+    one = m.constant(torch.eye(size).tolist(), dtype)
+    power = m("Neg", m("Trilu", a, m.constant(1 if upper else -1, torch.int64), upper=int(upper)))
+    if not unitriangular:
+        diagonal = m("ReduceSum", m("Mul", a, one), m.ints([-1]), keepdims=1)
+        power, b = m("Div", power, diagonal), m("Div", b, diagonal)
+    for k in range(max(size - 1, 0).bit_length()):
+        power = m("MatMul", power, power) if k else power
+        b = m("Add", b, m("MatMul", power, b))
+    return b if left else m.transpose(b, [*range(len(m.out.shape) - 2), len(m.out.shape) - 1, len(m.out.shape) - 2])
+
+
 @contraction(aten._linalg_det.default)
 def _determinant(m: Emitter, x: Value) -> Any:
     return m("Det", x), None, None
