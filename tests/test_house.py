@@ -40,7 +40,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h")
 BUDGET = {
     "util": 1080, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4100, "capture": 17350, "autograd": 1790,
     "loops": 1460, "runtime": 2100, "lower": 5000, "schedule": 2100, "codegen": 4710, "tuning": 490, "tools": 2610,
-    "capture_cache": 680, "export": 2540, "onnx": 1900, "site": 50, ".": 3260, "csrc": 11130,
+    "capture_cache": 680, "export": 2540, "onnx": 2000, "site": 50, ".": 3260, "csrc": 11130,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

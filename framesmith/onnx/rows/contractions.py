@@ -78,7 +78,7 @@ def _grouped_product(m: Emitter, x: Value, weights: Value, ends: Value | None = 
     group = m("Min", m("ReduceSum", behind, m.ints([1]), keepdims=0), last)
     # of [groups, rows, columns] the element at (group of the row, row)
     places = m.concat([m.unsqueeze(group, 1), m.unsqueeze(rows, 1)], 1)
-    return m("GatherND", m("MatMul", x, weights), places)
+    return m("GatherND", m("MatMul", m.unsqueeze(x, 0), weights), places)
 
 
 @contraction(aten.linalg_solve_triangular.default)

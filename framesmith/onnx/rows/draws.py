@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
-from framesmith.onnx.emitter import Emitter, NoForm, Value, dtype_of
+from framesmith.onnx.emitter import Emitter, Value, dtype_of
 from framesmith.onnx.table import aten, row
 
 draw = partial(row, "random numbers")
@@ -69,8 +69,9 @@ def _happens(m: Emitter, x: Value, p: Value) -> Value:
 
 @draw(aten.multinomial.default)
 def _multinomial(m: Emitter, x: Value, count: int, replacement: bool = False, *, generator: Any = None) -> Value:
-    if not replacement and count > 1:
-        raise NoForm("a draw of several without replacement")
+    if not replacement:  # the greatest of log p with Gumbel's noise (Vieira 2014)
+        noise = m("Log", m("Neg", m("Log", _drawn(m, "RandomUniformLike", m("Shape", x), dtype_of(x)))))
+        return m("TopK", m("Sub", m("Log", x), noise), m.ints([count]), axis=-1, outputs=2)[1]
     single = len(m.out.shape) == 1
     chances = m("Log", m.unsqueeze(x, 0) if single else x)
     made = m("Multinomial", chances, sample_size=count, dtype=from_torch_dtype(torch.int64))

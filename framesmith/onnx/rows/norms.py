@@ -102,3 +102,8 @@ def _batch_norm_of_batch(m: Emitter, x: Value, weight: Any, bias: Any, training:
     return made, m.squeeze(mean, *over), m.squeeze(scale, *over)
 
 
+@norm(aten._weight_norm_interface.default)
+def _weight_norm(m: Emitter, direction: Value, size: Value, dim: int = 0) -> Any:
+    over = [d for d in range(rank(direction)) if d != dim % rank(direction)]
+    length = m("ReduceL2", direction, m.ints(over), keepdims=1)
+    return m("Mul", direction, m("Div", size, length)), length
