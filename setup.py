@@ -40,7 +40,7 @@ setup(
         Extension(
             "framesmith._runtime",
             sorted(map(str, Path("native/src").glob("*.cpp"))),
-            include_dirs=["native/include"],
+            include_dirs=[str(Path("native/include").resolve())],
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
             language="c++",
         ),
