@@ -39,7 +39,8 @@ def embedding_bag(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 @handles(aten.max_pool1d.default)
 def max_pool1d(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of sizes that vary, a pool over images of height 1: eager's kernel reads numbers."""
-    given, defaults = positional(func, args, kwargs), ([], 0, 1, False)
+    given = positional(func, args, kwargs)
+    defaults: tuple = ([], 0, 1, False)
     filled: tuple = (*given, *defaults[len(given) - 2 :])
     x, kernel, stride, padding, dilation, ceil = filled
     history = x.requires_grad and torch.is_grad_enabled()
