@@ -167,7 +167,7 @@ def _exact(wide: Any, program: Any, kwargs: dict[str, Any]) -> list[Any]:
 
 
 def _line(e: BaseException) -> str:
-    return re.sub(r"/tmp/\S+/", "", f"{type(e).__name__}: {' '.join(str(e).split())}")[:300]
+    return re.sub(r"(?<![\w.])/\S+/", "", f"{type(e).__name__}: {' '.join(str(e).split())}")[:300]
 
 
 def _drawn(suite: str, names: list[str]) -> Iterator[Item]:

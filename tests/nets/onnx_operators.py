@@ -101,7 +101,7 @@ def _exact(call: Any, exported: Any) -> list[Any]:
 
 
 def _line(e: BaseException) -> str:
-    return re.sub(r"/tmp/\S+", "", f"{type(e).__name__}: {' '.join(str(e).split())}")[:300]
+    return re.sub(r"(?<![\w.])/\S+/", "", f"{type(e).__name__}: {' '.join(str(e).split())}")[:300]
 
 
 class Tally:

@@ -13,7 +13,7 @@ from torch import fx
 from framesmith.graph.control import Branch, Loop, Scan
 from framesmith.onnx.emitter import Emitter, NoForm, Value
 from framesmith.onnx.graphs import emit_graph
-from framesmith.onnx.table import row
+from framesmith.onnx.table import aten, row
 from framesmith.prims.core import Spec
 
 control = partial(row, "control flow")
@@ -106,3 +106,8 @@ def _scan(m: Emitter, target: Scan, length: Any, *operands: Any) -> Any:
         made[target.carried:] = [m("Slice", y, m.ints([-1]), m.ints([-2**63 + 1]), m.ints([0]), m.ints([-1]))
                                  for y in made[target.carried:]]
     return made
+
+
+@control(aten._assert_async.default, aten._assert_async.msg)
+def _assertion(m: Emitter, *_: Any) -> None:
+    """Nothing: ONNX has no assertions."""

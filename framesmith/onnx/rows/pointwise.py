@@ -344,6 +344,11 @@ def _where(m: Emitter, condition: Value, a: Any, b: Any) -> Value:
     return m("Where", condition, a, b)
 
 
+@pointwise(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _masked_fill(m: Emitter, x: Value, mask: Value, value: Any) -> Value:
+    return _where(m, mask, value, x)  # type: ignore[no-any-return]
+
+
 @pointwise(aten.clamp.default, aten.clamp.Tensor)
 def _clamp(m: Emitter, x: Value, low: Any = None, high: Any = None) -> Value:
     (x,) = _reals(m, x)
