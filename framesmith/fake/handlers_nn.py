@@ -14,6 +14,8 @@ from framesmith.fake.windows import for_each_dim
 from framesmith.symbolic.node import env_of
 
 aten = torch.ops.aten
+_POOL: tuple = ([], 0, 1, False)
+"""What a pool has where its stride, padding, dilation and rounding up are left out."""
 
 
 @handles(aten.embedding_bag.padding_idx, aten.embedding_bag.default, aten._embedding_bag.default)
@@ -39,8 +41,8 @@ def embedding_bag(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 @handles(aten.max_pool1d.default)
 def max_pool1d(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of sizes that vary, a pool over images of height 1: eager's kernel reads numbers."""
-    given, defaults = positional(func, args, kwargs), ([], 0, 1, False)
-    filled: tuple = (*given, *defaults[len(given) - 2 :])
+    given = positional(func, args, kwargs)
+    filled: tuple = (*given, *_POOL[len(given) - 2 :])
     x, kernel, stride, padding, dilation, ceil = filled
     history = x.requires_grad and torch.is_grad_enabled()
     if env_of(*x.shape) is None or history or x.device.type != "cpu":
