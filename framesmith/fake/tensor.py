@@ -193,10 +193,10 @@ def is_row_major(x: torch.Tensor) -> bool:
     dims = [(expr_of(n), expr_of(s)) for n, s in zip(x.shape, x.stride(), strict=True)]
     expected = as_expr(1)
     for n, stride in reversed(dims):
-        if not env.generally(eq(n, 1)):
-            if not env.generally(eq(stride, expected)):
-                return any(n.is_const and not n.const for n, _ in dims)
-            expected = expected * n
+        fits = eq(stride, expected)
+        if env.known(fits) is not True and not env.generally(eq(n, 1)) and not env.generally(fits):
+            return any(n.is_const and not n.const for n, _ in dims)
+        expected = expected * n
     return True
 
 
