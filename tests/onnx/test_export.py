@@ -65,6 +65,7 @@ def test_names_and_dimensions(path, opset):
 
 
 def test_openvino(path):
+    pytest.importorskip("openvino")
     torch.manual_seed(0)
     cases = [(torch.randn(n, k, 8),) for n, k in ((2, 5), (3, 9))]
     run_both(Block().eval(), path, *cases, dynamic_shapes=({0: BATCH, 1: LENGTH},), engine=of_openvino)
