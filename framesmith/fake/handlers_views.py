@@ -99,13 +99,13 @@ def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     if part and rec.keeps_history and rec.keeps_history(source):
         # what is not in the part has no gradient
         raise Unsupported("as_strided of a part of a tensor that requires grad")
+    first = base.val.storage_offset()
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride))
+    if all(size) and not first <= offset <= last < first + base.val.numel():
+        raise Unsupported("as_strided beyond the elements of an input, or of what an operator gave")
     if base.storage.input is not None:
-        first = base.val.storage_offset()
         if first and rec.follows_grad:  # what a backward keeps of an input may begin elsewhere
             raise Unsupported("as_strided of an input that begins within its storage, with grad mode on")
-        last = offset + sum((n - 1) * s for n, s in zip(size, stride))
-        if all(size) and not first <= offset <= last < first + base.val.numel():
-            raise Unsupported("as_strided beyond the elements of an input")
         rec.placed.append(base.val)
     whole = base.val
     if detached and geometry(detached[0].val) == geometry(whole):

@@ -81,3 +81,18 @@ def test_a_part_of_a_result_lies_in_the_whole(part, grad):
             shown.append((y.detach(), memory.clone(), y.stride(), y.storage_offset(), y._is_view()))
         (y, memory, *rest), (y2, memory2, *rest2) = shown
         assert torch.equal(y, y2) and torch.equal(memory, memory2) and rest == rest2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_memory_beyond_a_result_is_not_read(dynamic):
+    def beyond(x):
+        return x.exp().as_strided((2, 2), (1, 2)).reshape(-1)
+
+    compiled = framesmith.compile(beyond, dynamic=dynamic)
+    for size in ((3, 4), (3, 1), (2, 2), (1, 1)):
+        x = torch.randn(size)
+        if x.numel() < 4:
+            with pytest.raises(RuntimeError, match="out of bounds"):
+                compiled(x)
+        else:
+            torch.testing.assert_close(compiled(x), beyond(x))

@@ -51,3 +51,17 @@ def test_rows_times_a_vector(grad):
     """`linear` of one output feature that is no dimension."""
     weight = torch.randn(6, requires_grad=grad)
     once(lambda x: F.linear(x, weight).reshape(-1, 4), (torch.randn(2, 4, 6),), (torch.randn(5, 8, 6),))
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_of_no_batch_head_row_or_column(dynamic):
+    """Eager's kernel divides by some of these sizes, so nothing is measured for them."""
+    def attention(x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+    for first in ((2, 3, 4, 8), (2, 3, 0, 8)):
+        framesmith.reset()
+        compiled = framesmith.compile(attention, dynamic=dynamic)
+        for size in (first, (2, 3, 5, 8), (0, 3, 4, 8), (2, 0, 4, 8), (2, 3, 0, 8), (1, 3, 1, 8)):
+            x = torch.randn(size)
+            torch.testing.assert_close(compiled(x), attention(x))

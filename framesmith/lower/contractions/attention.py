@@ -96,9 +96,10 @@ def _rewrite(m: Match, choose: Choose) -> fx.Node | None:
         keys, rows = m[k, v]
     batch, heads, queries, width = map(usual, m[q].meta["val"].shape)
     _, shared_heads, count, _ = map(usual, keys.meta["val"].shape)
-    if heads % shared_heads:  # not so of the numbers that stand for those that vary
-        return None
     shape = (batch, heads, shared_heads, queries, count, width, usual(rows.meta["val"].shape[3]))
+    # of the numbers that stand for those that vary; eager's kernel divides by some of them
+    if 0 in shape or heads % shared_heads:
+        return None
     if choose(Request("attention", torch.float32, (*shape, int(m[causal]), _mask_kind(m[mask])))) != "own":
         return None
     factor = None if m[scale] is None else float(m[scale])
