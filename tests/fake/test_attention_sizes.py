@@ -55,7 +55,7 @@ def test_rows_times_a_vector(grad):
 
 @pytest.mark.parametrize("dynamic", [True, None])
 def test_of_no_batch_head_row_or_column(dynamic):
-    """Eager's kernel divides by some of these sizes, so nothing is measured for them."""
+    """PyTorch 2.11's kernel divides by some of these sizes, so it is not run for them."""
     def attention(x):
         return F.scaled_dot_product_attention(x, x, x)
 
@@ -64,4 +64,4 @@ def test_of_no_batch_head_row_or_column(dynamic):
         compiled = framesmith.compile(attention, dynamic=dynamic)
         for size in (first, (2, 3, 5, 8), (0, 3, 4, 8), (2, 0, 4, 8), (2, 3, 0, 8), (1, 3, 1, 8)):
             x = torch.randn(size)
-            torch.testing.assert_close(compiled(x), attention(x))
+            torch.testing.assert_close(compiled(x), attention(x) if x.numel() else x)
