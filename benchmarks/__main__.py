@@ -12,6 +12,7 @@ import datetime
 import json
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from benchmarks import machine, models, peers, run, table
@@ -25,6 +26,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peers", action="store_true", help="beside every installed peer, not eager alone")
     parser.add_argument("--cold", action="store_true", help="time first calls in fresh processes")
     parser.add_argument("--ablate", action="store_true", help="turn framesmith's options off one by one instead")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
+                        help="cuda: models and inputs on the GPU, float32 products in TF32 for all")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path, default=None, help="the JSON file to write")
     return parser.parse_args()
@@ -35,9 +38,13 @@ def main() -> None:
     args = _arguments()
     console = Console()
     chosen = args.models or list(models.named())
-    names = [n for n in peers.PEERS if (args.peers or n in ("eager", "framesmith")) and peers.installed(n)]
+    on_device = peers.ON_CUDA if args.device == "cuda" else peers.ON_CPU
+    names = [n for n in on_device if (args.peers or n in ("eager", "framesmith")) and peers.installed(n)]
     results: dict = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "peers": names,
                      "models": []}
+    if args.device == "cuda":
+        torch.set_float32_matmul_precision("high")
+        results["machine"]["device"] = torch.cuda.get_device_name()
     with console.status("") as status:
         for name in chosen:
             def report(what: str, name: str = name) -> None:
@@ -47,8 +54,8 @@ def main() -> None:
                 results["models"].append(run.ablate(name, rounds=args.rounds, report=report))
             else:
                 results["models"].append(run.measure(name, names, rounds=args.rounds, cold_start=args.cold,
-                                                     report=report))
-    out = args.out or RESULTS / ("ablation-cpu.json" if args.ablate else "inference-cpu.json")
+                                                     device=args.device, report=report))
+    out = args.out or RESULTS / ("ablation-cpu.json" if args.ablate else f"inference-{args.device}.json")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")
     if args.ablate:

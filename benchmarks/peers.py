@@ -5,14 +5,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import framesmith
 from benchmarks import jax_models
 from framesmith import peers
 from framesmith.peers import Call, Peer, flat_tensors
 
 __all__ = ["ABLATIONS", "PEERS", "Call", "build", "flat_tensors", "installed", "takes"]
 
+
+def _tuned(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    compiled = framesmith.compile(model, mode="max-autotune")
+    return lambda: compiled(*args, **kwargs)
+
+
 PEERS: dict[str, Peer] = peers.PEERS | {
+    "framesmith, max-autotune": Peer(_tuned, 'framesmith.compile(model, mode="max-autotune")', peers.GUARDED),
     "jax": Peer(jax_models.call_of, "jax.jit(forward)(weights, *inputs)", peers.READ, ("jax", "jaxlib"))}
+
+ON_CPU = (*peers.PEERS, "jax")
+ON_CUDA = ("eager", "framesmith", "framesmith, max-autotune", "torch.compile", "torch.compile, best", "jax")
+"""Who is timed on a kind of device."""
 
 # Which single option each ablation turns off.
 ABLATIONS: dict[str, dict[str, Any]] = {

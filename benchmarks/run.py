@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 import framesmith
 from benchmarks import cold, models, peers
@@ -61,17 +62,30 @@ def _prepare(names: Iterable[str], model: Any, args: tuple[Any, ...], expected: 
     return calls
 
 
+def waited_for(call: peers.Call) -> peers.Call:
+    """The call until the device is done: PyTorch's return before, JAX's does not."""
+    def done() -> Any:
+        out = call()
+        torch.cuda.synchronize()
+        return out
+
+    return done
+
+
 def measure(
-    model_name: str, names: list[str], *, rounds: int = 15, cold_start: bool = True, report: Report = lambda _: None
+    model_name: str, names: list[str], *, rounds: int = 15, cold_start: bool = True, device: str = "cpu",
+    report: Report = lambda _: None
 ) -> dict[str, Any]:
     """All figures of one model: times, ratios to eager, errors, first calls, and framesmith's graphs and breaks."""
     model, args = models.named()[model_name]()
+    if device != "cpu":
+        model, args = model.to(device), tree_map_only(torch.Tensor, lambda x: x.to(device), args)
     rows: dict[str, dict[str, Any]] = {}
     with torch.inference_mode():
         expected = model(*args)
         calls = _prepare(names, model, args, expected, rows, report)
         report("timing")
-        timed(calls, rounds, rows)
+        timed(calls if device == "cpu" else {n: waited_for(c) for n, c in calls.items()}, rounds, rows)
         if "framesmith" in calls:
             found = framesmith.explain(model)(*args)
             rows["framesmith"] |= {"graphs": found.graph_count, "breaks": found.break_count}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,6 +24,7 @@ from framesmith.config import Config
 from framesmith.passes import with_registered
 from framesmith.pipeline import PASSES
 from framesmith.shared_variants import compiler_for
+from framesmith.tools.progress import show_progress
 from framesmith.util import events, log
 from framesmith.util.alive import Alive
 from framesmith.util.errors import BackendError, FramesmithError
@@ -71,6 +73,8 @@ def compile(  # noqa: A001 - torch.compile's name
     buckets = options.pop("buckets", None)
     config = Config.asked(options, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode,
                           max_variants=recompile_limit)
+    if config.progress and sys.stderr is not None and sys.stderr.isatty():
+        show_progress()
     request = Request(compile=compile, options=given)
     optional = {one.name for one in with_registered(PASSES) if not one.makes}
     if wrong := config.left_out - optional:

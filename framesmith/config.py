@@ -38,7 +38,7 @@ class Config:
     `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
     `background`: calls run in eager while code is made beside them; `deadline`: so many seconds a call that needs code
     waits for it. `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain
-    Python.
+    Python. `progress`: show compiles that take longer than a second, where stderr is a terminal.
     `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
     `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is
     computed again. `scoped_memory`: large values of a graph have memory of their own, from their first write to their
@@ -96,6 +96,7 @@ class Config:
     deadline: float = 0.0
     standard_library: bool = False
     warn: bool = True
+    progress: bool = True
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -166,7 +167,7 @@ class Config:
 
 
 _ASIDE = frozenset({"cache_dir", "cache", "max_variants", "keep_sizes", "keep_captures", "verify", "suppress_errors",
-                    "warn"})
+                    "warn", "progress"})
 """Options of where things are kept and what is told."""
 
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

@@ -16,7 +16,7 @@ from benchmarks.document.markers import machine, table
 from benchmarks.document.summary import RESULTS, devices, saved
 from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu import table as gpu
-from benchmarks.peers import PEERS
+from benchmarks.peers import ON_CPU, ON_CUDA
 from benchmarks.training import table as training
 from tests.nets import reliability
 
@@ -201,7 +201,8 @@ def _fuzz() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "figures": summary.text,
     "breadth": _sentences,
-    "cpu inference": partial(_each, "inference-cpu*.json", tables.rows_of, PEERS),
+    "cpu inference": partial(_each, "inference-cpu*.json", tables.rows_of, ON_CPU),
+    "gpu inference, peers": partial(_each, "inference-cuda*.json", tables.rows_of, ON_CUDA),
     "cpu training": partial(_each, "training-cpu*.json", training.rows_of),
     "cpu ablations": partial(_each, "ablation-cpu*.json", tables.ablation),
     "training ablations": partial(_each, "training-ablation-cpu*.json", training.rows_of),

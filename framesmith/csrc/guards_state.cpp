@@ -53,11 +53,12 @@ bool function_modes_agree(const State& state) {
   return same;
 }
 
-// The dispatch keys of the thread say more than one flag each, and are read once: a read of what is local to a thread of
-// another library is a call.
+// The dispatch keys of the thread stand for several flags, and are read once: to read what another library keeps for a
+// thread is a call.
 bool keys_agree(const State& state) {
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
-  if (keys.included_.has_any(kSeesOperators) || (keys.excluded_ & state.autocast_keys) != state.autocast_off) return false;
+  if (keys.included_.has_any(kSeesOperators)) return false;
+  if ((keys.excluded_ & state.autocast_keys) != state.autocast_off) return false;
   for (const Autocast& on : state.autocast) {
     if (at::autocast::get_autocast_dtype(on.device) != on.dtype) return false;
   }

@@ -24,7 +24,8 @@ from framesmith.util.stack import Place
 
 @dataclass(slots=True)
 class Compile:
-    """One compile of a frame or of a backward, while it runs. `entries`: keys of what it found or left in the cache."""
+    """One compile of a frame or of a backward, while it runs. `entries`: keys of what it found or left in the cache.
+    `running`: the names of the stages that its thread is in, the outermost first."""
 
     number: int
     function: str
@@ -34,6 +35,7 @@ class Compile:
     outcome: str = "in eager"
     spans: list[Span] = field(default_factory=list)
     entries: set[str] = field(default_factory=set)
+    running: list[str] = field(default_factory=list)
     start: float = field(default_factory=time.perf_counter)
 
 

@@ -29,6 +29,8 @@ def stage(name: str) -> Iterator[None]:
     compile, outer = events.current(), len(running)
     try:  # from here on: a signal handler may raise behind any call
         running.append(name)
+        if compile is not None:
+            compile.running = running
         yield
     finally:
         del running[outer:]

@@ -65,8 +65,8 @@ assert torch.allclose(got["out"], want["out"], atol=1e-5), (got, want)
 assert torch.equal(got["out"], again["out"]) and got["sizes"] == want["sizes"]
 seen = events.recent()
 print(json.dumps({{"loaded": [e.outcome for e in seen if isinstance(e, events.CompileEnded)],
-                  "graphs": [[e.name, e.device, [*map(str, e.operators)], e.work, e.externs, e.key, e.constants, e.given, e.values]
-                             for e in seen if isinstance(e, events.GraphCompiled)],
+                  "graphs": [[e.name, e.device, [*map(str, e.operators)], e.work, e.externs, e.key, e.constants,
+                              e.given, e.values] for e in seen if isinstance(e, events.GraphCompiled)],
                   "held": [[g.name, [[c.name, c.bytes] for c in g.constants]] for g in framesmith.memory().graphs],
                   "captured": sum(isinstance(e, events.Captured) for e in seen),
                   "misses": [e.reason for e in seen if isinstance(e, events.CacheLookup) and e.what == "capture"],

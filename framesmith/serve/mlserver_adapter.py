@@ -1,0 +1,139 @@
+"""MLServer in front of a `Service`: the Open Inference Protocol by REST and gRPC, health, and metrics.
+
+MLServer's own batching and workers are off: it joins requests by their number, not their rows, and its queue has no
+end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from grpc import StatusCode
+from mlserver import MLModel, MLServer
+from mlserver.errors import MLServerError
+from mlserver.grpc.utils import STATUS_CODE_MAPPING
+from mlserver.settings import ModelSettings, Settings
+from mlserver.types import (
+    Datatype,
+    InferenceRequest,
+    InferenceResponse,
+    MetadataModelResponse,
+    MetadataTensor,
+    RequestInput,
+    ResponseOutput,
+    TensorData,
+)
+
+from framesmith.serve.body_limit import BodyLimit
+from framesmith.serve.interface import BAD_REQUEST, Tensor
+from framesmith.serve.protocol import DATATYPES, decode
+from framesmith.serve.service import Service
+from framesmith.util.errors import PackageError, RequestRefused
+
+GRPC_STATUS = {503: StatusCode.UNAVAILABLE, 504: StatusCode.DEADLINE_EXCEEDED}
+"""By HTTP's; MLServer knows the others."""
+_servers: dict[str, PackageServer] = {}
+"""By the name of the model: MLServer makes models itself, from their settings."""
+_log = logging.getLogger("framesmith.serve")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where it listens. `largest`: bytes of a request."""
+
+    host: str = "127.0.0.1"
+    http: int = 8080
+    grpc: int = 8081
+    metrics: int = 8082
+    largest: int = 64 << 20
+
+
+class PackageModel(MLModel):
+    """A package, as MLServer knows models."""
+
+    async def load(self) -> bool:
+        """Start the service. MLServer calls the model ready when this returns true."""
+        return await _servers[self.name].start_service()
+
+    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
+        """The answer to a request. Raises `MLServerError` with HTTP's status."""
+        try:
+            found = await _servers[self.name].service.infer({x.name: _array(x) for x in payload.inputs})
+            wanted = [x.name for x in payload.outputs] if payload.outputs else list(found)
+            if unknown := set(wanted) - found.keys():
+                raise RequestRefused(BAD_REQUEST, f"the model has no output {', '.join(sorted(unknown))}; it has "
+                                                  f"{', '.join(found)}")
+        except RequestRefused as e:
+            raise MLServerError(str(e), e.status) from None
+        return InferenceResponse(model_name=self.name, model_version=self.version,
+                                 outputs=[_output(name, found[name]) for name in wanted])
+
+    async def metadata(self) -> MetadataModelResponse:
+        """Names, dtypes and shapes; a size that varies is -1."""
+        interface = _servers[self.name].service.interface
+        return MetadataModelResponse(name=self.name, platform="framesmith", versions=[],
+                                     inputs=[_metadata(t) for t in interface.inputs],
+                                     outputs=[_metadata(t) for t in interface.outputs])
+
+
+def _metadata(tensor: Tensor) -> MetadataTensor:
+    return MetadataTensor(name=tensor.name, datatype=Datatype(DATATYPES[tensor.dtype]),
+                          shape=[size if isinstance(size, int) else -1 for size in tensor.shape])
+
+
+def _array(x: RequestInput) -> np.ndarray:
+    return decode(x.name, Datatype(x.datatype).value, x.shape, x.data.root)
+
+
+def _output(name: str, array: np.ndarray) -> ResponseOutput:
+    return ResponseOutput(name=name, shape=list(array.shape), datatype=Datatype(DATATYPES[array.dtype.name]),
+                          data=TensorData(root=array.ravel().tolist()))
+
+
+class PackageServer(MLServer):
+    """MLServer for one service."""
+
+    def __init__(self, service: Service, name: str, ports: Ports) -> None:
+        super().__init__(Settings(
+            debug=False, parallel_workers=0, server_name="framesmith", host=ports.host, http_port=ports.http,
+            grpc_port=ports.grpc, metrics_port=ports.metrics, grpc_max_message_length=ports.largest,
+            load_models_at_startup=False))
+        self.service, self._name = service, name
+        self.failed = False
+        _servers[name] = self
+        self._rest_server._app.add_middleware(BodyLimit, limit=ports.largest)
+
+    async def serve(self) -> None:
+        """Serve until a signal comes, or the service cannot be started, which `failed` tells."""
+        await self.start([ModelSettings(name=self._name, implementation=PackageModel)])
+
+    async def start_service(self) -> bool:
+        """Whether the service is ready; otherwise the server stops."""
+        try:
+            await self.service.start()
+        except PackageError as e:
+            _log.error("%s", e)
+            self.failed = True
+            self._stopping = asyncio.create_task(self.stop())
+        return not self.failed
+
+    async def stop(self, sig: int | None = None) -> None:
+        """Answer what has been accepted, then stop listening."""
+        await self.service.stop()
+        await super().stop(sig)
+
+
+def serve(service: Service, name: str, ports: Ports) -> int:
+    """Serve it until SIGTERM or SIGINT; the exit status."""
+    STATUS_CODE_MAPPING.update(GRPC_STATUS)
+
+    async def main() -> bool:
+        server = PackageServer(service, name, ports)
+        logging.getLogger("mlserver.grpc").setLevel(logging.CRITICAL)  # it writes a traceback for each refusal
+        await server.serve()
+        return server.failed
+
+    return int(asyncio.run(main()))
