@@ -1,7 +1,8 @@
 """Requests in a queue with limits, gathered into batches for workers.
 
-A worker takes the oldest request and those that can be joined with it, so batches grow with the load by themselves;
-`delay` lets a worker that is idle wait for more.
+A worker takes the oldest request and those that can be joined with it, so batches grow with the load by themselves. It
+waits for at most `delay` while there are fewer requests than when the last batch ended: clients that had their answers
+then are about to ask again, and one that is alone waits for nobody.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Limits:
 
     rows: int = 32
     queue: int = 128
-    delay: float = 0.0
+    delay: float = .002
     timeout: float = 30.0
 
 
@@ -60,6 +61,7 @@ class Batcher:
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         self._accepted = 0
+        self._expected = self._rows
         self._draining = False
 
     def start(self) -> None:
@@ -106,6 +108,7 @@ class Batcher:
             batch = await self._take()
             try:
                 await self._answer(worker, batch)
+                self._expected = len(batch) + len(self._queue)
             except WorkerDied:
                 self._metrics.workers.dec()
                 _log.warning("a worker died; it is started again")
@@ -119,12 +122,13 @@ class Batcher:
 
     async def _take(self) -> list[_Pending]:
         """The oldest request, and those of its group that fit into one batch with it."""
+        free = time.perf_counter()
         async with self._changed:
             while True:
                 await self._changed.wait_for(lambda: self._queue)
-                left = self._queue[0].arrived + self._limits.delay - time.perf_counter()
+                left = max(free, self._queue[0].arrived) + self._limits.delay - time.perf_counter()
                 batch = self._joinable()
-                if left <= 0 or sum(p.rows for p in batch) >= self._rows:
+                if left <= 0 or len(self._queue) >= self._expected or sum(p.rows for p in batch) >= self._rows:
                     break
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -16,7 +17,7 @@ from framesmith.serve.interface import Interface
 from framesmith.serve.metrics import Metrics
 from framesmith.serve.padding import Padding
 from framesmith.serve.probe import check_batching, check_padding, example, sizes_for
-from framesmith.serve.running import load
+from framesmith.serve.running import load, run
 from framesmith.serve.workers import ProcessWorker, ThreadWorker, Worker, WorkerDied
 from framesmith.util.errors import PackageError, RequestRefused
 
@@ -40,9 +41,12 @@ class Options:
 class Service:
     """Requests are NumPy arrays by name, and so are answers. `ready` from the end of the warm-up to the shutdown."""
 
-    def __init__(self, path: str | os.PathLike[str], options: Options, metrics: Metrics) -> None:
-        """Raises `PackageError` for a file that cannot be served so."""
-        self.interface = Interface.from_manifest(load(path).manifest)
+    def __init__(self, path: str | os.PathLike[str], options: Options, metrics: Metrics,
+                 workers: Sequence[Worker] = ()) -> None:
+        """`workers` run batches in place of those that `options` ask for. Raises `PackageError` for a file that cannot
+        be served so."""
+        model = load(path)
+        self.interface = Interface.from_manifest(model.manifest)
         self.ready = False
         self._options, self._metrics = options, metrics
         batch = self.interface.batch_dimension() if options.batching else None
@@ -51,10 +55,9 @@ class Service:
                          if options.batching else "batching is off")
         self._padding = Padding(self.interface, batch, options.padded, options.fills, options.buckets)
         threads = max(1, len(os.sched_getaffinity(0)) // max(1, options.workers))
-        self._workers: list[Worker] = [ProcessWorker(os.fspath(path), threads) for _ in range(options.workers)]
+        processes = [ProcessWorker(os.fspath(path), threads) for _ in range(options.workers)]
+        self._workers: Sequence[Worker] = workers or processes or [ThreadWorker(functools.partial(run, model))]
         self._batcher: Batcher | None = None
-        if not self._workers:
-            self._workers = [ThreadWorker(os.fspath(path))]
 
     async def start(self) -> None:
         """Start the workers, warm them up and check what is joined and padded. Raises `PackageError`."""
@@ -71,14 +74,15 @@ class Service:
         self.ready = True
 
     async def _check(self) -> None:
-        run, given = self._workers[0].run, self._options.warm_up[0] if self._options.warm_up else {}
+        given = self._options.warm_up[0] if self._options.warm_up else {}
         exact = Padding(self.interface, self._padding.batch)
-        await check_batching(self._padding, run, given)
-        await check_padding(self._padding, exact, run, given)
+        await check_batching(self._padding, self._workers[0].run, given)
+        await check_padding(self._padding, exact, self._workers[0].run, given)
 
     async def _warm_up(self, worker: Worker) -> None:
+        rows = self._padding.most_rows(self._options.limits.rows)
         for given in self._options.warm_up or ({},):
-            sizes = sizes_for(self._padding, given, self._padding.most_rows(self._options.limits.rows))
+            sizes = sizes_for(self._padding, given, rows)
             begin = time.perf_counter()
             await worker.run(example(self.interface, sizes))
             _log.info("warmed up %s in %.3f s", sizes, time.perf_counter() - begin)

@@ -11,9 +11,10 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Protocol
 
 import numpy as np
 
@@ -27,18 +28,29 @@ class WorkerDied(Exception):
     """A worker's process ended in the middle of a batch."""
 
 
-class ThreadWorker:
-    """Runs batches on a thread of this process, and on the runtime's pool."""
+class Worker(Protocol):
+    """One batch at a time is run by it. `run` raises `RequestRefused`, and `WorkerDied`, after which it must be started
+    again."""
 
-    def __init__(self, path: str) -> None:
-        self._model, self._executor = load(path), ThreadPoolExecutor(1, "framesmith-worker")
+    async def start(self) -> None: ...
+
+    async def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+
+    async def stop(self) -> None: ...
+
+
+class ThreadWorker:
+    """Runs batches by a function on a thread of this process."""
+
+    def __init__(self, function: Callable[[Sequence[np.ndarray]], list[np.ndarray]]) -> None:
+        self._function, self._executor = function, ThreadPoolExecutor(1, "framesmith-worker")
 
     async def start(self) -> None:
         """There is nothing to be started."""
 
     async def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs of a batch. Raises `RequestRefused`."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, run, self._model, inputs)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._function, inputs)
 
     async def stop(self) -> None:
         """End it, after the batch that it runs."""
@@ -77,7 +89,6 @@ class ProcessWorker:
             raise WorkerDied(str(e)) from None
 
 
-Worker = ThreadWorker | ProcessWorker
 _loaded: Model
 """The package of this process, in a worker."""
 
