@@ -184,17 +184,23 @@ def load_of(model: str, names: list[str], port: int, concurrency: int, seconds: 
             "p99_ms": cuts[98] * 1e3, "errors": errors}
 
 
-def measure(model: str, way: str, package: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of one server."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens at."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
         s.close()
+    return ports
+
+
+def measure(model: str, way: str, package: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one server."""
+    ports = free_ports(3)
     log = package.with_suffix(".log").open("w+")
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.serving", "--serve", model, way, package,
                                 *map(str, ports)], stdout=log, stderr=subprocess.STDOUT)
     try:
-        while not _ready(ports[0]):
+        while not ready(ports[0]):
             if process.poll() is not None:
                 log.seek(0)
                 raise RuntimeError(f"the server of {model} by {way} has ended:\n{log.read()}")
@@ -208,7 +214,8 @@ def measure(model: str, way: str, package: Path, given: argparse.Namespace) -> l
         log.close()
 
 
-def _ready(port: int) -> bool:
+def ready(port: int) -> bool:
+    """Whether the server at a port of REST is ready."""
     try:
         return urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=5).status == 200
     except OSError:

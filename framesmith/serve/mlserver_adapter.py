@@ -85,7 +85,8 @@ def _metadata(tensor: Tensor) -> MetadataTensor:
 
 
 def _array(x: RequestInput) -> np.ndarray:
-    return decode(x.name, Datatype(x.datatype).value, x.shape, x.data.root)
+    datatype = x.datatype.value if isinstance(x.datatype, Datatype) else x.datatype
+    return decode(x.name, datatype, x.shape, x.data.root)
 
 
 def _output(name: str, array: np.ndarray) -> ResponseOutput:
