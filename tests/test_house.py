@@ -41,7 +41,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
     "util": 1090, "symbolic": 1700, "graph": 1500, "prims": 2970, "fake": 4100, "capture": 17350, "autograd": 1790,
     "loops": 1460, "runtime": 2100, "lower": 5030, "schedule": 2100, "codegen": 4710, "tuning": 490, "tools": 2610,
-    "capture_cache": 680, "export": 2540, "package": 700, "serve": 800, "site": 50, ".": 3270, "csrc": 11560,
+    "capture_cache": 680, "export": 2540, "package": 700, "serve": 960, "site": 50, ".": 3280, "csrc": 11560,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from framesmith.serve.batcher import Limits
+from framesmith.serve.canary import Canary, Trial
 from framesmith.serve.metrics import Metrics
 from framesmith.serve.service import Options, Service
 from framesmith.util.errors import PackageError
@@ -33,7 +34,11 @@ def main(arguments: list[str]) -> int:
                       buckets=dict(given.buckets), warm_up=given.warm_up,
                       limits=Limits(given.max_batch, given.queue, given.delay / 1e3, given.timeout))
     try:
-        service = Service(given.package, options, Metrics())
+        stable = Service(given.package, options, Metrics())
+        service: Service | Canary = stable
+        if given.canary:
+            candidate = Service(given.canary, options, Metrics(prefix="framesmith_canary"))
+            service = Canary(stable, candidate, Trial(given.share, given.trial, given.move, given.slowdown))
     except (PackageError, OSError) as e:
         print(f"{given.package}: {e}", file=sys.stderr)
         return 1
@@ -63,6 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--queue", type=int, default=Limits.queue, help="requests that may wait; more are refused")
     add("--timeout", type=float, default=Limits.timeout, metavar="SECONDS", help="of a request")
     add("--max-bytes", type=int, default=64 << 20, help="of a request's body")
+    add("--canary", type=Path, metavar="NEW.fsm", help="a new version, to be compared, and promoted or rolled back")
+    add("--share", type=float, default=Trial.share, help="of the requests, that the new version is compared by")
+    add("--trial", type=int, default=Trial.requests, metavar="N", help="requests to be compared")
+    add("--move", action="store_true", help="the new version answers its share, instead of a mirror of it")
+    add("--slowdown", type=float, default=Trial.slowdown, help="of the median that the new version may have")
     return parser
 
 

@@ -13,10 +13,10 @@ class Metrics:
     """Registered with a registry of `prometheus_client` (default: that of the process). Raises ImportError without
     it."""
 
-    def __init__(self, registry: Any = None) -> None:
+    def __init__(self, registry: Any = None, prefix: str = "framesmith_serve") -> None:
         client = importlib.import_module("prometheus_client")
         given = {"registry": client.REGISTRY if registry is None else registry}
-        name = "framesmith_serve_{}".format
+        name = (prefix + "_{}").format
         self.requests = client.Counter(name("requests"), "Requests, by HTTP's status of their answer", ["status"],
                                        **given)
         self.seconds = client.Histogram(name("request_seconds"), "From a request to its answer", buckets=SECONDS,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from grpc import StatusCode
 from mlserver import MLModel, MLServer
 from mlserver.errors import MLServerError
 from mlserver.grpc.utils import STATUS_CODE_MAPPING
+from mlserver.handlers import custom_handler
 from mlserver.settings import ModelSettings, Settings
 from mlserver.types import (
     Datatype,
@@ -28,6 +30,7 @@ from mlserver.types import (
 )
 
 from framesmith.serve.body_limit import BodyLimit
+from framesmith.serve.canary import PROMOTED, ROLLED_BACK, Canary
 from framesmith.serve.interface import BAD_REQUEST, Tensor
 from framesmith.serve.protocol import DATATYPES, decode
 from framesmith.serve.service import Service
@@ -35,6 +38,8 @@ from framesmith.util.errors import PackageError, RequestRefused
 
 GRPC_STATUS = {503: StatusCode.UNAVAILABLE, 504: StatusCode.DEADLINE_EXCEEDED}
 """By HTTP's; MLServer knows the others."""
+NOT_FOUND = 404
+UNREAD = ("grpc.server.max_pending_requests", "grpc.server.max_pending_requests_hard_limit")
 _servers: dict[str, PackageServer] = {}
 """By the name of the model: MLServer makes models itself, from their settings."""
 _log = logging.getLogger("framesmith.serve")
@@ -42,13 +47,15 @@ _log = logging.getLogger("framesmith.serve")
 
 @dataclass(frozen=True)
 class Ports:
-    """Where it listens. `largest`: bytes of a request."""
+    """Where it listens. `largest`: bytes of a request. `unread`: requests by gRPC that the process has not read yet;
+    gRPC cancels more."""
 
     host: str = "127.0.0.1"
     http: int = 8080
     grpc: int = 8081
     metrics: int = 8082
     largest: int = 64 << 20
+    unread: int = 64
 
 
 class PackageModel(MLModel):
@@ -70,6 +77,31 @@ class PackageModel(MLModel):
             raise MLServerError(str(e), e.status) from None
         return InferenceResponse(model_name=self.name, model_version=self.version,
                                  outputs=[_output(name, found[name]) for name in wanted])
+
+    @custom_handler(rest_path="/canary", rest_method="GET")
+    async def canary(self) -> dict[str, Any]:
+        """The report of the trial of a new version."""
+        return self._canary().report()
+
+    @custom_handler(rest_path="/canary/rollback")
+    async def roll_back(self) -> dict[str, Any]:
+        """Answer all requests by the version that served before, from the next one on."""
+        return self._decided(ROLLED_BACK)
+
+    @custom_handler(rest_path="/canary/promote")
+    async def promote(self) -> dict[str, Any]:
+        """Answer all requests by the new version, from the next one on."""
+        return self._decided(PROMOTED)
+
+    def _decided(self, state: str) -> dict[str, Any]:
+        self._canary().decide(state, "by hand")
+        return self._canary().report()
+
+    def _canary(self) -> Canary:
+        service = _servers[self.name].service
+        if not isinstance(service, Canary):
+            raise MLServerError("no new version is on trial", NOT_FOUND)
+        return service
 
     async def metadata(self) -> MetadataModelResponse:
         """Names, dtypes and shapes; a size that varies is -1."""
@@ -97,11 +129,13 @@ def _output(name: str, array: np.ndarray) -> ResponseOutput:
 class PackageServer(MLServer):
     """MLServer for one service."""
 
-    def __init__(self, service: Service, name: str, ports: Ports) -> None:
-        super().__init__(Settings(
+    def __init__(self, service: Service | Canary, name: str, ports: Ports) -> None:
+        settings = Settings(
             debug=False, parallel_workers=0, server_name="framesmith", host=ports.host, http_port=ports.http,
             grpc_port=ports.grpc, metrics_port=ports.metrics, grpc_max_message_length=ports.largest,
-            load_models_at_startup=False))
+            load_models_at_startup=False)
+        settings._custom_grpc_server_settings = dict.fromkeys(UNREAD, ports.unread)
+        super().__init__(settings)
         self.service, self._name = service, name
         self.failed = False
         _servers[name] = self
@@ -127,7 +161,7 @@ class PackageServer(MLServer):
         await super().stop(sig)
 
 
-def serve(service: Service, name: str, ports: Ports) -> int:
+def serve(service: Service | Canary, name: str, ports: Ports) -> int:
     """Serve it until SIGTERM or SIGINT; the exit status."""
     STATUS_CODE_MAPPING.update(GRPC_STATUS)
 

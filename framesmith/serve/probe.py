@@ -48,8 +48,9 @@ async def check_batching(padding: Padding, run: Run, given: Sizes) -> None:
     alone = [padding.split(await run(padding.join([request])), [sizes])[0] for request in requests]
     joined = padding.split(await run(padding.join(requests)), [sizes, sizes])
     for one, other in zip(alone, joined, strict=True):
-        _compare(padding.interface, one, other, f"requests cannot be joined along {padding.batch}: rows depend on each "
-                                                "other (serve it with --no-batching)")
+        if found := difference(padding.interface, one, other):
+            raise PackageError(f"requests cannot be joined along {padding.batch}: rows depend on each other (serve it "
+                               f"with --no-batching); {found}")
 
 
 async def check_padding(padding: Padding, exact: Padding, run: Run, given: Sizes) -> None:
@@ -64,13 +65,24 @@ async def check_padding(padding: Padding, exact: Padding, run: Run, given: Sizes
         sizes = {**sizes_for(padding, given, 1), dimension: size}
         request = example(padding.interface, sizes), sizes
         plain, padded = [way.split(await run(way.join([request])), [sizes])[0] for way in (exact, padding)]
-        _compare(padding.interface, plain, padded, f"{dimension} cannot be padded: results differ from those without "
-                                                   "padding (does a mask need another --fill?)")
+        if found := difference(padding.interface, plain, padded):
+            raise PackageError(f"{dimension} cannot be padded: results differ from those without padding (does a mask "
+                               f"need another --fill?); {found}")
 
 
-def _compare(interface: Interface, expected: Sequence[np.ndarray], found: Sequence[np.ndarray], said: str) -> None:
+def difference(interface: Interface, expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> str:
+    """What differs by more than rounding does, in words; "" if nothing."""
     for tensor, one, other in zip(interface.outputs, expected, found, strict=True):
-        tolerance = TOLERANCE.get(tensor.dtype, 0)
-        scale = float(np.nan_to_num(np.abs(one.astype(np.float64))).max(initial=0))
-        if not np.allclose(one, other, rtol=0, atol=tolerance * scale, equal_nan=True):
-            raise PackageError(f"{said}; output {tensor.name}, {tensor.dtype}")
+        if one.shape != other.shape:
+            return f"output {tensor.name} has shape {list(other.shape)}, not {list(one.shape)}"
+        if not one.size:
+            continue
+        numbers, others = one.astype(np.float64), other.astype(np.float64)
+        scale = float(np.abs(np.nan_to_num(numbers, posinf=0, neginf=0)).max())
+        allowed = TOLERANCE.get(tensor.dtype, 0) * scale
+        wrong = ~np.isclose(numbers, others, rtol=0, atol=allowed, equal_nan=True)
+        if wrong.any():
+            place = tuple(map(int, np.argwhere(wrong)[0]))
+            return (f"output {tensor.name} is {others[place]:.6g}, not {numbers[place]:.6g}, at {list(place)} "
+                    f"({int(wrong.sum())} of {wrong.size} elements differ by more than {allowed:.3g})")
+    return ""

@@ -23,12 +23,19 @@ class Encoder(nn.Module):
         return {"hidden": hidden, "mean": (hidden * weights).sum(1) / weights.sum(1)}
 
 
-def encoder(path, target):
+def encoder(path, target, change=0):
+    """A package of the model with one of its weights changed."""
     model = Encoder().eval()
+    with torch.no_grad():
+        model.project.weight[40, 3] += change
     sizes = {0: Dim("batch", max=16), 1: Dim("length", max=64)}
     args = torch.randint(50, (3, 7)), torch.ones(3, 7, dtype=torch.int64)
     framesmith.package(model, args, path=path, targets=[target], dynamic_shapes=[sizes, sizes])
     return model
+
+
+def changed_encoder(path, target):
+    return encoder(path, target, .1)
 
 
 def mixing_rows(path, target):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.serve.models import encoder, mixing_rows
+from tests.serve.models import changed_encoder, encoder, mixing_rows
 
 if find_spec("mlserver") is None:
     pytest.skip("the engine is not installed", allow_module_level=True)
@@ -71,7 +71,7 @@ class Server:
 def packages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packages")
     return {make.__name__: (folder / f"{make.__name__}.fsm", make(folder / f"{make.__name__}.fsm", "x86-64"))
-            for make in (encoder, mixing_rows)}
+            for make in (encoder, changed_encoder, mixing_rows)}
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,29 @@ def test_requests_that_were_accepted_are_answered_after_sigterm(packages):
     for thread in threads:
         thread.join()
     assert code == 0 and len(found) == 2, text
+
+
+def test_a_changed_weight_is_rolled_back_with_a_report(packages, server):
+    canary = Server(packages["encoder"][0], "--canary", packages["changed_encoder"][0], "--share", 1)
+    canary.wait()
+    way = clients(canary)["gRPC"]
+    given = request(2, 6)
+    with torch.no_grad():
+        old, new = (packages[name][1](*map(torch.from_numpy, given.values()))["mean"]
+                    for name in ("encoder", "changed_encoder"))
+    torch.testing.assert_close(torch.from_numpy(asked(way, given)["mean"].copy()), old)
+    deadline = time.monotonic() + 10
+    while (report := json.loads(canary.get("/canary")[1]))["state"] == "trial" and time.monotonic() < deadline:
+        time.sleep(.05)
+    assert report["state"] == "rolled back" and "an answer differs: output hidden is" in report["reason"]
+    assert json.loads(canary.get("/canary/promote", data=b"")[1])["state"] == "promoted"
+    torch.testing.assert_close(torch.from_numpy(asked(way, given)["mean"].copy()), new)
+    assert json.loads(canary.get("/canary/rollback", data=b"")[1])["reason"] == "by hand"
+    torch.testing.assert_close(torch.from_numpy(asked(way, given)["mean"].copy()), old)
+    assert "framesmith_canary_requests_total" in canary.get("/metrics", canary.metrics)[1]
+    code, text = canary.stop()
+    assert code == 0 and "the new version is rolled back: an answer differs" in text, text
+    assert server.get("/canary")[0] == 404
 
 
 def test_what_cannot_be_served_ends_the_process_with_a_reason(packages, tmp_path):
