@@ -20,7 +20,8 @@ OPENMP = [str(p) for p in sorted((Path(torch.__file__).parent / "lib").glob("lib
 CPLUSPLUS = re.findall(r"\S*/libstdc\+\+\.so\S*", Path("/proc/self/maps").read_text())[:1]
 SOURCES = sorted(str(p) for p in Path("framesmith/csrc").glob("*.cpp"))
 
-OPTIMISED = ["-O2", "-march=native"]
+# the last: as in framesmith/runtime/toolchain.py
+OPTIMISED = ["-O2", "-march=native", "-fno-delete-null-pointer-checks"]
 # `make sanitize` and `make sanitize-threads` name the sanitizers; types across the border to torch's own code have no
 # type information to check
 if named := os.environ.get("FRAMESMITH_SANITIZE"):
@@ -40,8 +41,8 @@ setup(
         Extension(
             "framesmith._runtime",
             sorted(map(str, Path("native/src").glob("*.cpp"))),
-            include_dirs=["native/include"],
-            extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
+            include_dirs=[str(Path("native/include").resolve())],
+            extra_compile_args=["-O2", "-fno-delete-null-pointer-checks", "-std=c++17", "-fvisibility=hidden"],
             language="c++",
         ),
     ],

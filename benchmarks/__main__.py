@@ -44,7 +44,7 @@ def main() -> None:
                      "models": []}
     if args.device == "cuda":
         torch.set_float32_matmul_precision("high")
-        results["machine"]["device"] = torch.cuda.get_device_name()
+        results["machine"] |= {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     with console.status("") as status:
         for name in chosen:
             def report(what: str, name: str = name) -> None:

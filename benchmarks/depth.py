@@ -2,8 +2,9 @@
 
     python -m benchmarks.depth [--models bert,gpt2] [--layers 6,48] [--modes inference,training] [--alone] [--out FILE]
 
-Each figure is the first call (in training: forward and backward) in a process of its own: with an empty cache, then in
-another process with the cache that it left. `--alone` leaves the peer out.
+Each figure is what the first call (in training: forward and backward) takes longer than the second, which computes the
+same, in a process of its own: with an empty cache, then in another process with the cache that it left. `--alone`
+leaves the peer out.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def _model(name: str, layers: int, batch: int) -> tuple[Any, dict[str, Any]]:
 
 
 def _first_call(peer: str, name: str, layers: int, mode: str, batch: int) -> None:
-    """Time it, and print a line of JSON: its seconds, and those of each stage of ours."""
+    """Time it, and print a line of JSON: its seconds, its processor time without child processes, the seconds of a
+    second call, and those of each stage of ours."""
     import torch
 
     model, inputs = _model(name, layers, batch)
@@ -58,15 +60,19 @@ def _first_call(peer: str, name: str, layers: int, mode: str, batch: int) -> Non
         compiled = framesmith.compile(model)
     else:
         compiled = torch.compile(model, dynamic=False)
-    start = time.perf_counter()
-    if mode == "training":
-        compiled(**inputs).last_hidden_state.square().mean().backward()
-    else:
-        with torch.no_grad():
-            compiled(**inputs)
-    seconds = time.perf_counter() - start
+    def call() -> tuple[float, float]:
+        start = time.perf_counter(), time.process_time()
+        if mode == "training":
+            compiled(**inputs).last_hidden_state.square().mean().backward()
+        else:
+            with torch.no_grad():
+                compiled(**inputs)
+        model.zero_grad(set_to_none=True)
+        return time.perf_counter() - start[0], time.process_time() - start[1]
+
+    (seconds, processor), (again, _) = call(), call()
     stages = timing.by_stage(timing.stages()) if peer == "framesmith" else {}
-    print(json.dumps({"seconds": seconds, "stages": stages}))
+    print(json.dumps({"seconds": seconds, "processor": processor, "again": again, "stages": stages}))
 
 
 def figures(peers: list[str], names: list[str], depths: list[int], modes: list[str],
@@ -86,13 +92,13 @@ def table(rows: list[dict[str, Any]]) -> Table:
     """A line for each peer, model and mode: the seconds at each depth, and how often the first depth's the last's
     are."""
     depths = list(dict.fromkeys(row["layers"] for row in rows))
-    made = Table(title="first call by number of equal layers (seconds)")
+    made = Table(title="what a first call takes longer than a second, by number of equal layers (seconds)")
     for column in ("model", "mode", "peer", "cache", *[f"{d} layers" for d in depths], "last / first"):
         made.add_column(column)
     groups = itertools.product(*[dict.fromkeys(row[key] for row in rows) for key in ("model", "mode", "peer")])
     for (model, mode, peer), cache in itertools.product(groups, ("cold", "warm")):
-        found = {row["layers"]: row[cache].get("seconds") for row in rows
-                 if (row["model"], row["mode"], row["peer"]) == (model, mode, peer)}
+        found = {row["layers"]: row[cache]["seconds"] - row[cache]["again"] for row in rows
+                 if (row["model"], row["mode"], row["peer"]) == (model, mode, peer) and "again" in row[cache]}
         seconds = [found.get(d) for d in depths]
         ratio = f"{seconds[-1] / seconds[0]:.2f}" if seconds[0] and seconds[-1] else "–"
         made.add_row(model, mode, peer, cache, *[f"{s:.2f}" if s else "fails" for s in seconds], ratio)

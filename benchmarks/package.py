@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--targets", default=",".join(TARGETS))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS / "package-cpu.json")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -134,9 +134,8 @@ def main() -> None:
             except framesmith.exc.PackageError as e:
                 report["rows"].append({"model": model, "error": str(e)})
             (folder / f"{model}.fsm").unlink(missing_ok=True)
+            given.out.write_text(json.dumps(report, indent=1) + "\n")
     show(report)
-    out = given.out or RESULTS / f"package-{datetime.datetime.now():%Y%m%d-%H%M}.json"
-    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

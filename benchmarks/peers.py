@@ -23,8 +23,8 @@ PEERS: dict[str, Peer] = peers.PEERS | {
     "jax": Peer(jax_models.call_of, "jax.jit(forward)(weights, *inputs)", peers.READ, ("jax", "jaxlib"))}
 
 ON_CPU = (*peers.PEERS, "jax")
-ON_CUDA = ("eager", "framesmith", "framesmith, max-autotune", "torch.compile", "torch.compile, best", "jax")
-"""Who is timed on a kind of device."""
+ON_CUDA = ("eager", "framesmith", "framesmith, max-autotune", "torch.compile", "jax")
+"""Who is timed on a kind of device; `benchmarks.gpu` has the modes of torch.compile."""
 
 # Which single option each ablation turns off.
 ABLATIONS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from framesmith.config import Config as config
 from framesmith.util.registration import announce
 
 if TYPE_CHECKING:
-    from framesmith import cache, export, package, testing
+    from framesmith import cache, export, onnx, package, testing
     from framesmith.api import (
         allow_in_graph,
         assume_constant_result,
@@ -66,7 +66,7 @@ announce()
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("cache", "export", "package", "testing"):
+    if name in ("cache", "export", "onnx", "package", "testing"):
         return importlib.import_module(f"framesmith.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'framesmith' has no attribute {name!r}")

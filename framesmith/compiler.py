@@ -529,7 +529,7 @@ class FrameCompiler:
         except (CompilerMissing, BuildError, UnfitSizes, RecursionError, MemoryError):
             raise
         except Exception as problem:
-            if sizes is not None and sizes.small and not sizes.narrow and not raised_by_handler(problem):
+            if sizes is not None and sizes.assumed_large and not raised_by_handler(problem):
                 return self._captured(seen, code, func, f_locals, compile_fn, narrow=True)
             if isinstance(problem, ContradictedMark):
                 raise

@@ -38,9 +38,9 @@ class Context:
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A transformation within one of the forms, or into it if it is the form's first: "aten" (a graph of functional
-    ATen operators), "prims" (a graph of primitives), "loops" (a `LoopGraph`), "program" (a `Program`). `run` changes a
-    graph in place, or returns another. It runs on devices of the types `targets` (none: on all), `when` the condition
-    holds."""
+    ATen operators), "parts" (a `Repetition` of it, if it has one), "prims" (a graph of primitives), "loops" (a
+    `LoopGraph`), "program" (a `Program`). `run` changes a graph in place, or returns another. It runs on devices of the
+    types `targets` (none: on all), `when` the condition holds."""
 
     name: str
     form: str

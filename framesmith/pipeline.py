@@ -2,13 +2,15 @@
 
     rewrite     passes over ATen operators                                   lower.contractions, graph
     freeze      what depends on parameters alone becomes constants           graph.freeze
+    repeat      a few of many equal parts stand for all until they are       graph.repetition, schedule.repeat
+                kernels in order
     decompose   ATen to prims                                                prims.decompose
     lower       prims to loop nests, and passes over these                   lower.lower, lower.contractions
     schedule    fuse, order, plan memory                                     schedule
     codegen     kernels, and the function that calls them                    codegen
     build       compile, cache, load                                         runtime
 
-`PASSES` lists every pass of the first five, but for the split into what is frozen and what runs in each call.
+`PASSES` lists every pass of the first six, but for the split into what is frozen and what runs in each call.
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
+from framesmith.graph.repetition import find_repetition
 from framesmith.graph.symbols import close_guards, varying_convolutions
-from framesmith.loops.ir import SizeOf
+from framesmith.loops.ir import Program, SizeOf
 from framesmith.loops.live import live_bytes
 from framesmith.loops.nest import LoopGraph, graph_text
+from framesmith.loops.repeats import Repeats
 from framesmith.loops.text import operators_by_place, program_text
 from framesmith.lower.contractions.attention_decoding import sum_decoded_rows
 from framesmith.lower.contractions.attention_tf32 import tile_attention_tf32
@@ -59,7 +63,7 @@ from framesmith.lower.contractions.pack_linear import choose_contractions, worth
 from framesmith.lower.contractions.pad_dimensions import pad_dimensions
 from framesmith.lower.contractions.pad_strides import pad_strides
 from framesmith.lower.lower import lower
-from framesmith.passes import IDENTITIES, Context, Pass, run_passes, with_registered
+from framesmith.passes import IDENTITIES, REGISTERED, Context, Pass, run_passes, with_registered
 from framesmith.prims.decompose import decompose
 from framesmith.runtime.alive_graphs import Facts, announce
 from framesmith.runtime.cache import Cache, key_of, package_identity
@@ -68,6 +72,7 @@ from framesmith.runtime.load import load
 from framesmith.runtime.plan import Plan
 from framesmith.runtime.recorder import record
 from framesmith.runtime.toolchain import Toolchain
+from framesmith.schedule.repeat import NotPeriodic
 from framesmith.symbolic.expr import Expr
 from framesmith.targets import TARGETS, Target
 from framesmith.util import events, log
@@ -103,6 +108,10 @@ def _in_place(change: Callable[[fx.Graph], Any]) -> Callable[[fx.Graph, Context]
     return run
 
 
+def _unmeasured(c: Context) -> bool:
+    return not c.config.autotune
+
+
 _CPU, _CUDA = ("cpu",), ("cuda",)
 
 PASSES = (
@@ -125,6 +134,7 @@ PASSES = (
     Pass("flatten_rnn_weights", "aten", _in_place(flatten_rnn_weights), _CUDA, _caching),
     Pass("lay_out_conv_weights", "aten", _in_place(lay_out_conv_weights), _CUDA, _freezing),
     Pass("split_bias_gradients", "aten", _in_place(split_bias_gradients), _CUDA, _freezing),
+    Pass("repeat", "parts", lambda g, c: find_repetition(g), when=_unmeasured),
     Pass("decompose", "prims", lambda g, c: decompose(g, device=c.target.device, rounding=c.config.rounding),
          makes=True),
     Pass("lower", "loops", lambda g, c: lower(g, c.constants, c.target.device), makes=True),
@@ -410,20 +420,8 @@ def _generate(
     compiled."""
     own = [inputs[i] for i in frozen.inputs] if frozen is not None else inputs
     given = constants.by_placeholder()
-    passes = with_registered(PASSES)
     context = Context(config, target, given, lambda loops: _sizes(loops, own))
-    with stage("decompose"):
-        prims = run_passes(passes, "prims", main, context)
-    if log.enabled("graph"):
-        log.emit("graph", print_graph(prims, "prims"))
-    with stage("lower"):
-        loops = run_passes(passes, "loops", prims, context)
-    if log.enabled("loops"):
-        log.emit("loops", graph_text(loops))
-    with stage("schedule"):
-        program = run_passes(passes, "program", loops, context)
-    if log.enabled("schedule"):
-        log.emit("schedule", program_text(program))
+    loops, program = _scheduled_by_part(main, context) or _scheduled(main, context)
     with stage("codegen"):
         watched = frozen.parameters if frozen is not None else ()
         positions = [*frozen.inputs, *given] if frozen is not None else range(len(inputs))
@@ -439,6 +437,47 @@ def _generate(
                          tuple(program.symbols))
 
     return finish
+
+
+def _scheduled_by_part(main: fx.Graph, context: Context) -> tuple[LoopGraph, Program] | None:
+    """What `_scheduled` gives, made of a few of the graph's many equal parts; None if it has none, or not all stages
+    treat them alike."""
+    if REGISTERED:  # these may look at more than a part
+        return None
+    with stage("repeat"):
+        found = run_passes(PASSES, "parts", main, context)
+    if found is main:
+        return None
+    given = {short: context.constants[place] for place, short in enumerate(found.inputs)
+             if short is not None and place in context.constants}
+    try:
+        return _scheduled(found.short, replace(context, constants=given), Repeats(found, context.constants))
+    except NotPeriodic as reason:
+        log.emit("schedule", f"no parts are left out: {reason}")
+        return None
+
+
+def _scheduled(main: fx.Graph, context: Context, repeats: Repeats | None = None) -> tuple[LoopGraph, Program]:
+    """The loop nests and the program of a graph; with `repeats` the nests of a short graph, and the program of the
+    whole."""
+    passes = with_registered(PASSES)
+    with stage("decompose"):
+        prims = run_passes(passes, "prims", main, context)
+    if log.enabled("graph"):
+        log.emit("graph", print_graph(prims, "prims"))
+    with stage("lower"):
+        loops = run_passes(passes, "loops", prims, context)
+        if repeats is not None:
+            places = {short: place for place, short in enumerate(repeats.of.inputs)}
+            symbols = {s: replace(at, input=places[at.input]) for s, at in loops.symbols.items()}
+            loops = replace(loops, symbols=symbols, repeats=repeats)
+    if log.enabled("loops"):
+        log.emit("loops", graph_text(loops))
+    with stage("schedule"):
+        program = run_passes(passes, "program", loops, context)
+    if log.enabled("schedule"):
+        log.emit("schedule", program_text(program))
+    return loops, program
 
 
 def _sizes(loops: LoopGraph, given: Sequence[Any]) -> Mapping[Any, int]:

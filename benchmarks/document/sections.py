@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import dynamic, export, symbolic
 from benchmarks import table as tables
 from benchmarks.breadth import report
-from benchmarks.document import operators, package, summary
+from benchmarks.document import onnx, operators, package, summary
 from benchmarks.document.markers import machine, table
 from benchmarks.document.summary import RESULTS, devices, saved
 from benchmarks.gpu import kernels as gpu_kernels
@@ -231,6 +231,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "scalar operations": package.scalar_operations,
     "decompositions": package.decompositions,
     "passes": package.passes,
+    "onnx": onnx.figures,
+    "onnx operators": onnx.operators,
     "operators partly in eager": operators.partly,
     "operators not compared": operators.uncompared,
 }

@@ -36,13 +36,13 @@ Place = tuple[Source, str, int | None]
 
 @dataclass(slots=True)
 class DynamicSizes:
-    """Which sizes of inputs are symbols: those that the program marks, and `seen`, those that were seen to vary, by the
-    source of the tensor as text; `every`: all sizes of inputs that are no parameters. `inputs`: False: none of these.
-    `data`: sizes and integers that the graph computes of data may be symbols, too. `made`: a symbol of a size of an
-    input was made; `made_of_data`: one of data; `strict`: those of inputs that are marked to vary, in words. `small`:
-    one was made that is 0 or 1 in this call; `narrow`: such sizes are assumed, if they may be. `numbers`: sources of
-    integers that have had another value: they are symbols where they are sizes (None: none are); `made_of_numbers`: one
-    was made."""
+    """Which sizes of inputs are symbols: those that the program marks, and `seen`, those that were seen to vary, by
+    the source of the tensor as text; `every`: all sizes of inputs that are no parameters. `inputs`: False: none of
+    these. `data`: sizes and integers that the graph computes of data may be symbols, too. `shapes`: the environment.
+    `made`: a symbol of a size of an input was made; `made_of_data`: one of data; `strict`: those of inputs that are
+    marked to vary, in words. `small`: one was made that is 0 or 1 in this call; `narrow`: such sizes are assumed, if
+    they may be. `numbers`: sources of integers that have had another value: they are symbols where they are sizes
+    (None: none are); `made_of_numbers`: one was made."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -55,6 +55,12 @@ class DynamicSizes:
     narrow: bool = False
     numbers: frozenset[str] | None = None
     made_of_numbers: bool = False
+    shapes: ShapeEnv | None = None
+
+    @property
+    def assumed_large(self) -> bool:
+        """Whether a layout was taken for that of larger sizes, which may not be for the present ones."""
+        return not self.narrow and (self.small or self.shapes is not None and bool(self.shapes.widened))
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
@@ -99,6 +105,8 @@ class Sizes(Session):
         if strides_like(value, tuple(value.shape)) != value.stride():  # a dimension of one element has any stride
             return None
         dynamic.made = True
+        dynamic.shapes = self.shapes
+        self.shapes.narrow = dynamic.narrow
         dynamic.strict += [_named(source, d) for d, mark in dims.items() if mark.strict]
         env = self.shapes
         shape: list[Any] = list(value.shape)

@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from framesmith.export import file, rebuilding, text
 from framesmith.export.modules import ExportedModule, unflattened
-from framesmith.export.operators import DIALECTS
+from framesmith.export.operators import SETS
 from framesmith.export.program import Runnable
 from framesmith.util.errors import ExportError
 
@@ -54,8 +54,8 @@ class Program(Runnable):
 
     def to(self, operators: str) -> Program:
         """The program in another operator set: "core", "prims" or "aten"."""
-        if operators not in DIALECTS:
-            raise ExportError(f"operators is one of {', '.join(DIALECTS)}, not {operators!r}")
+        if operators not in SETS:
+            raise ExportError(f"operators is one of {', '.join(SETS)}, not {operators!r}")
         return Program.of(rebuilding.rebuilt(self, operators=operators))
 
     def module(self) -> nn.Module:

@@ -9,7 +9,7 @@ from framesmith.export.adopt import adopt, is_exported
 from framesmith.export.build import build, prepare
 from framesmith.export.drafting import Draft, draft
 from framesmith.export.exported import Program
-from framesmith.export.operators import DIALECTS
+from framesmith.export.operators import SETS
 from framesmith.export.ranges import SpecialisedDimension
 from framesmith.export.trace import trace
 from framesmith.export.trees import flatten
@@ -37,8 +37,8 @@ def export_program(model: Model, args: Args = (), kwargs: Kwargs = None, *, dyna
     Raises `ExportError` where the program cannot be captured whole, and `SpecialisedDimension`, which names each line
     and proposes what to change, where it ties a dimension down that was to vary.
     """
-    if operators not in DIALECTS:
-        raise ExportError(f"operators is one of {', '.join(DIALECTS)}, not {operators!r}")
+    if operators not in SETS:
+        raise ExportError(f"operators is one of {', '.join(SETS)}, not {operators!r}")
     if is_exported(model):
         return adopt(model, operators)
     if mode == "draft":

@@ -2,7 +2,7 @@
 
 "core": functional operators of ATen that PyTorch tags as core, with the few of `MORE` that are no function of these.
 "prims": framesmith's prims (docs/prims.md), and of core ATen what has no prims (contractions, draws). "aten": as
-captured: composites such as `linear` and attention stay whole.
+captured: composites such as `linear` and attention stay whole. Rooms below may add sets of their own to `SETS`.
 
 Into core, an operator goes by its row in `ROWS`; by the composite that PyTorch defines it as; or by its prims, each of
 which is a core operator.
@@ -28,7 +28,7 @@ from framesmith.fake.products import product
 from framesmith.fake.schema import is_composite
 from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.control import Control
-from framesmith.prims.core import Spec
+from framesmith.prims.core import Prim, Spec
 from framesmith.prims.decompose import decompose
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Expr
@@ -37,7 +37,6 @@ from framesmith.util.errors import ExportError, GuardError
 from framesmith.util.tables import entry
 
 aten = torch.ops.aten
-DIALECTS = ("core", "prims", "aten")
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _MORE = (
@@ -76,16 +75,23 @@ def in_core(func: Any) -> bool:
         or func.namespace != "aten" and func.name() not in LIBRARIES)
 
 
+SETS: dict[str, Callable[[Any], bool]] = {
+    "core": in_core, "prims": lambda target: isinstance(target, Prim) or in_core(target), "aten": lambda target: True,
+}
+"""Name -> whether an operator belongs to the set: what does not is taken apart."""
+
+
 def row(*funcs: Any) -> Any:
     """Register a row of ROWS, or of LIBRARIES for a name."""
     return entry(LIBRARIES if isinstance(funcs[0], str) else ROWS, *funcs)
 
 
 class _Lowering(Recorder):
-    """Records what is in the core, and takes apart what is not."""
+    """Records what belongs to an operator set, and takes apart what does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, belongs: Callable[[Any], bool]) -> None:
         super().__init__()
+        self.belongs = belongs
         self.open: list[Any] = []
         """Operators that are being taken apart."""
 
@@ -94,7 +100,7 @@ class _Lowering(Recorder):
             return self._viewed(args, kwargs)
         if func in CONCRETE_QUERIES:
             return super().dispatch(func, args, kwargs)
-        if in_core(func) or func._schema.is_mutable:
+        if self.belongs(func) or func._schema.is_mutable:
             whole = is_composite(func) and not func._schema.is_mutable
             return functional(self, func, args, kwargs) if whole else super().dispatch(func, args, kwargs)
         try:
@@ -266,7 +272,7 @@ def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv) -> tuple[fx.Graph,
     env.closed = True
     if hasattr(env, "inside"):
         env.inside = True
-    recorder = Recorder() if dialect == "aten" else _Lowering()
+    recorder = Recorder() if dialect == "aten" else _Lowering(SETS[dialect])
     replay = Replay(recorder, env, dialect)
     with torch.no_grad(), dispatch_restored(), recorder:
         outputs = replay.run(graph)

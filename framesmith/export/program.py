@@ -10,12 +10,12 @@ import torch
 from torch import fx, nn
 
 from framesmith.export.flow import calls
-from framesmith.export.operators import in_core
+from framesmith.export.operators import SETS
 from framesmith.export.ranges import Constraints, check, solve
 from framesmith.export.sizes import SIZE_OPERATORS
 from framesmith.export.trace import Leaf
 from framesmith.export.trees import Tree, flatten, unflatten
-from framesmith.prims.core import Prim, Spec
+from framesmith.prims.core import Spec
 from framesmith.symbolic.expr import Expr
 
 STATE = ("parameter", "buffer", "constant")
@@ -99,10 +99,9 @@ class Runnable:
     @property
     def beyond(self) -> list[str]:
         """Operators in the graph that are no part of its set: they have no form in it."""
-        known = {"aten": lambda target: True, "core": in_core,
-                 "prims": lambda target: isinstance(target, Prim) or in_core(target)}[self.operators]
+        belongs = SETS[self.operators]
         targets = {n.target for n in calls(self.graph)} - SIZE_OPERATORS
-        return sorted(str(target) for target in targets if not known(target))
+        return sorted(str(target) for target in targets if not belongs(target))
 
     @property
     def is_joint(self) -> bool:

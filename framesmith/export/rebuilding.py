@@ -53,8 +53,8 @@ def rebuilt(program: Runnable, graph: fx.Graph | None = None, operators: str | N
     lowered, copied = lower_graph(source, dialect, env)
     final = fx.Graph()
     made = []
-    for i in program.inputs:
-        made.append(final.create_node("placeholder", i.name, name=i.name))
+    for i, node in zip(program.inputs, placeholders, strict=True):
+        made.append(final.create_node("placeholder", str(node.target), name=i.name))
         made[-1].meta["val"] = i.spec
     values = dict(zip([n for n in lowered.nodes if n.op == "placeholder"], made, strict=True))
     final.output(tuple(copy_nodes(lowered, final, values, made)))

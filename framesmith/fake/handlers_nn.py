@@ -10,6 +10,8 @@ from framesmith.fake.handlers import composite, functional, handles, positional,
 from framesmith.fake.infer import is_empty
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, is_row_major
+from framesmith.fake.windows import for_each_dim
+from framesmith.symbolic.node import env_of
 
 aten = torch.ops.aten
 
@@ -32,6 +34,21 @@ def embedding_bag(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
                                f"got {padding}")
         padding %= count
     return functional(rec, aten._embedding_bag_forward_only.default, (*filled[:8], padding), {})
+
+
+@handles(aten.max_pool1d.default)
+def max_pool1d(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Of sizes that vary, a pool over images of height 1: eager's kernel reads numbers."""
+    given = positional(func, args, kwargs)
+    defaults: tuple = ([], 0, 1, False)
+    filled: tuple = (*given, *defaults[len(given) - 2 :])
+    x, kernel, stride, padding, dilation, ceil = filled
+    history = x.requires_grad and torch.is_grad_enabled()
+    if env_of(*x.shape) is None or history or x.device.type != "cpu":
+        return composite(rec, func, args, kwargs)
+    steps = for_each_dim(stride, 1) or for_each_dim(kernel, 1)
+    windows = [[least, *for_each_dim(n, 1)] for least, n in ((1, kernel), (1, steps), (0, padding), (1, dilation))]
+    return rec.inside(lambda: aten.max_pool2d.default(x.contiguous().unsqueeze(-2), *windows, ceil).squeeze(-2))
 
 
 @handles(aten.batch_norm.default)

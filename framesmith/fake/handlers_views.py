@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ import torch
 from framesmith.fake.handlers import composite, functional, handles, positional, view
 from framesmith.fake.layout import geometry, infer_size, meets_itself, view_strides
 from framesmith.fake.recording import Recording
-from framesmith.fake.tensor import FakeTensor, is_row_major, new_fake
+from framesmith.fake.tensor import FakeTensor, copied, is_row_major, new_fake, widened
 from framesmith.graph.traversal import ancestors, last_node
 from framesmith.symbolic.layout import expected, is_dense
+from framesmith.symbolic.node import env_of
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -57,9 +59,26 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     shape = infer_size(source.shape, wanted)
     if shape is None:
         return composite(rec, func, args, kwargs)
-    if is_row_major(source) or view_strides(source.shape, source.stride(), shape) is not None:
+    with widened(source) as answers:
+        viewed = is_row_major(source) or view_strides(source.shape, source.stride(), shape) is not None
+    if viewed:
         return view(rec, aten.view.default, (source, shape), {})
-    return functional(rec, func, (source, list(shape)), {})
+    return copied(source, functional(rec, func, (source, list(shape)), {}), answers)
+
+
+@handles(aten.flatten.using_ints)
+def flatten(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Of sizes that vary, a reshape: C++ asks whether they are 1."""
+    source, first, last = (*positional(func, args, kwargs), 0, -1)[:3]
+    count = source.dim()
+    if env_of(*source.shape) is None or not (-count <= first < count and -count <= last < count):
+        return composite(rec, func, args, kwargs)
+    first, last = first % count, last % count
+    if first >= last:
+        return source if first == last else composite(rec, func, args, kwargs)
+    sizes = tuple(source.shape)
+    wanted = (*sizes[:first], math.prod(sizes[first : last + 1]), *sizes[last + 1 :])
+    return reshape(rec, aten.reshape.default, (source, wanted), {})
 
 
 @handles(aten.as_strided.default)

@@ -132,12 +132,20 @@ def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool 
     full = all(t.dim() == 0 or is_row_major(t) and same_shape(t.shape, shape) for t in operands)
     if full and (alike or all(t.dim() == 0 or t.stride() == usual for t in operands)):
         return usual
-    if alike and len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
+    if alike and len(shape) == 4 and all(map(_fills_channels_last, operands)):
         return channels_last_strides(shape)
     layouts = [expanded_strides(t, shape) for t in operands if t.dim()]
     if alike and all(same_shape(x, layouts[0]) for x in layouts) and is_dense(shape, layouts[0]):
         return layouts[0]
     return strides_in_order(shape, dense_order(shape, layouts))
+
+
+def _fills_channels_last(x: FakeTensor) -> bool:
+    """Return whether an image lies dense with channels innermost. Of sizes that may be 0 or 1, others decide."""
+    if env_of(*x.shape) is None:
+        return x.is_contiguous(memory_format=torch.channels_last)
+    return all(generally(n == 1) or generally(s == t)
+               for n, s, t in zip(x.shape, x.stride(), channels_last_strides(tuple(x.shape)), strict=True))
 
 
 def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:

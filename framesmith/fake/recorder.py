@@ -30,7 +30,16 @@ from framesmith.fake.layout import meets_itself, strides_like
 from framesmith.fake.outputs import apart
 from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
-from framesmith.fake.tensor import Alias, FakeTensor, Storage, as_lazy_as, current_device, metadata_of, new_fake
+from framesmith.fake.tensor import (
+    Alias,
+    FakeTensor,
+    Storage,
+    as_lazy_as,
+    confirm,
+    current_device,
+    metadata_of,
+    new_fake,
+)
 from framesmith.fake.views import PUT_BACK
 from framesmith.fake.wrappers import is_wrapper, wrappers_among
 from framesmith.graph.nodes import insert_node
@@ -418,6 +427,7 @@ class Recorder:
         storage = alias.storage
         if self.allows is not None:
             self.allows(alias, node)
+        confirm(alias.val, storage.copied + storage.copy_of)
         if storage.shared:
             raise Unsupported("an input is written that shares its storage with another input")
         exact = _same_strides(node.meta["val"], alias.val)

@@ -79,9 +79,9 @@ if hasattr(aten, "_grouped_mm"):
 
 @rule(aten.matmul.default)
 def matmul(a: FakeTensor, b: FakeTensor) -> Any:
-    """Small by large is eager's transposed product: left to the meta kernel for its layout."""
+    """A matrix by a batch is eager's transposed product, whose strides are odd at sizes of 1."""
     m, n = a.dim(), b.dim()
-    if a.dtype is not b.dtype or m == 0 or n == 0 or (m <= 2 and n > 2):
+    if a.dtype is not b.dtype or m == 0 or n == 0 or m == 2 < n and (a.shape[0] < 2 or b.shape[-1] < 2):
         return NotImplemented
     left, right = a.shape, b.shape
     if left[-1] != right[-2 if n > 1 else 0]:

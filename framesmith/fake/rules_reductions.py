@@ -9,10 +9,10 @@ import torch
 
 from framesmith.fake.decomposed import by_decomposition
 from framesmith.fake.infer import DOUBTED, RULES, doubted, rule
-from framesmith.fake.layout import is_filled, may_be_small
+from framesmith.fake.layout import is_filled, may_be_small, preserved_strides
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
 from framesmith.prims.registry import overload
-from framesmith.symbolic.layout import expected, is_dense
+from framesmith.symbolic.layout import expected
 
 aten = torch.ops.aten
 
@@ -78,7 +78,7 @@ def stable_sort(x: FakeTensor, *, stable: bool | None = None, dim: int = -1, des
 
 @rule(aten.sort.default)
 def sort(x: FakeTensor, dim: int = -1, descending: bool = False) -> Any:
-    if not is_dense(x.shape, x.stride()) or not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
+    if not -max(x.dim(), 1) <= dim < max(x.dim(), 1):
         return NotImplemented
-    shape = tuple(x.shape)
-    return new_fake(shape, x.stride(), x.dtype, x.device), new_fake(shape, x.stride(), torch.int64, x.device)
+    shape, strides = tuple(x.shape), preserved_strides(x)
+    return new_fake(shape, strides, x.dtype, x.device), new_fake(shape, strides, torch.int64, x.device)

@@ -269,7 +269,8 @@ def clone(x: FakeTensor, *, memory_format: Any = None) -> Any:
 @rule(aten.copy.default)
 def copy(x: FakeTensor, source: FakeTensor, non_blocking: bool = False) -> Any:
     """`source` in the shape, layout and dtype of `x`."""
-    if not same_shape(x.shape, source.shape):
+    wide = broadcast(tuple(x.shape), tuple(source.shape))
+    if wide is None or not same_shape(wide, x.shape):
         return NotImplemented
     return _like(x, x.shape, preserved_strides(x), 0)
 

@@ -97,6 +97,9 @@ def _columns(x: FakeTensor, kernel: Any, dilation: Any, padding: Any, stride: An
     return *x.shape[:-3], x.shape[-3] * kernel[0] * kernel[1], places
 
 
+_sizes("col2im")(lambda x, size, kernel, *_: (*x.shape[:-2], x.shape[-2] // (kernel[0] * kernel[1]), *size))
+
+
 @_sizes("median.dim", "nanmedian.dim")
 def _reduced(x: FakeTensor, dim: int, keepdim: bool = False) -> tuple[Sizes, Sizes]:
     at = dim % x.dim() if x.dim() else 0

@@ -6,13 +6,15 @@ Invariant: a FakeTensor's own metadata never changes after creation; writes to i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch.fx import Node
 
 from framesmith.fake.wrappers import is_wrapper
-from framesmith.symbolic.layout import contiguous_strides, is_contiguous
+from framesmith.symbolic.expr import Rel, as_expr, eq
+from framesmith.symbolic.layout import contiguous_strides
 from framesmith.symbolic.node import env_of, expr_of
 from framesmith.util.errors import DataDependent, Unsupported
 
@@ -31,14 +33,18 @@ class Dispatcher(Protocol):
 class Storage:
     """The storage that aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if
     any; `several`: one call made several views of it in grad mode, which autograd refuses to use once the storage is
-    written. `counted`: the version counter of its base has counted a write."""
+    written. `counted`: the version counter of its base has counted a write. `copy_of`: what
+    was taken for granted of sizes where its base was made as a copy of another tensor, `copied`: where one was made of
+    it."""
 
-    __slots__ = ("version", "input", "shared", "recorder", "several", "counted")
+    __slots__ = ("version", "input", "shared", "recorder", "several", "counted", "copy_of", "copied")
 
     def __init__(self, recorder: Dispatcher, input: Node | None = None) -> None:
         self.version = 0
         self.input = input
         self.shared = self.several = self.counted = False
+        self.copy_of: list[Rel] = []
+        self.copied: list[Rel] = []
         self.recorder = recorder
 
 
@@ -95,6 +101,15 @@ class FakeTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("a FakeTensor has no data to pickle")
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+        """The tensor itself if it is contiguous, else a copy. Of sizes that may be 0 or 1, others decide."""
+        if memory_format is not torch.contiguous_format or env_of(*self.shape) is None:
+            return super().contiguous(memory_format=memory_format)
+        with widened(self) as answers:
+            if is_row_major(self):
+                return self
+        return copied(self, self.clone(memory_format=memory_format), answers)
 
     def tolist(self) -> Any:
         """The elements as symbols, for a class of tensors that asks for those of its parts."""
@@ -173,10 +188,53 @@ def as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
 
 def is_row_major(x: torch.Tensor) -> bool:
     """Return whether a tensor is contiguous. Of sizes that may be 0 or 1, others decide."""
-    if (env := env_of(*x.shape)) is not None and env.small:
-        sizes, strides = [expr_of(n) for n in x.shape], [expr_of(n) for n in x.stride()]
-        return env.generally(is_contiguous(sizes, strides, env.hint))
-    return x.is_contiguous()
+    if (env := env_of(*x.shape)) is None:
+        return x.is_contiguous()
+    dims = [(expr_of(n), expr_of(s)) for n, s in zip(x.shape, x.stride(), strict=True)]
+    expected = as_expr(1)
+    for n, stride in reversed(dims):
+        fits = eq(stride, expected)
+        if env.known(fits) is not True and not env.generally(eq(n, 1)) and not env.generally(fits):
+            return any(n.is_const and not n.const for n, _ in dims)
+        expected = expected * n
+    return True
+
+
+@contextmanager
+def widened(x: FakeTensor) -> Iterator[list[Rel]]:
+    """What is answered in the block about layouts because quotients of sizes are taken to be large."""
+    env = env_of(*x.shape)
+    before = 0 if env is None else len(env.widened)
+    answers: list[Rel] = []
+    yield answers
+    if env is not None:
+        answers += env.widened[before:]
+
+
+def copied(x: FakeTensor, copy: Any, answers: list[Rel]) -> Any:
+    """A copy of a tensor that lies otherwise, which eager makes where the `answers` hold."""
+    if answers:
+        copy._alias.storage.copy_of += answers
+        x._alias.storage.copied += answers
+    return copy
+
+
+def confirm(x: FakeTensor, answers: list[Rel]) -> None:
+    """Guard answers about layouts where what they decided is seen; refuse those that are wrong for the present
+    sizes."""
+    if answers and not all(map(env_of(*x.shape).guard, answers)):  # type: ignore[union-attr]
+        raise Unsupported(_SMALL)
+
+
+def confirm_sizes(x: FakeTensor) -> None:
+    """Guard that the sizes of a tensor whose strides are seen are 2 or more, if they were taken to be where a layout
+    was asked for; refuse others."""
+    for n in [n for n in x.shape if type(n) is torch.SymInt]:
+        if (env := env_of(n)) is not None and not env.is_large(expr_of(n)):
+            raise Unsupported(_SMALL)
+
+
+_SMALL = "a layout is seen that small sizes have otherwise"
 
 
 def is_differentiable(dtype: torch.dtype) -> bool:

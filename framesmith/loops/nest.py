@@ -14,6 +14,7 @@ import torch
 
 from framesmith.graph.raising import may_raise
 from framesmith.loops.ir import Axis, Indirect, Load, Op, Origin, SizeOf, Store, ValueOf
+from framesmith.loops.repeats import Repeats
 from framesmith.loops.text import body_text, dtype_name
 from framesmith.symbolic.expr import Symbol
 
@@ -112,7 +113,8 @@ GENERATOR = "generator"
 
 @dataclass(slots=True, eq=False)
 class LoopGraph:
-    """The lowered graph; `inputs`, `symbols`, `constants`, `outputs` as in `ir.Program`."""
+    """The lowered graph; `inputs`, `symbols`, `constants`, `outputs` as in `ir.Program`. `repeats`: it is the
+    graph of a few of many parts."""
 
     inputs: tuple[str | None, ...]
     symbols: dict[Symbol, SizeOf | ValueOf]
@@ -120,6 +122,7 @@ class LoopGraph:
     constants: dict[str, torch.Tensor]
     items: list[Item]
     outputs: tuple[Any, ...]
+    repeats: Repeats | None = None
 
 
 def _axes_text(axes: tuple[Axis, ...]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from framesmith.loops.ir import Batch, Extern, Launch, Ref, Step
@@ -36,3 +38,20 @@ def named(step: Step) -> list[str]:
 def rows(step: Launch | Batch) -> tuple[tuple[str, ...], ...]:
     """The buffers of each run of a step's kernel, one a parameter."""
     return (step.args,) if type(step) is Launch else step.rows  # type: ignore[union-attr]
+
+
+def renamed(step: Step, name: Callable[[str], str]) -> Step:
+    """The same step with other buffers, by name."""
+    def of(arg: Any) -> Any:
+        if type(arg) is Ref:
+            return Ref(name(arg.name))
+        return type(arg)(map(of, arg)) if isinstance(arg, (tuple, list)) else arg
+
+    if type(step) is Launch:
+        return replace(step, args=tuple(map(name, step.args)))
+    if type(step) is Batch:
+        return replace(step, rows=tuple([tuple(map(name, row)) for row in step.rows]))
+    assert type(step) is Extern
+    return replace(step, args=of(step.args), kwargs={key: of(value) for key, value in step.kwargs.items()},
+                   outputs=tuple([n if n is None else name(n) for n in step.outputs]),
+                   mutates=tuple(map(name, step.mutates)))

@@ -76,12 +76,12 @@ class Context:
                     origin = item.origins[0].op if item.origins else "a kernel"
                     raise Unsupported(f"{origin} on tensors of {device} in a graph on {self.device}")
 
-    def constant(self, tensor: torch.Tensor) -> Stored:
-        """A buffer that holds `tensor`."""
+    def constant(self, tensor: torch.Tensor, position: int = -1) -> Stored:
+        """A buffer that holds `tensor`, which is given at a place among the inputs, or made here."""
         name = self.fresh("k")
         self.constants[name] = tensor
         size, stride = tuple(tensor.shape), tuple(tensor.stride())
-        self.storages[name] = Storage(name, tensor.dtype, size, stride, "constant",
+        self.storages[name] = Storage(name, tensor.dtype, size, stride, "constant", position,
                                       device=self.elsewhere(tensor.device))
         return Stored(name, size, stride, 0, tensor.dtype)
 

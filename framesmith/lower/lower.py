@@ -92,7 +92,7 @@ class _Lowering:
         val = node.meta["val"]
         if position in self.given:
             self.inputs.append(None)
-            return self.ctx.constant(self.given[position])
+            return self.ctx.constant(self.given[position], position)
         if not hasattr(val, "shape"):
             self.inputs.append(None)
             if isinstance(val, Symbol):

@@ -14,13 +14,12 @@ is stored was computed from what each of the loads gave, so that it is there aft
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from framesmith.loops.ir import Axis, Batch, Extern, Kernel, Launch, Load, Node, Op, Ref, Step, Store, needed
+from framesmith.loops.ir import Axis, Extern, Kernel, Launch, Load, Node, Op, Step, Store, needed
 from framesmith.loops.nest import LoopGraph, Storage
-from framesmith.loops.uses import named, names_in
+from framesmith.loops.uses import named, names_in, renamed
 from framesmith.schedule.memory import element_span, touched
 from framesmith.symbolic.expr import Expr, Symbol
 
@@ -52,11 +51,11 @@ def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[S
                         dying.remove(gone)
                         break
         seen.update(names)
-        out.append(_renamed(step, heirs))
+        out.append(renamed(step, lambda n: heirs.get(n, n)))
     if not heirs:
         return graph, list(steps)
-    renamed = {n: replace(s, base=heirs[s.base]) if s.base in heirs else s for n, s in storages.items()}
-    return replace(graph, storages=renamed), out
+    moved = {n: replace(s, base=heirs[s.base]) if s.base in heirs else s for n, s in storages.items()}
+    return replace(graph, storages=moved), out
 
 
 def _fits(gone: Storage, made: Storage, shaped: bool) -> bool:
@@ -64,26 +63,6 @@ def _fits(gone: Storage, made: Storage, shaped: bool) -> bool:
     scratch = gone.kind == made.kind == "arena" and gone.base is made.base is None and gone.dtype is made.dtype
     alike = (gone.size, gone.stride) == (made.size, made.stride)
     return scratch and (alike or not shaped and element_span(gone) == element_span(made))
-
-
-def _renamed(step: Step, names: dict[str, str]) -> Step:
-    def of(arg: Any) -> Any:
-        if type(arg) is Ref:
-            return Ref(names.get(arg.name, arg.name))
-        if isinstance(arg, (tuple, list)):
-            return type(arg)(of(a) for a in arg)
-        return arg
-
-    def each(found: Iterable[Any]) -> tuple[Any, ...]:
-        return tuple(names.get(n, n) for n in found)
-
-    if type(step) is Launch:
-        return replace(step, args=each(step.args))
-    if type(step) is Batch:
-        return replace(step, rows=tuple(each(row) for row in step.rows))
-    assert type(step) is Extern
-    kwargs = {key: of(value) for key, value in step.kwargs.items()}
-    return replace(step, args=of(step.args), kwargs=kwargs, outputs=each(step.outputs), mutates=each(step.mutates))
 
 
 # ----------------------------------------------------------------------------------------------------------- one kernel

@@ -13,6 +13,7 @@ from framesmith.schedule.fuse import Group, fuse
 from framesmith.schedule.fused_nests import FusedNests
 from framesmith.schedule.inplace import in_place
 from framesmith.schedule.memory import plan
+from framesmith.schedule.repeat import repeated
 from framesmith.schedule.split import split_reductions
 from framesmith.schedule.target import CPU, MachineModel
 from framesmith.symbolic.expr import as_expr
@@ -41,6 +42,8 @@ def schedule(
         if launch.kernel.body:
             same = kernels.setdefault(kernel_text(launch.kernel), launch.kernel)
             steps.append(Launch(same, launch.args, launch.origins))
+    if graph.repeats is not None:
+        graph, steps = repeated(graph, steps)
     if fusion:
         steps = batched(steps, graph.storages, target.little)
     if target.in_place:

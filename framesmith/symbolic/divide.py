@@ -140,6 +140,8 @@ def _split_rest(a: Expr, c: int) -> tuple[Expr, Expr]:
         return found
     if len(terms) == 1 and terms[0][1] == 1:
         return _split_nested(a, terms[0][0], offset, c)
+    if all(k < 0 for _, k in terms):  # (-x) // c -> -((x + c - 1) // c)
+        return -((Int(c - 1) - a) // Int(c)), make(Mod, (a, Int(c)))
     return make(FloorDiv, (a, Int(c))), make(Mod, (a, Int(c)))
 
 

@@ -7,11 +7,26 @@ decides later questions without a further guard.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from framesmith.symbolic.expr import Expr, Int, Mod, Rel, Substitution, Symbol, as_expr, eq, gt, linear, lt, not_
+from framesmith.symbolic.expr import (
+    Expr,
+    FloorDiv,
+    Int,
+    Mod,
+    Rel,
+    Substitution,
+    Symbol,
+    as_expr,
+    eq,
+    ge,
+    gt,
+    linear,
+    lt,
+    not_,
+)
 from framesmith.util.errors import DataDependent, GuardError, UnfitSizes
 
 Frame = tuple[str, int, str]
@@ -35,10 +50,11 @@ class ShapeEnv:
     or 1, all of `data` among them. `asked_by`: it is derivatives' "formulas" that ask, whose short cuts for sizes of 0
     and 1 give what the way for all others gives, or operators in C++, "composites", of whose short cuts only those for
     1 do. `assumed`: what is taken for granted of them: the graph looks when it has the values, and raises where it does
-    not hold."""
+    not hold. `narrow`: quotients and remainders of sizes are not taken to be large where a layout is asked for;
+    `widened`: what was answered because they were."""
 
     __slots__ = ("asked_by", "assumed", "closed", "data", "given", "hints", "small", "sources", "symbols", "guards",
-                 "where", "_names", "_facts", "_equal", "_change", "_canonical", "_simplify")
+                 "where", "narrow", "widened", "_names", "_facts", "_equal", "_change", "_canonical", "_simplify")
 
     probing = False
     """Operators without a shape rule are asked at several sizes, not at the hints alone."""
@@ -47,6 +63,8 @@ class ShapeEnv:
         self.closed = False
         self.asked_by = ""
         self.assumed: list[Rel] = []
+        self.narrow = False
+        self.widened: list[Rel] = []
         self.data: set[Symbol] = set()
         self.given: set[Symbol] = set()
         self.small: set[Symbol] = set()
@@ -165,13 +183,27 @@ class ShapeEnv:
         return truth
 
     def generally(self, rel: Rel) -> bool:
-        """The truth of `rel` as `guard` has it; of symbols that may be 0 or 1, that for other values. It is for
-        questions of layout: what is right for such sizes is right for 0 and 1, too."""
-        if not self.small or self.small.isdisjoint(rel.free) or self.known(rel) is not None:
+        """The truth of `rel` as `guard` has it; of symbols and of quotients of sizes that may be 0 or 1, and of
+        remainders that may be 0, that for other values. It is for questions of layout: what is right for such sizes is
+        right for 0 and 1, too."""
+        if (known := self.known(rel)) is not None:
+            return known
+        large: dict[Expr, Expr] = {s: Symbol(s.name, max(s.lo or 0, 2), s.hi) for s in self.small & rel.free}
+        derived = {} if self.narrow else {q: Symbol(f"{least} or more: {q}", least, q.hi) for q, least in _small(rel)}
+        if large or derived:
+            known = self.known(rel.subs(Substitution({**large, **derived})))
+        if known is None:
             return self.guard(rel)
-        large = Substitution({s: Symbol(s.name, max(s.lo or 0, 2), s.hi) for s in self.small})
-        known = self.known(rel.subs(large))
-        return self.guard(rel) if known is None else known
+        if derived:
+            self.widened.append(rel if known else not_(rel))
+        return known
+
+    def is_large(self, e: Expr) -> bool:
+        """The truth of `e >= 2`, which is guarded, for a size with quotients that `generally` took to be 2 or more;
+        True for others."""
+        if not self.widened or not self.data.isdisjoint(e.free) or all(type(q) is not FloorDiv for q, _ in _small(e)):
+            return True
+        return self.guard(ge(e, 2))
 
     def asked(self, rel: Rel) -> bool:
         """The truth of `rel` for C++ that asks: see `asked_by`."""
@@ -299,6 +331,18 @@ def _from_zero(rel: Rel) -> Rel:
     where s, t >= 2, so that the ranges of the terms decide."""
     return rel.subs({s: Symbol(f"{s.name}-{s.lo}", 0, None if s.hi is None else s.hi - s.lo) + s.lo
                      for s in rel.free if s.lo})
+
+
+def _small(e: Expr | Rel) -> Iterator[tuple[Expr, int]]:
+    """The quotients in an expression or a relation that ranges let be 0 or 1, the remainders that may be 0, none within
+    another; with the least of their other values."""
+    least = 2 if isinstance(e, FloorDiv) else 1
+    if isinstance(e, FloorDiv | Mod) and e.lo in (0, least - 1):
+        if e.hi is None or e.hi >= least:
+            yield e, least
+    else:
+        for part in e.args:
+            yield from _small(part)
 
 
 _LEARN: dict[str, Callable[[ShapeEnv, Rel], None]] = {

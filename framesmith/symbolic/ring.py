@@ -29,6 +29,8 @@ def collect(terms: dict[Expr, int], offset: int) -> Expr:
         if joined is None:
             joined = _join_floordiv(terms)
         if joined is None:
+            joined = _join_multiple(terms)
+        if joined is None:
             break
         more, shift = linear(joined)
         offset += shift
@@ -97,6 +99,25 @@ def _join_floordiv(terms: dict[Expr, int]) -> Expr | None:
             for u, _ in inner:
                 del terms[u]
             return (remainder - shift) * k
+    return None
+
+
+def _join_multiple(terms: dict[Expr, int]) -> Expr | None:
+    """k*x - k*(x % c)  ->  k*c*(x // c), where every term of k*x is there: what is padded to a multiple of c is one."""
+    for t, k in terms.items():
+        atoms = factors(t)
+        m = next((f for f in atoms if isinstance(f, Mod)), None)
+        if m is None:
+            continue
+        rest = list(atoms)
+        rest.remove(m)
+        times = monomial(tuple(rest)) * -k
+        inner, shift = linear(m.num * times)
+        if inner and all(terms.get(u) == c for u, c in inner):
+            del terms[t]
+            for u, _ in inner:
+                del terms[u]
+            return m.num // m.den * m.den * times - shift
     return None
 
 

@@ -1,4 +1,5 @@
-/* Runs a package on ones (integers: zeros), and prints the first elements of each output: run_c model.fsm [size of what varies] */
+/* Runs a package on ones (integers: zeros), and prints the first elements of each output:
+ *     run_c model.fsm [size of what varies] */
 #include <framesmith.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -25,5 +25,6 @@ setup(
     cmdclass={"build_py": WithBinding},
     ext_modules=[Extension("framesmith_runtime._runtime", sorted(map(str, Path("../src").glob("*.cpp"))),
                            include_dirs=["../include"], language="c++",
-                           extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"], extra_link_args=["-s"])],
+                           extra_compile_args=["-O2", "-fno-delete-null-pointer-checks", "-std=c++17",
+                                               "-fvisibility=hidden"], extra_link_args=["-s"])],
 )

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -66,10 +67,16 @@ MemoryFile::~MemoryFile() {
   if (file_ >= 0) close(file_);
 }
 
-std::string MemoryFile::path() const { return "/proc/self/fd/" + std::to_string(file_); }
+std::string MemoryFile::path() const {
+  static std::atomic<unsigned> files{0};
+  std::string path = "/proc/self/fd/";
+  for (unsigned n = ++files; n; n >>= 1) path += n & 1 ? "./" : "/";
+  return path + std::to_string(file_);
+}
 
-Code::Code(std::string_view library, bool with_sizes) : file_(library) {
-  library_ = dlopen(file_.path().c_str(), RTLD_NOW | RTLD_LOCAL);
+Code::Code(std::string_view library, bool with_sizes) {
+  const MemoryFile file(library);
+  library_ = dlopen(file.path().c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library_) throw Error(FRAMESMITH_SYSTEM, std::string("the code cannot be loaded: ") + dlerror());
   try {
     functions_.run = reinterpret_cast<decltype(functions_.run)>(find("fs_run"));

@@ -25,14 +25,15 @@ struct Host {
 bool has_features(const std::vector<Json>& names);
 const char* machine_name();  // "x86_64", "aarch64"
 
-// A file without a name, from which the dynamic linker loads. The linker knows libraries by their paths, and this one
-// has its number as long as it is open.
+// A file without a name, from which the dynamic linker loads.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view bytes);
   ~MemoryFile();
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
+  // Another one for each file of the process: the linker knows libraries by their paths, and one that was closed stays
+  // loaded as long as a thread has data of it.
   std::string path() const;
 
  private:
@@ -57,7 +58,6 @@ class Code {
 
  private:
   void* find(const char* name) const;
-  MemoryFile file_;
   void* library_ = nullptr;
   Functions functions_;
 };

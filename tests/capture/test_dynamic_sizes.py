@@ -53,6 +53,13 @@ PROGRAMS = {
     "padded": lambda x: F.pad(x[None], (2, 1), mode="reflect"),
     "norms": lambda x: F.layer_norm(F.group_norm(x, 2, WEIGHT[0]), (8,)),
     "sorted": lambda x: (x.sort(0).values, x.cumsum(0), x.argmax(0), x.topk(2, 0).values),
+    "sorted with gaps": lambda x: (*x[:, 1:4].sort(1), *x[:, ::2].sort(0, descending=True)),
+    "a number into a part": lambda x: x.clone().index_fill_(0, TABLE[:1], 2)[:, :3].fill_(1) + x.cumsum(0)[:, :3],
+    "a part is set": lambda x: (y := x.clone()).__setitem__((slice(None), slice(0, 3)), 0) or y,
+    "a matrix by a batch": lambda x: WEIGHT @ x.view(-1, 8, 1).expand(-1, 8, 5),
+    "windows put together": lambda x: F.fold(x.view(-1, 8, 1).expand(-1, -1, 4), (4, 4), 2, stride=2),
+    "pooled": lambda x: (F.max_pool1d(x.t()[None], 2, 1), F.max_pool1d(x[:, None], 3, stride=2, padding=1)),
+    "a product of sizes": lambda x: x.reshape(math.prod(x.shape)) * math.prod((x.shape[0], 2), start=3),
 }
 
 

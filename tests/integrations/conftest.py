@@ -29,9 +29,9 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     compiled: list[int] = []
     backend = FrameCompiler._backend
 
-    def counted(self: FrameCompiler, graph: Any, examples: Any) -> Any:
+    def counted(self: FrameCompiler, graph: Any, *given: Any) -> Any:
         compiled.append(sum(node.op == "call_function" for node in graph.nodes))
-        return backend(self, graph, examples)
+        return backend(self, graph, *given)
 
     monkeypatch.setattr(FrameCompiler, "_backend", counted)
     return compiled

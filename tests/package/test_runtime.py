@@ -110,6 +110,13 @@ def test_aarch64_gives_what_x86_gives(tmp_path):
         framesmith.load(tmp_path / "m.fsm")
 
 
+def test_a_package_is_not_taken_for_one_that_was_loaded_before(tmp_path):
+    x = torch.randn(6, 8, 8)
+    for k, step in enumerate((lambda x: x @ x, lambda x: x @ x + 1, lambda x: x * 2)):  # a product keeps thread's data
+        framesmith.package(step, (x,), path=tmp_path / str(k), targets=["x86-64"])
+        torch.testing.assert_close(framesmith.load(tmp_path / str(k))(x), step(x))
+
+
 def test_many_threads_run_several_models(tmp_path):
     models = [Small().eval(), nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)).eval()]
     inputs = [torch.randn(1, 3, 20, 20), torch.randn(256, 64)]

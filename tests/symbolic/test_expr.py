@@ -148,3 +148,12 @@ def test_copies_are_the_same_node():
     assert copy.deepcopy(e) is e
     assert pickle.loads(pickle.dumps(e)) is e
     assert pickle.loads(pickle.dumps(JS)) is JS
+
+
+def test_what_is_padded_to_a_multiple_is_one():
+    n, m, c = Symbol("n", 2), Symbol("m", 2), Symbol("c", 1)
+    assert n + (-n) % 4 is 4 * ((n + 3) // 4)
+    assert (n // 8 + (-(n // 8)) % 7) // 7 is (n + 48) // 56
+    assert n - n % 4 is 4 * (n // 4)
+    assert m * n - m * (n % c) is c * m * (n // c)
+    assert (-n) // 4 is -((n + 3) // 4)

@@ -31,7 +31,7 @@ from ..trackers import Args, Kwargs
 
 folds(builtins.abs, builtins.bin, builtins.chr, builtins.hex, builtins.oct, builtins.ord,
       builtins.pow, builtins.round, bytes, complex, fractions.Fraction)
-folds(*[f for n, f in [*vars(math).items(), *vars(cmath).items()] if callable(f)])
+folds(*[f for n, f in [*vars(math).items(), *vars(cmath).items()] if callable(f) and f is not math.prod])
 folds(struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, sys.intern, logging.getLogger,
       logging.getLevelName)
 folds(*[getattr(os.path, n) for n in ("join", "basename", "dirname", "splitext", "split", "normpath", "isabs")])

@@ -9,6 +9,7 @@ import builtins
 import collections
 import functools
 import importlib.util
+import math
 import operator
 import types
 from types import FunctionType
@@ -57,6 +58,7 @@ _fallbacks("bisect", _bisect)
 
 states(py.count_elements, collections._count_elements)  # type: ignore[attr-defined]
 states(py.cmp_to_key, functools.cmp_to_key)
+states(py.prod, math.prod)
 _operator = without("operator", "_operator")
 for _fn in ("delitem", "concat", "iconcat", "countOf", "indexOf", "call", "length_hint"):
     if hasattr(operator, _fn):

@@ -15,6 +15,13 @@ def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
         mapping[value] = mapping.get(value, 0) + 1
 
 
+def prod(iterable: Iterable[Any], /, *, start: Any = 1) -> Any:
+    """math.prod"""
+    for value in iterable:
+        start = start * value
+    return start
+
+
 class Compared:
     """An object as functools.cmp_to_key wraps it."""
 

@@ -1,0 +1,178 @@
+"""`export`: a model, or an exported program, as an ONNX file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.passes import common
+from onnxscript import optimizer
+from torch import fx
+
+from framesmith.export.exported import Program
+from framesmith.export.exporting import export_program
+from framesmith.export.program import STATE
+from framesmith.export.sizes import SizeNodes
+from framesmith.export.trees import Tree
+from framesmith.graph.control import close
+from framesmith.onnx import rows as _rows  # noqa: F401 - fills the table
+from framesmith.onnx.emitter import Emitter, NoForm, Problem, Value
+from framesmith.onnx.graphs import emit_graph
+from framesmith.onnx.table import NAME
+from framesmith.prims.core import Spec
+from framesmith.symbolic.expr import Expr
+from framesmith.util.errors import ExportError
+
+OPSETS = range(18, 25)
+"""The versions of ONNX's operators that can be written."""
+OPSET = 20
+IR_VERSION = 10
+"""The oldest format of files that has all of these."""
+WITHIN = 2**31 - 2**24
+"""Bytes of weights that one file of protobuf holds; of more, weights are in a file beside it."""
+
+
+class NoOnnxForm(ExportError):
+    """Calls of a program have no form in ONNX; `problems` names the operator and line of each."""
+
+    def __init__(self, problems: Sequence[Any]) -> None:
+        self.problems = list(problems)
+        lines = dict.fromkeys(map(str, problems))
+        super().__init__("\n  ".join(["what has no form in ONNX:", *lines]))
+
+
+def export(model: Callable[..., Any] | Program, path: str | os.PathLike[str], args: Sequence[Any] = (),
+           kwargs: Mapping[str, Any] | None = None, *, dynamic_shapes: Any = None, opset: int = OPSET,
+           optimize: bool = True, external_data: bool | None = None) -> ir.Model:
+    """Write `model(*args, **kwargs)`, or a program of `framesmith.export`, as an ONNX file, and return it.
+
+    Inputs are called as the model's arguments, outputs by their place in its result, and dimensions as in
+    `dynamic_shapes` (see `framesmith.export`). State that a call writes is an output of its own, `new_` and its name.
+    `optimize`: fold constants, and remove what is not needed. `external_data`: keep weights in a file beside it, by
+    default if they are too large for one.
+
+    Raises `NoOnnxForm` with operator and line of each call that ONNX cannot say, and what `framesmith.export` raises.
+    The file has passed `onnx.checker`.
+    """
+    if opset not in OPSETS:
+        raise ExportError(f"opset is one of {OPSETS[0]} to {OPSETS[-1]}, not {opset}")
+    if isinstance(model, Program):
+        program = model if model.operators == NAME else model.to(NAME)
+    else:
+        program = export_program(model, args, kwargs, dynamic_shapes=dynamic_shapes, operators=NAME)
+    made = to_model(program, opset)
+    if optimize:
+        _optimize(made)
+    apart = _weight_bytes(made) > WITHIN if external_data is None else external_data
+    path = Path(path)
+    ir.save(made, path, external_data=f"{path.name}.data" if apart else None)
+    onnx.checker.check_model(str(path), full_check=True)
+    return made
+
+
+def _optimize(model: ir.Model) -> None:
+    """Fold constants, and leave out what is not needed. onnxscript's rewrite rules are left out: their patterns take an
+    epsilon of 1e-8 for 0."""
+    optimizer.fold_constants(model)
+    ir.passes.Sequential(
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.LiftSubgraphInitializersToMainGraphPass(), common.IdentityEliminationPass(),
+        common.CommonSubexpressionEliminationPass(), common.DeduplicateInitializersPass(),
+        common.RemoveUnusedNodesPass(), common.OutputFixPass(), common.NameFixPass(),
+    )(model)
+
+
+def to_model(program: Program, opset: int) -> ir.Model:
+    """The program, in the operator set of the table, as an ONNX model."""
+    m = Emitter(opset)
+    given, inputs = [], []
+    for i, name in zip(program.inputs, input_names(program), strict=True):
+        try:
+            if i.kind in STATE:
+                given.append(m.initializer(str(i.target), program.state[i.target]))
+            else:
+                given.append(m.describe(Value(name=m.unique(name)), i.spec))
+                inputs.append(given[-1])
+        except NoForm as e:
+            raise NoOnnxForm([Problem(str(i.target), "", str(e))]) from None
+    names = [m.unique(name) for name in _output_names(program)]
+    found = emit_graph(m, program.graph, given)
+    if m.problems:
+        raise NoOnnxForm(m.problems)
+    outputs = _outputs(m, program, dict(zip([i.name for i in program.inputs], given, strict=True)), found)
+    if not outputs:
+        raise ExportError("a program that gives no tensor and no size")
+    for value, name in zip(outputs, names, strict=True):
+        value.name = name
+    used = [v for v in m.initializers.values() if v.uses()]
+    graph = ir.Graph(inputs, outputs, nodes=m.nodes, initializers=used, opset_imports={"": opset}, name=program.name)
+    return ir.Model(graph, ir_version=IR_VERSION, producer_name="framesmith")
+
+
+def input_names(program: Program) -> list[str]:
+    """What the inputs of the graph are called in the model; names of the graph itself differ from Python's own."""
+    return [str(n.target) for n in program.graph.nodes if n.op == "placeholder"]
+
+
+def _output_names(program: Program) -> Iterator[str]:
+    """What the outputs are called: leaves of the result by their place in it, new state by the name of the old."""
+    for name, leaf in zip(leaf_names(program.result), program.results, strict=True):
+        if leaf.kind != "constant":
+            yield name
+    targets = {i.name: i.target if i.kind in STATE else i.name for i in program.inputs}
+    yield from (f"new_{targets[o.target]}" for o in program.outputs if o.kind == "mutation")
+
+
+def _outputs(m: Emitter, program: Program, inputs: dict[str, Value], found: list[Any]) -> list[Value]:
+    """The outputs of the graph: the tensors and sizes among the leaves of the result, then what the program writes."""
+    leaves = {i.target: inputs[i.name] for i in program.inputs if i.kind == "input"}
+    state = {i.target: inputs[i.name] for i in program.inputs if i.kind in STATE}
+    of_kind: dict[str, Callable[[Any], Any]] = {
+        "output": found.__getitem__, "input": leaves.__getitem__, "size": lambda size: _size(m, program, inputs, size),
+        "state": lambda name: state.get(name) or m.initializer(name, program.state[name]),
+    }
+    values = [of_kind[leaf.kind](leaf.value) for leaf in program.results if leaf.kind != "constant"]
+    values += [v for o, v in zip(program.outputs, found, strict=True) if o.kind == "mutation"]
+    return [_output(m, value) for value in values]
+
+
+def _output(m: Emitter, value: Any) -> Value:
+    """The value as one of its own: others may be inputs, or two outputs."""
+    if not isinstance(value, Value):
+        raise ExportError(f"{value!r} among the results is no tensor")
+    made: Value = m("Identity", value)
+    made.dtype, made.shape = value.dtype, value.shape  # type: ignore[assignment]
+    return made
+
+
+def _size(m: Emitter, program: Program, inputs: dict[str, Value], size: Any) -> Value:
+    """A size among the results, as a scalar."""
+    if isinstance(size, Expr):
+        graph, given = fx.Graph(), []
+        for i in program.inputs:
+            node = graph.placeholder(i.name)
+            node.meta["val"] = i.spec
+            given.append(node)
+        close(graph, [SizeNodes(graph, given).of(size)])
+        (size,) = emit_graph(m, graph, [inputs[i.name] for i in program.inputs])
+    return m.describe(m.number(size, torch.int64), Spec((), torch.int64, torch.device("cpu")))
+
+
+def leaf_names(tree: Tree, path: str = "") -> Iterator[str]:
+    """What the leaves of a tree are called: keys and numbers on the way to them."""
+    if tree.kind == "leaf":
+        yield path or "output"
+        return
+    keys = tree.keys if len(tree.keys) == len(tree.parts) else range(len(tree.parts))
+    for key, part in zip(keys, tree.parts, strict=True):
+        label = f"{path}.{key}" if path else f"output_{key}" if isinstance(key, int) else str(key)
+        yield from leaf_names(part, label)
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)

@@ -1,0 +1,18 @@
+"""The rows, a file for each family; importing a file enters its rows in the table."""
+
+from framesmith.onnx.rows import (
+    attention,
+    contractions,
+    control,
+    draws,
+    images,
+    indexing,
+    norms,
+    pointwise,
+    recurrent,
+    reductions,
+    sizes,
+    sorting,
+    views,
+    windows,
+)

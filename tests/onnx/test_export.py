@@ -1,0 +1,221 @@
+"""Programs as ONNX files: names, dimensions, state, control flow, refusals; each run by ONNX Runtime beside eager."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch._higher_order_ops.scan import scan
+
+import framesmith
+from framesmith.exc import ExportError
+from framesmith.export.trees import flatten
+from framesmith.onnx import NoOnnxForm
+from framesmith.onnx import exporting as onnx_exporting
+from tests.nets.onnx_running import difference, expected, inputs_of, of_onnxruntime, of_openvino
+
+BATCH, LENGTH = framesmith.Dim("batch"), framesmith.Dim("length")
+
+
+def run_both(fn, path, *cases, dynamic_shapes=None, opset=20, engine=of_onnxruntime):
+    """The ONNX model of a function, after its file has given eager's results for all cases."""
+    program = framesmith.export(fn, cases[0], dynamic_shapes=dynamic_shapes, operators="onnx")
+    made = framesmith.onnx.export(program, path, opset=opset)
+    run = engine(path)
+    for args in cases:
+        with torch.no_grad():
+            want = expected(program, fn(*args))
+        assert not difference(want, run(inputs_of(program, flatten((args, {}))[0])), [])
+    return made
+
+
+class Block(nn.Module):
+    """Attention, a norm, sizes among the results, an input returned, a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        q = self.heads(x).view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2)
+        y = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+        y = self.norm(y.transpose(1, 2).reshape(x.shape))
+        return {"hidden": torch.softmax(y, -1) * x.shape[0], "length": x.shape[1], "given": [x, None, 3]}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.onnx"
+
+
+@pytest.mark.parametrize("opset", onnx_exporting.OPSETS)
+def test_names_and_dimensions(path, opset):
+    torch.manual_seed(0)
+    cases = [(torch.randn(n, k, 8),) for n, k in ((2, 5), (1, 9), (4, 1))]
+    run_both(Block().eval(), path, *cases, dynamic_shapes=({0: BATCH, 1: LENGTH},), opset=opset)
+    graph = onnx.load(path).graph
+    assert [o.name for o in graph.output] == ["hidden", "length", "given.0"]
+    assert [d.dim_param or d.dim_value for d in graph.input[0].type.tensor_type.shape.dim] == ["batch", "length", 8]
+    assert {"heads.bias", "norm.weight", "norm.bias"} <= {i.name for i in graph.initializer}
+    assert "test_export.py" in str(graph.node[0].metadata_props)
+
+
+def test_openvino(path):
+    pytest.importorskip("openvino")
+    torch.manual_seed(0)
+    cases = [(torch.randn(n, k, 8),) for n, k in ((2, 5), (3, 9))]
+    run_both(Block().eval(), path, *cases, dynamic_shapes=({0: BATCH, 1: LENGTH},), engine=of_openvino)
+
+
+def test_a_model_is_exported_in_one_call(path):
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    made = framesmith.onnx.export(model, path, (torch.randn(2, 4),), dynamic_shapes=({0: 2 * BATCH},))
+    assert [n.op_type for n in made.graph] == ["Gemm", "Relu"]
+    x = torch.randn(6, 4)
+    assert np.allclose(of_onnxruntime(path)({"input": x.numpy()})[0], model(x).detach(), atol=1e-6)
+
+
+def test_state_that_is_written_is_an_output(path):
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            self.calls += 1
+            return x + self.calls
+
+    framesmith.onnx.export(Counter(), path, (torch.ones(2),))
+    assert [o.name for o in onnx.load(path).graph.output] == ["output", "new_calls"]
+    assert of_onnxruntime(path)({"x": np.ones(2, np.float32)})[1] == 1
+
+
+def test_weights_apart(path):
+    model = nn.Linear(64, 64)
+    framesmith.onnx.export(model, path, (torch.randn(2, 64),), external_data=True)
+    assert path.with_name("model.onnx.data").stat().st_size >= 64 * 64 * 4 > path.stat().st_size
+    x = torch.randn(2, 64)
+    assert np.allclose(of_onnxruntime(path)({"input": x.numpy()})[0], model(x).detach(), atol=1e-5)
+
+
+def test_what_has_no_form_is_named_with_its_line(path):
+    def program(x):
+        y = torch.lgamma(x)
+        return torch.fft.rfft(y).real
+
+    with pytest.raises(NoOnnxForm) as caught:
+        framesmith.onnx.export(program, path, (torch.randn(4),))
+    line = program.__code__.co_firstlineno
+    assert [p.operator for p in caught.value.problems][:2] == ["aten.lgamma.default", "aten._fft_r2c.default"]
+    assert f"aten.lgamma.default, at test_export.py:{line + 1} program" in str(caught.value)
+    assert not path.exists()
+
+
+def test_what_onnx_takes_in_no_such_dtype(path):
+    with pytest.raises(NoOnnxForm, match="Conv takes no int64"):
+        framesmith.onnx.export(torch.conv1d, path, (torch.ones(1, 1, 4).long(), torch.ones(1, 1, 2).long()))
+    with pytest.raises(NoOnnxForm, match="complex64"):
+        framesmith.onnx.export(torch.sin, path, (torch.randn(2, dtype=torch.complex64),))
+
+
+def test_an_unknown_opset(path):
+    with pytest.raises(ExportError, match="18 to"):
+        framesmith.onnx.export(torch.sin, path, (torch.randn(2),), opset=9)
+
+
+# --- control flow
+def branch(x):
+    return torch.cond(x.sum() > 0, lambda x: x.sin() * x.shape[0], lambda x: x - 1, (x,))
+
+
+def loop(x):
+    while x.sum() < 100:
+        x = x * 2 + 1
+    return x
+
+
+def scanned(x):
+    return scan(lambda total, row: (torch.tanh(total + row), total * row), torch.zeros(4), x)
+
+
+@pytest.mark.parametrize("fn", [branch, loop], ids=["branch", "loop"])
+def test_control_flow(path, fn):
+    made = run_both(fn, path, (torch.ones(3, 4),), (-torch.ones(5, 4) if fn is branch else torch.rand(5, 4),),
+                    dynamic_shapes=({0: BATCH},))
+    assert {"If", "Loop"} & {n.op_type for n in made.graph}
+
+
+def test_a_scan(path):
+    made = run_both(scanned, path, (torch.randn(200, 4),), (torch.randn(3, 4),), dynamic_shapes=({0: BATCH},))
+    assert "Loop" in {n.op_type for n in made.graph}
+
+
+# --- rows whose arguments decide
+def recurrent(cls, **options):
+    torch.manual_seed(0)
+    return cls(4, 6, **options).eval()
+
+
+@pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN], ids=["LSTM", "GRU", "RNN"])
+def test_recurrent_layers(path, cls):
+    model = recurrent(cls, num_layers=2, bidirectional=True, batch_first=True)
+    shapes = {0: BATCH, 1: None if cls is nn.RNN else LENGTH}  # eager's RNN is recorded for one length
+    cases = [(torch.randn(n, 5 if cls is nn.RNN else k, 4),) for n, k in ((2, 5), (3, 7))]
+    run_both(model, path, *cases, dynamic_shapes=(shapes,))
+
+
+def attend(q, k, mask):
+    return nn.functional.scaled_dot_product_attention(q, k, k, attn_mask=mask)
+
+
+@pytest.mark.parametrize("opset", [20, 23])
+def test_a_row_of_a_mask_without_a_key_is_nothing(path, opset):
+    q, k, mask = torch.randn(2, 2, 3, 4), torch.randn(2, 2, 5, 4), torch.rand(3, 5) > 0.5
+    mask[1] = False
+    run_both(attend, path, (q, k, mask), opset=opset)
+    run_both(attend, path, (q, k, torch.where(mask, 0.0, float("-inf"))), opset=opset)
+
+
+def places(x, a, b):
+    return x[:, a, b], x[a, :, b], x[:, a[0]], x.index_put((a, b), x[0, 0], accumulate=True)
+
+
+def test_tensors_of_places(path):
+    run_both(places, path, (torch.randn(3, 4, 5), torch.tensor([[2, 0], [1, -1]]), torch.tensor([0, 2])))
+
+
+def pooled(x):
+    return nn.functional.adaptive_avg_pool2d(x, (3, 2)), nn.functional.max_pool2d(x, 2, return_indices=True)
+
+
+def test_windows(path):
+    run_both(pooled, path, (torch.randn(2, 3, 7, 8),))
+
+
+def sizes(x):
+    n = x.shape[0]
+    return x.reshape(-1, n), x.new_ones(n // 2 + 1), torch.arange(n, 2 * n), x.new_full((n % 3 + 1,), n)
+
+
+def half(x):
+    return x[::2], (x.shape[0] + 1) // 2
+
+
+def test_a_size_that_is_computed_is_an_output(path):
+    run_both(half, path, (torch.randn(4, 6),), (torch.randn(7, 6),), dynamic_shapes=({0: BATCH},))
+
+
+def by_groups(x, weights, ends):
+    return torch.ops.aten._grouped_mm(x, weights, ends), torch.histc(ends.float(), 5, 0, 4)
+
+
+def test_products_of_groups(path):
+    run_both(by_groups, path, (torch.randn(6, 8), torch.randn(3, 8, 4), torch.tensor([2, 2, 6], dtype=torch.int32)))
+
+
+def test_sizes(path):
+    run_both(sizes, path, (torch.randn(4, 6),), (torch.randn(7, 6),), dynamic_shapes=({0: BATCH},))
