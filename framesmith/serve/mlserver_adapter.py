@@ -23,16 +23,12 @@ from mlserver.types import (
     InferenceRequest,
     InferenceResponse,
     MetadataModelResponse,
-    MetadataTensor,
     RequestInput,
-    ResponseOutput,
-    TensorData,
 )
 
 from framesmith.serve.body_limit import BodyLimit
 from framesmith.serve.canary import PROMOTED, ROLLED_BACK, Canary
-from framesmith.serve.interface import BAD_REQUEST, Tensor
-from framesmith.serve.protocol import DATATYPES, decode
+from framesmith.serve.protocol import answer, decode, metadata
 from framesmith.serve.service import Service
 from framesmith.util.errors import PackageError, RequestRefused
 
@@ -69,14 +65,9 @@ class PackageModel(MLModel):
         """The answer to a request. Raises `MLServerError` with HTTP's status."""
         try:
             found = await _servers[self.name].service.infer({x.name: _array(x) for x in payload.inputs})
-            wanted = [x.name for x in payload.outputs] if payload.outputs else list(found)
-            if unknown := set(wanted) - found.keys():
-                raise RequestRefused(BAD_REQUEST, f"the model has no output {', '.join(sorted(unknown))}; it has "
-                                                  f"{', '.join(found)}")
+            return InferenceResponse(**answer(self.name, found, [x.name for x in payload.outputs or ()]))
         except RequestRefused as e:
             raise MLServerError(str(e), e.status) from None
-        return InferenceResponse(model_name=self.name, model_version=self.version,
-                                 outputs=[_output(name, found[name]) for name in wanted])
 
     @custom_handler(rest_path="/canary", rest_method="GET")
     async def canary(self) -> dict[str, Any]:
@@ -105,25 +96,12 @@ class PackageModel(MLModel):
 
     async def metadata(self) -> MetadataModelResponse:
         """Names, dtypes and shapes; a size that varies is -1."""
-        interface = _servers[self.name].service.interface
-        return MetadataModelResponse(name=self.name, platform="framesmith", versions=[],
-                                     inputs=[_metadata(t) for t in interface.inputs],
-                                     outputs=[_metadata(t) for t in interface.outputs])
-
-
-def _metadata(tensor: Tensor) -> MetadataTensor:
-    return MetadataTensor(name=tensor.name, datatype=Datatype(DATATYPES[tensor.dtype]),
-                          shape=[size if isinstance(size, int) else -1 for size in tensor.shape])
+        return MetadataModelResponse(**metadata(self.name, _servers[self.name].service.interface))
 
 
 def _array(x: RequestInput) -> np.ndarray:
     datatype = x.datatype.value if isinstance(x.datatype, Datatype) else x.datatype
     return decode(x.name, datatype, x.shape, x.data.root)
-
-
-def _output(name: str, array: np.ndarray) -> ResponseOutput:
-    return ResponseOutput(name=name, shape=list(array.shape), datatype=Datatype(DATATYPES[array.dtype.name]),
-                          data=TensorData(root=array.ravel().tolist()))
 
 
 class PackageServer(MLServer):

@@ -1,13 +1,13 @@
-"""Tensors as the Open Inference Protocol has them: a datatype, a shape and numbers."""
+"""What the Open Inference Protocol says in JSON: tensors (a datatype, a shape and numbers), answers, metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from framesmith.serve.interface import BAD_REQUEST
+from framesmith.serve.interface import BAD_REQUEST, Interface, Tensor
 from framesmith.util.errors import RequestRefused
 
 DATATYPES = {"bool": "BOOL", "uint8": "UINT8", "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64",
@@ -34,3 +34,23 @@ def decode(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.ndar
     if dtype.kind in "iu" and (array != raw).any():
         raise RequestRefused(BAD_REQUEST, f"input {name} has numbers beyond the range of {datatype}")
     return array
+
+
+def answer(model: str, outputs: Mapping[str, np.ndarray], wanted: Sequence[str] = ()) -> dict[str, Any]:
+    """The answer to a request for the outputs `wanted`, or for all. Raises `RequestRefused` for unknown ones."""
+    if unknown := [name for name in wanted if name not in outputs]:
+        raise RequestRefused(BAD_REQUEST, f"the model has no output {', '.join(unknown)}; it has {', '.join(outputs)}")
+    arrays = {name: outputs[name] for name in wanted or outputs}
+    return {"model_name": model, "outputs": [
+        {"name": name, "shape": list(x.shape), "datatype": DATATYPES[x.dtype.name], "data": x.ravel().tolist()}
+        for name, x in arrays.items()]}
+
+
+def metadata(model: str, interface: Interface) -> dict[str, Any]:
+    """Names, datatypes and shapes; a size that varies is -1."""
+    def tensor(t: Tensor) -> dict[str, Any]:
+        return {"name": t.name, "datatype": DATATYPES[t.dtype],
+                "shape": [size if isinstance(size, int) else -1 for size in t.shape]}
+
+    return {"name": model, "platform": "framesmith", "versions": [], "inputs": list(map(tensor, interface.inputs)),
+            "outputs": list(map(tensor, interface.outputs))}
