@@ -56,6 +56,11 @@ class Canary:
         self._times: list[tuple[float, float]] = []
         self._compared: set[asyncio.Task[Answer]] = set()
 
+    @property
+    def ready(self) -> bool:
+        """Whether both are."""
+        return self._stable.ready and self._candidate.ready
+
     async def start(self) -> None:
         """Start both. Raises `PackageError`, for either."""
         await self._stable.start()

@@ -57,8 +57,17 @@ class Ports:
 class PackageModel(MLModel):
     """A package, as MLServer knows models."""
 
+    @property  # type: ignore[override]
+    def ready(self) -> bool:
+        """From the end of the warm-up to the shutdown."""
+        return _servers[self.name].service.ready
+
+    @ready.setter
+    def ready(self, value: bool) -> None:
+        """MLServer says what `load` returned; the service knows better."""
+
     async def load(self) -> bool:
-        """Start the service. MLServer calls the model ready when this returns true."""
+        """Start the service."""
         return await _servers[self.name].start_service()
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
@@ -116,6 +125,7 @@ class PackageServer(MLServer):
         super().__init__(settings)
         self.service, self._name = service, name
         self.failed = False
+        self._stopping: asyncio.Task[None] | None = None
         _servers[name] = self
         self._rest_server._app.add_middleware(BodyLimit, limit=ports.largest)
 
@@ -128,13 +138,15 @@ class PackageServer(MLServer):
         try:
             await self.service.start()
         except PackageError as e:
-            _log.error("%s", e)
-            self.failed = True
-            self._stopping = asyncio.create_task(self.stop())
-        return not self.failed
+            if self._stopping is None:
+                _log.error("%s", e)
+                self.failed = True
+                self._stopping = asyncio.create_task(self.stop())
+        return self._stopping is None
 
     async def stop(self, sig: int | None = None) -> None:
         """Answer what has been accepted, then stop listening."""
+        self._stopping = self._stopping or asyncio.current_task()
         await self.service.stop()
         await super().stop(sig)
 

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
 
 import numpy as np
@@ -85,7 +84,7 @@ class ProcessWorker:
     async def _call(self, function, *args):  # type: ignore[no-untyped-def]
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
-        except BrokenProcessPool as e:
+        except RuntimeError as e:  # BrokenProcessPool, or what an executor says that has been shut down
             raise WorkerDied(str(e)) from None
 
 

@@ -172,10 +172,15 @@ def test_requests_that_were_accepted_are_answered_after_sigterm(packages):
         thread.start()
     while "framesmith_serve_queue 2.0" not in server.get("/metrics", server.metrics)[1]:
         time.sleep(.02)
-    code, text = server.stop()
+    server.process.send_signal(signal.SIGTERM)
+    while server.get("/v2/health/ready")[0] == 200:
+        time.sleep(.02)
+    with pytest.raises(InferenceServerException, match="not ready|shutting down"):
+        asked(clients(server)["REST"], request(1, 4))
+    text, _ = server.process.communicate(timeout=60)
     for thread in threads:
         thread.join()
-    assert code == 0 and len(found) == 2, text
+    assert server.process.returncode == 0 and len(found) == 2, text
 
 
 def test_a_changed_weight_is_rolled_back_with_a_report(packages, server):
