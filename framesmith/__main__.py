@@ -11,6 +11,7 @@ COMMANDS = {
     "bench": ("framesmith.bench:main", "time a model of yours beside eager and other compilers"),
     "cache": ("framesmith.cache_command:main", "list, explain, prune, save and load the disk cache"),
     "doctor": ("framesmith.tools.doctor:main", "check this machine, and say what to do"),
+    "serve": ("framesmith.serve.command:main", "serve a package by the Open Inference Protocol"),
     "site": ("framesmith.running:site", "print the folder that, in PYTHONPATH, does the same for every program"),
 }
 """name -> function over the further arguments, which returns an exit status, and what it does"""

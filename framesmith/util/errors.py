@@ -174,6 +174,17 @@ class PackageError(FramesmithError):
     """A model cannot be packaged as asked, or a package cannot be used."""
 
 
+class RequestRefused(FramesmithError):
+    """A request that is not served; `status` is HTTP's for it, the text says what is wrong."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text)
+        self.status = status
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+
 class ExportError(FramesmithError):
     """A program cannot be exported as asked, or an exported one cannot be used so; the message proposes what to
     change."""

@@ -1,0 +1,109 @@
+"""What runs batches: a thread of this process, or a process of its own, which may die without taking the service along.
+
+Each maps the package, so all of them share the pages of its weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+
+from framesmith.package.binding import Model
+from framesmith.serve.running import load, run, set_threads
+
+_PR_SET_PDEATHSIG = 1
+
+
+class WorkerDied(Exception):
+    """A worker's process ended in the middle of a batch."""
+
+
+class Worker(Protocol):
+    """One batch at a time is run by it. `run` raises `RequestRefused`, and `WorkerDied`, after which it must be started
+    again."""
+
+    async def start(self) -> None: ...
+
+    async def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+
+    async def stop(self) -> None: ...
+
+
+class ThreadWorker:
+    """Runs batches by a function on a thread of this process."""
+
+    def __init__(self, function: Callable[[Sequence[np.ndarray]], list[np.ndarray]]) -> None:
+        self._function, self._executor = function, ThreadPoolExecutor(1, "framesmith-worker")
+
+    async def start(self) -> None:
+        """There is nothing to be started."""
+
+    async def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs of a batch. Raises `RequestRefused`."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._function, inputs)
+
+    async def stop(self) -> None:
+        """End it, after the batch that it runs."""
+        self._executor.shutdown(wait=False)
+
+
+class ProcessWorker:
+    """Runs batches in a process of its own, on `threads` threads."""
+
+    def __init__(self, path: str, threads: int) -> None:
+        self._path, self._threads = path, threads
+        self._executor: Executor | None = None
+
+    async def start(self) -> None:
+        """Start the process, or another one where it has died, and wait until it has loaded the package. Raises
+        `WorkerDied`."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+        self._executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin,
+                                             (self._path, self._threads, os.getpid()))
+        await self._call(os.getpid)
+
+    async def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs of a batch. Raises `RequestRefused`, and `WorkerDied`, after which it must be started again."""
+        return await self._call(_run, inputs)
+
+    async def stop(self) -> None:
+        """End it, after the batch that it runs."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+
+    async def _call(self, function, *args):  # type: ignore[no-untyped-def]
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        except RuntimeError as e:  # BrokenProcessPool, or what an executor says that has been shut down
+            raise WorkerDied(str(e)) from None
+
+
+_loaded: Model
+"""The package of this process, in a worker."""
+
+
+def _begin(path: str, threads: int, parent: int) -> None:
+    """Set up a worker's process: it leaves signals to its parent, and ends with it."""
+    global _loaded
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    _loaded = load(path)
+    set_threads(threads)
+
+
+def _run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return run(_loaded, inputs)
