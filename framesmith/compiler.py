@@ -422,8 +422,7 @@ class FrameCompiler:
                                f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
 
             def keep(image: Image) -> None:
-                made = captured()
-                if not made.breaks and self._keeps(code, f_locals):
+                if self._keeps(code, f_locals) and not (made := captured()).breaks:
                     with stage("cache"):
                         self._captures.store(code, _called(code, func), func, made, image)
 

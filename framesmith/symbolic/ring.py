@@ -66,7 +66,18 @@ def _join_mod(terms: dict[Expr, int]) -> Expr | None:
 
 
 def _join_quotient(terms: dict[Expr, int]) -> Expr | None:
-    """Take a multiple of x % c, and as much of c * (x // c), out of `terms`; return that multiple of x."""
+    """k*(x % c) + k*c*(x // c)  ->  k*x"""
+    return _with_remainder(terms, 1)
+
+
+def _join_multiple(terms: dict[Expr, int]) -> Expr | None:
+    """k*x - k*(x % c)  ->  k*c*(x // c), where every term of k*x is there: what is padded to a multiple of c is one."""
+    return _with_remainder(terms, -1)
+
+
+def _with_remainder(terms: dict[Expr, int], sign: int) -> Expr | None:
+    """Take a multiple of x % c, and as much of c * (x // c), out of `terms`, and return that multiple of x; for the
+    `sign` -1, take as much of x with the other sign, and return that multiple of c * (x // c)."""
     for t, k in terms.items():
         atoms = factors(t)
         m = next((f for f in atoms if isinstance(f, Mod)), None)
@@ -74,13 +85,14 @@ def _join_quotient(terms: dict[Expr, int]) -> Expr | None:
             continue
         rest = list(atoms)
         rest.remove(m)
-        times = monomial(tuple(rest)) * k
-        below, offset = linear(m.num // m.den * m.den * times)
-        if below and not offset and all(terms.get(u) == c for u, c in below):
+        times, whole = monomial(tuple(rest)) * (sign * k), m.num // m.den * m.den
+        taken, made = (whole, m.num) if sign > 0 else (m.num, whole)
+        parts, offset = linear(taken * times)
+        if parts and not (offset and sign > 0) and all(terms.get(u) == c for u, c in parts):
             del terms[t]
-            for u, _ in below:
+            for u, _ in parts:
                 del terms[u]
-            return m.num * times
+            return made * times - offset
     return None
 
 
@@ -99,25 +111,6 @@ def _join_floordiv(terms: dict[Expr, int]) -> Expr | None:
             for u, _ in inner:
                 del terms[u]
             return (remainder - shift) * k
-    return None
-
-
-def _join_multiple(terms: dict[Expr, int]) -> Expr | None:
-    """k*x - k*(x % c)  ->  k*c*(x // c), where every term of k*x is there: what is padded to a multiple of c is one."""
-    for t, k in terms.items():
-        atoms = factors(t)
-        m = next((f for f in atoms if isinstance(f, Mod)), None)
-        if m is None:
-            continue
-        rest = list(atoms)
-        rest.remove(m)
-        times = monomial(tuple(rest)) * -k
-        inner, shift = linear(m.num * times)
-        if inner and all(terms.get(u) == c for u, c in inner):
-            del terms[t]
-            for u, _ in inner:
-                del terms[u]
-            return m.num // m.den * m.den * times - shift
     return None
 
 
