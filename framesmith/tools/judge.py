@@ -31,7 +31,8 @@ _ROUNDS = 5
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What is wrong with a program. `sign`: which of several faults of the kind it is. `result`: which result differs;
-    `off`: by how much. `kernels`: what each of the code's kernels computes, as far as that is known."""
+    `off`: by how much, or how many times as long as eager it takes. `kernels`: what each of the code's kernels
+    computes, as far as that is known."""
 
     kind: str
     detail: str = ""
@@ -231,5 +232,6 @@ def _slowness(space: dict[str, Any], fn: Callable[..., Any], q: Question) -> Ver
     eager, ours = map(min, times)
     if ours <= q.slow * eager:
         return Verdict(FINE)
-    return Verdict("slow", f"{1000 * ours:.3g} ms, {ours / eager:.1f} times as long as eager's {1000 * eager:.3g} ms")
+    detail = f"{1000 * ours:.3g} ms, {ours / eager:.1f} times as long as eager's {1000 * eager:.3g} ms"
+    return Verdict("slow", detail, off=ours / eager)
 
