@@ -149,7 +149,7 @@ class _Ways:
 
 
 def _positions(tracer: Any) -> dict[tuple[Any, str], int]:
-    """Where the iterators and generators that the frames hold stand, by owner and name of a number."""
+    """Return the positions of the iterators and generators that the frames hold, by owner and name of the attribute."""
     found: dict[Any, Any] = {}
     todo = [x for f in tracer.frames for x in (*f.locals, *f.stack)]
     seen: set[int] = set()

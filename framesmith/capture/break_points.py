@@ -85,5 +85,5 @@ _LEAVES = ("RERAISE", "CLEANUP_THROW")
 _QUIET = frozenset(("PUSH_EXC_INFO", "POP_EXCEPT", "COPY", "SWAP", "POP_TOP", "NOP", "LOAD_CONST", "STORE_FAST",
                     "DELETE_FAST",
                     "POP_JUMP_IF_FALSE", "CALL_INTRINSIC_1"))
-"""What stands in the handlers of `except` clauses, of those that put the state back, and of whole generators (from 3.12
-on)."""
+"""The instructions in handlers of `except` clauses, in those that restore the state, and in those that cover a whole
+generator (from 3.12 on)."""

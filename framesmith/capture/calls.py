@@ -236,7 +236,7 @@ class Calls(Session):
         return self.unless(AttributeError, x.get, self, name) is not None
 
     def unless(self, kind: Any, ask: Callable[..., Any], *args: Any) -> Any:
-        """What `ask(*args)` gives; None if it raises an exception of class `kind` in the captured program."""
+        """Return `ask(*args)`, or None if it raises an exception of class `kind` in the captured program."""
         try:
             return ask(*args)
         except t.CapturedError as e:

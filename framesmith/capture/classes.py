@@ -70,7 +70,7 @@ class Namespaces(Spaces):
         self.parts: set[int] = set()
         """Fields of stand-ins: outside of the class statement residual code has no name for them."""
         self.overlay: dict[type, dict[str, Any]] = {}
-        """What the frame wrote to classes that exist: raw attributes, stand-ins or MISSING."""
+        """The frame's writes to existing classes: raw attributes, stand-ins or MISSING."""
         self.class_writes: dict[type, dict[str, t.Tracker | None]] = {}
         self.global_values: dict[int, dict[str, t.Tracker]] = {}
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], t.Tracker]] = {}

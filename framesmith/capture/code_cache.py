@@ -1,4 +1,4 @@
-"""What is made of a code object once, and kept while the code lives."""
+"""Caches of what is computed once for a code object, for as long as the code object is alive."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _ARITHMETIC: dict[Any, Callable[..., Any]] = {
 }
 _SUMS = frozenset({operator.add, operator.sub})
 MOST = 1 << 62
-"""What all numbers must be smaller than: guards compute in 64 bits, and fail where that is too little."""
+"""The bound on all numbers: guards compute in 64 bits, and fail on overflow."""
 MOST_OF_ONE = 8
 """Outcomes that depend on one number; with more, one guard on its value costs less."""
 

@@ -178,7 +178,7 @@ def _have_symbols(tracer: Any, x: t.Tracker) -> bool:
 
 
 def expected(tracer: Any, x: t.Data) -> bool:
-    """Whether a comparison that the program asserts of sizes is left to the graph to look at."""
+    """Return whether a comparison of sizes that the program asserts is to be checked by the graph."""
     found = relation(tracer, x)
     return type(found) is torch.SymBool and found.node.expect_true("", 0)
 

@@ -30,19 +30,19 @@ _SYMBOL = re.compile(r"\b[sgu]\d+\b")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 Place = tuple[Source, str, int | None]
-"""Where a symbol's value is read: a tensor's source, "size" or "stride", the dimension; an integer's source,
-"value"."""
+"""The place from which a symbol's value is read: a tensor's source, "size" or "stride", the dimension; or an integer's
+source, "value"."""
 
 
 @dataclass(slots=True)
 class DynamicSizes:
-    """Which sizes of inputs are symbols: those that the program marks, and `seen`, those that were seen to vary, by
-    the source of the tensor as text; `every`: all sizes of inputs that are no parameters. `inputs`: False: none of
-    these. `data`: sizes and integers that the graph computes of data may be symbols, too. `shapes`: the environment.
-    `made`: a symbol of a size of an input was made; `made_of_data`: one of data; `strict`: those of inputs that are
-    marked to vary, in words. `small`: one was made that is 0 or 1 in this call; `narrow`: such sizes are assumed, if
-    they may be. `numbers`: sources of integers that have had another value: they are symbols where they are sizes
-    (None: none are); `made_of_numbers`: one was made."""
+    """The policy that decides which sizes of inputs are symbols: those that the program marks, and `seen`, those that
+    were seen to vary, by the source of the tensor as text; `every`: all sizes of inputs that are no parameters.
+    `inputs`: False: none of these. `data`: sizes and integers that the graph computes of data may be symbols, too.
+    `shapes`: the environment. `made`: a symbol of a size of an input was made; `made_of_data`: one of data; `strict`:
+    those of inputs that are marked to vary, in words. `small`: one was made that is 0 or 1 in this call; `narrow`: such
+    sizes are assumed, if they may be. `numbers`: sources of integers that have had another value: they are symbols
+    where they are sizes (None: none are); `made_of_numbers`: one was made."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class DynamicSizes:
 
     @property
     def assumed_large(self) -> bool:
-        """Whether a layout was taken for that of larger sizes, which may not be for the present ones."""
+        """Return whether a layout was assumed that holds for larger sizes, but may not hold for the present ones."""
         return not self.narrow and (self.small or self.shapes is not None and bool(self.shapes.widened))
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
@@ -163,8 +163,8 @@ class Sizes(Session):
         return found[1].shape[0]
 
     def size_guards(self) -> list[Guard]:
-        """What the graph assumes of its symbols: they are not 0 or 1, and what the environment was asked. Raises
-        ContradictedMark if it assumes one value of a size that is marked to vary."""
+        """Return guards on what the graph assumes of its symbols: their ranges, and the relations that the environment
+        was asked. Raises ContradictedMark if it assumes one value of a size that is marked to vary."""
         env = self.shapes
         for s in env.symbols:
             if s in self._marked and (fixing := env.fixed_by(s)) is not None:

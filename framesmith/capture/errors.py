@@ -20,7 +20,7 @@ CARRIED: list[tuple[type[BaseException], tuple[str, ...]]] = [
     (UnicodeError, ("encoding", "object", "start", "end", "reason")),
     (SyntaxError, ("msg", "filename", "lineno", "offset", "text", "end_lineno", "end_offset", "print_file_and_line")),
 ]
-"""What a builtin exception holds beside `args`."""
+"""The fields that a builtin exception has in addition to `args`."""
 
 
 class Errors(Session):

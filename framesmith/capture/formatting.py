@@ -63,7 +63,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "__bytes__": _told(lambda tracer, v: tracer.call_special(v, "__bytes__", [])),
     "__getitem__": _item,
 }
-"""What a stand-in has if the class of what it stands for has it."""
+"""The special methods that a stand-in has if the class of the value that it represents has them."""
 _BUILTIN = (int, float, str, bytes)
 """Builtin parts that C takes as they are."""
 

@@ -13,7 +13,7 @@ from .sources import Pinned
 from .tracing import raised_at, trace
 
 STOPPED = object()
-"""What `run` gives where it stops before the frame is done."""
+"""The result of `run` when it stops before the frame is done."""
 RETURN = object()
 """A handler's signal that the frame is done (`frame.result` holds the value, `frame.yielded` tells a yield from a
 return)."""
@@ -44,11 +44,11 @@ class Frame:
         self.result: t.Tracker | None = None
         self.yielded = False
         self.again = -1
-        """Where the exception came from that the present instruction raises again."""
+        """The instruction that raised the exception which the present instruction re-raises."""
         self.end: t.FrameEnd | None = None
-        """What tracebacks show of it."""
+        """The state of the frame for tracebacks."""
         self.space: t.Tracker | None = None
-        """Where the names of a class body are kept."""
+        """The namespace of a class body."""
         self.kw_names: tuple[str, ...] = ()
         self.ops = dec.bound if dec.bound is not None else bind_ops(dec)
         cells = fn.closure

@@ -49,7 +49,7 @@ class Gradients(Session):
         """Inputs that require grad: the path, and whether it is a leaf."""
         self.turn = 0
         self.regions = 0
-        """How many regions of activation checkpointing there were."""
+        """The number of regions of activation checkpointing so far."""
 
     def wants_grad(self, x: FakeTensor) -> bool:
         """`x.requires_grad`, of any tensor of the program."""

@@ -327,6 +327,7 @@ def _trees(entries: Iterable[Any]) -> list[GuardTree]:
 
 
 def namespaces(code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> tuple[Any, ...]:
-    """What a guard tree is checked on for a call of `func`: locals, globals, builtins and cells by name."""
+    """Return the namespaces on which a guard tree is checked for a call of `func`: locals, globals, builtins, cells by
+    name."""
     cells = dict(zip(code.co_freevars, func.__closure__ or (), strict=True))
     return f_locals, func.__globals__, func.__builtins__, cells  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ class Hashing(Session):
     """The part of the session that hashes."""
 
     changes = 0
-    """How many changes of anything were seen."""
+    """The number of mutations of any tracked object so far."""
 
     def hash_of(self, x: t.Tracker) -> int:
         """`hash(x)`, where it is no address."""

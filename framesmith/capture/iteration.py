@@ -23,7 +23,7 @@ class _Indexed:
 
 
 _WHOLE = (t.Tuple, t.Set, t.Dict, t.DictView, t.Tensor, t.Const)
-"""What gives its values without running code of the program's."""
+"""Trackers whose iteration runs no code of the program's."""
 
 
 class _Hint:

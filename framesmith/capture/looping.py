@@ -196,7 +196,7 @@ class FrameLoop:
             return following(found), [data.tensor_of(tracer, f.locals[i]) for i in slots]  # type: ignore[arg-type]
 
         def outside(i: int, x: t.Tensor) -> t.Tracker:
-            """What the program has for a tensor of the state: itself, or a number."""
+            """Return the program's value for a tensor of the state: the tensor, or a number."""
             found = x if isinstance(self.locals[i], t.Tensor) else data.number(tracer, x)
             assert found is not None
             return found

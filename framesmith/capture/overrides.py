@@ -128,7 +128,7 @@ _HOOKS = frozenset((
     "__torch_dispatch__", "__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__slots__",
     "__del__", "__iter__", "__len__", "__bool__", "__getitem__", "__setitem__", "__hash__", "__eq__",
 ))
-"""What a class may not have of its own, if its tensors are to be followed."""
+"""The methods that a class must not define if its tensors are to be followed."""
 NOT_WRAPPED = {f.__self__.__name__ for f in get_default_nowrap_functions()}  # type: ignore[attr-defined]
 
 

@@ -74,7 +74,7 @@ class Rebuilder:
         self.drawn_from: list[torch.Generator] = []
         """Generators that are put back where an assertion on data does not hold."""
         self.targets: dict[Source, str] = {}
-        """What weak references refer to, read once: it may die between the guards and here."""
+        """The referents of weak references, each read once: a referent may die between the guards and here."""
 
     # --- names --------------------------------------------------------------------------------------------------------
     @property

@@ -66,11 +66,11 @@ class Residual:
         self.params = parameter_names(code, tracer.root_globals)
         self.rebuilder = Rebuilder(tracer, code, self.params)
         self.called: Any = None
-        """What calls the graph, if it is not called in the mode in which the frame is."""
+        """The function that calls the graph, if the graph is not called in the frame's own mode."""
         self.numbers: list[str] = []
-        """What makes `__fs_numbers`, the graph's inputs with the numbers that it takes."""
+        """Statements that make `__fs_numbers`, the graph's inputs with the numbers that it takes."""
         self.settled: list[str] = []
-        """What makes the outputs of the graph's."""
+        """Statements that make the frame's outputs of the graph's."""
         self.tail: list[tuple[int, str]] = []
         """(indent, text) of what follows the effects."""
 

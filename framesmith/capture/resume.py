@@ -21,7 +21,7 @@ from .origins import note_origin
 from .sources import OWN
 
 STACK = "__fs_s"
-"""What the names of the parameters for a stack begin with."""
+"""The prefix of the names of the parameters for stack slots."""
 FIRST = "__fs_first"
 """The parameter for a first argument that lives in a cell."""
 

@@ -36,7 +36,7 @@ class Copies(Session):
 
     def __init__(self) -> None:
         self.copies: list[tuple[FakeTensor, FakeTensor, int]] = []
-        """What was copied of, the copy, and the version of the first."""
+        """Triples of the base, its copy, and the version of the base at that time."""
         self.assumes_indices = False
 
     def seen_as_copy(self, fake: FakeTensor) -> None:

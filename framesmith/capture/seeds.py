@@ -20,7 +20,7 @@ class Seeds:
         self.before: list[tuple[Callable[[int], Any], int]] = []
         self.behind: list[tuple[Callable[[int], Any], int]] = []
         self.drawn = 0
-        """How many nodes drew random numbers before the first seed that goes behind the graph."""
+        """The number of nodes that drew random numbers before the first seed that is set after the graph."""
 
     def set(self, setter: Callable[[int], Any], seed: int) -> None:
         self.drawn = self.draws()

@@ -1,5 +1,5 @@
-"""What the parts of a capture session ask of each other: each method is defined in one part, each attribute set in
-one; `tracer.Tracer` is all of them together."""
+"""The interface between the parts of a capture session: each method is defined in one part, each attribute set in one;
+`tracer.Tracer` is all of them together."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Builtin(_Named):
 
 
 OWN = "__fs_own_"
-"""What the names of the free variables begin with by which a function's own cells come into a continuation."""
+"""The prefix of the free variables through which a function's own cells reach a continuation."""
 
 
 class Cell(_Named):
@@ -309,7 +309,7 @@ class GlobalState:
     default_dtype: Any
     deterministic: bool = False
     default_device: Any = None
-    """What `torch.set_default_device` set, through a function mode; no other mode may be active."""
+    """The device that `torch.set_default_device` set, through a function mode; no other mode may be active."""
     torch_functions: bool = True
     """Torch functions ask tensors of subclasses."""
     autocast_depth: int = 0

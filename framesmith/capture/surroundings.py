@@ -1,5 +1,5 @@
-"""What a capture has seen of its process that no guard compares, because it cannot change in it. Another process must
-ask again, or capture again."""
+"""Facts about its process that a capture depends on and no guard compares, because they cannot change within the
+process. Another process must check them, or capture again."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ _SYMBOLS = {**symbols("add", "sub", "mul"), **COMPARED}
 _DIVISIONS = symbols("truediv", "floordiv", "mod")
 _OPERATORS = frozenset({*_SYMBOLS, *_DIVISIONS, operator.pow, operator.ipow})
 _ARITHMETIC = frozenset(f for f in vars(operator).values() if callable(f))
-"""What Python does to numbers by themselves."""
+"""Operators that Python applies to numbers alone."""
 _OF_TENSORS = frozenset({operator.pow, operator.ipow, operator.truediv, operator.itruediv})
-"""What a tensor and a float do in another way: by a reciprocal, by a square root."""
+"""Operators that are computed differently for a tensor and a float: by a reciprocal, by a square root."""
 _SCALARS = frozenset({"alpha", "value"})
 """Arguments of operators that are numbers: a tensor there is read."""
 _NUMBERS = (int, float, bool)

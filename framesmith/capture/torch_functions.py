@@ -245,7 +245,7 @@ class TorchFunctions(Session):
 _OWN = __file__.rsplit("/", 2)[0]
 _FAULTS = (AssertionError, AttributeError, KeyError, NameError, TypeError)
 _NO_DATA = "data is not allocated yet"
-"""What C++ says of a fake whose elements it asks for."""
+"""PyTorch's message where C++ reads the elements of a fake tensor."""
 
 
 def _is_own_fault(error: Exception) -> bool:

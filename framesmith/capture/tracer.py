@@ -73,17 +73,17 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     branches = False
     """Branches on data may be nodes of the graph."""
     touched: list[Any] | None = None
-    """What was changed, while somebody wants to know."""
+    """The objects that were mutated, while mutations are being recorded; else None."""
     makes_parameters = False
     """The program made a parameter that requires grad."""
     transformed = False
     """The program is in a function transform: gradients there are part of what it computes."""
     lists_data = False
-    """Whether `tolist` gives numbers of data."""
+    """`tolist` gives numbers that depend on data."""
     branched = False
     """A branch on data was recorded."""
     assumes = True
-    """Whether assertions on data may be taken to hold."""
+    """Assertions on data may be assumed to hold."""
 
     def __init__(self, recorder: Recorder, root_globals: dict[str, Any], break_step: int = -1, break_depth: int = 0,
                  max_steps: int = -1) -> None:
@@ -192,8 +192,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return bool(self.varying) and str(source) in self.varying
 
     def size_or_real(self, x: t.Tracker) -> Any:
-        """What a function that is run for real is given; an integer of data, or one that varies, as a symbol, if it may
-        be one."""
+        """Return the argument for a function that is run for real: an integer of data, or one that varies, as a symbol
+        if it may be one."""
         if type(x) is t.SymbolicNumber and self.may_be_size(x):
             return self.integer(x)
         return data.size(self, x) if type(x) is t.Data and data.is_size(self, x) else x.real(self)

@@ -16,7 +16,7 @@ _OWN = str(Path(__file__).parents[1]) + "/"
 
 
 class TracedFrame(Protocol):
-    """What a traceback asks of a frame under capture; see `frame.Frame`."""
+    """The part of `frame.Frame` that tracebacks read."""
 
     code: CodeType
     dec: Decoded

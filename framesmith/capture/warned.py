@@ -13,7 +13,8 @@ from framesmith.util.errors import Unsupported
 
 
 class _Refusing:
-    """What warnings are shown by meanwhile. `within`: captures of threads that rely on it."""
+    """A replacement of the function that shows warnings, for the time of a capture. `within`: the number of captures
+    that rely on it."""
 
     def __init__(self, folding: CodeType, shown: Any) -> None:
         self.folding, self.shown = folding, shown

@@ -12,7 +12,7 @@ from typing import Any
 from framesmith.util.errors import Unsupported
 
 FAILURES = (TypeError, IndexError, ValueError)
-"""What a row raises by itself on too few or too many arguments."""
+"""Exceptions that a row raises by itself on too few or too many arguments."""
 
 
 MANY = 1 << 30

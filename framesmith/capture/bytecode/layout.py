@@ -12,7 +12,7 @@ NULL = 0
 VALUE = 1
 """An object: a parameter of what goes on."""
 HANDLED = 2
-"""What PUSH_EXC_INFO saved.  Its parameter is the exception that is handled above it."""
+"""The value that PUSH_EXC_INFO saved. Its parameter is the exception that is handled above it."""
 LASTI = 3
 """The place of the instruction that raised, below an exception."""
 

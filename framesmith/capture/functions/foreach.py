@@ -19,7 +19,7 @@ _WHOLE = frozenset({"mm", "powsum"})
 _FUNCTIONS = {"norm": torch.linalg.vector_norm, "maximum": torch.clamp_min, "minimum": torch.clamp_max,
               "pow": torch.pow,
               "maximum_": torch.Tensor.clamp_min_, "minimum_": torch.Tensor.clamp_max_}
-"""What is none of a tensor's methods of the name, or takes a number in a tensor's place."""
+"""The functions for names that no method of a tensor has, or whose method takes no number in place of a tensor."""
 _SCALES = frozenset({"addcdiv", "addcdiv_", "addcmul", "addcmul_"})
 """Those whose last argument, by position or as `scalars`, is the keyword `value` of the tensor's method."""
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 KEEPS_DIM = torch.__version__ >= "2.13"
-"""Whether a scan's results lie along the dimension that was scanned; else along the first."""
+"""True if a scan's results are stacked along the scanned dimension, False if along the first."""
 
 
 def _stacked(parts: list[Any], dim: int) -> Any:

@@ -61,7 +61,8 @@ class Way:
     def __init__(self, kind: Any, view: str = "", reverse: bool = False, viewed: Any = None) -> None:
         self.kind = kind
         self.outer = None if viewed in (None, kind) else viewed
-        """What is around the container, whose methods give the views."""
+        """The class of the wrapper around the container (a mapping proxy), whose methods give the views; None without
+        one."""
         if view:
             self.steps: tuple[Any, ...] = (_VIEWS[viewed or kind, view], reversed if reverse else iter)
         else:

@@ -25,7 +25,7 @@ class Deque(Sequence):
         super().__init__(None if items is None else collections.deque(items, maxlen), value=value, source=source)
         self.maxlen = maxlen
         self.version = 0
-        """How often elements came, went or moved."""
+        """The number of times that elements were added, removed or moved."""
 
     def open(self, tracer: Any) -> Any:
         if self._items is None:

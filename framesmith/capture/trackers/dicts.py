@@ -35,10 +35,10 @@ class Dict(Holder):
         self.cleared = False
         """All that it held before was taken away at once."""
         self.popped = 0
-        """How often `popitem` took the last entry."""
+        """The number of entries that `popitem` took from the end."""
         self.factory: Tracker | None = None
         self.attrs: dict[str, Tracker] | None = None
-        """What the program has set in the instance dict of an OrderedDict."""
+        """The attributes that the program has set on an OrderedDict."""
 
     @property
     def base(self) -> type:

@@ -56,7 +56,7 @@ class Function(Holder):
         """The entries of `__dict__` of a function made in the frame."""
         self.space: FunctionDict | None = None
         self.fields: dict[str, Tracker] = {}
-        """What was assigned to `__doc__` and its kin."""
+        """Values assigned to `__doc__` and similar attributes."""
         self.annotations: Tracker | None = None
 
     def describe(self) -> str:

@@ -119,7 +119,7 @@ class Outside(Iter):
         self.over = False
         self.taken = False
         self.seen: tuple[int, list[Any]] = 0, []
-        """How far it was looked ahead, and what was there."""
+        """The lookahead distance, and the values found there."""
 
     def pytype(self) -> type:
         return type(self.real_iter)
@@ -206,7 +206,7 @@ class Lazy(Walk):
         self.keywords = keywords or {}
         self.stop: Any = None
         self.count = 0
-        """How often a value was asked for."""
+        """The number of values requested so far."""
 
     def next(self, tracer: Any) -> Tracker | None:
         self.count += 1

@@ -66,8 +66,8 @@ class Object(Holder):
         self.payload: Tracker | None = None
         self.init_args: list[Tracker] | None = None
         self.own: dict[str, Any] = {}
-        """What the real instance dict holds, less what the frame deleted: an entry that is made again comes behind the
-        others."""
+        """The entries of the real instance dict that the frame has not deleted: an entry that is added again comes
+        last."""
         if value is not None:
             self.own = namespace_of(value)
 

@@ -81,7 +81,7 @@ class Super(Tracker):
 
 _BOUND = (FunctionType, staticmethod, property, MethodDescriptorType, WrapperDescriptorType)
 _OF_GENERIC = {typing.Generic: getattr(typing, "_generic_init_subclass", None)}
-"""What C calls, from Python 3.12 on."""
+"""The function that C calls in place of the class's method, from Python 3.12 on."""
 
 
 def super_of(tracer: Any, cls: Tracker, obj: Tracker) -> Tracker:
