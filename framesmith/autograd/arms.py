@@ -1,5 +1,5 @@
-"""What the derivatives of nodes made of graphs share: arms copied, cut in parts, recorded again, and gradients laid
-out."""
+"""Shared parts of the derivatives of nodes made of graphs: copying arms, cutting them, recording them again, and laying
+out gradients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
 Way = tuple[str, int]
-"""Where a backward finds a value: ("input", operand) or ("result", result of the forward); of one arm also ("extra",
-number)."""
+"""The place of a value that a backward reads: ("input", operand) or ("result", result of the forward); of one arm also
+("extra", number)."""
 
 
 def copied(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
-    """A copy that is not closed yet, and its nodes by the original's."""
+    """Return a copy that is not closed yet, and its nodes by the original's."""
     copy = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -48,7 +48,7 @@ def owned(graph: fx.Graph, result: fx.Node, stacked: bool = False) -> fx.Node:
 
 def part_of(arm: fx.Graph, given: Sequence[fx.Node],
           results: Sequence[fx.Node]) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
-    """What computes `results` of `given`, not closed yet, and its nodes by those of the arm."""
+    """Return a graph, not closed yet, that computes `results` from `given`, and its nodes by those of the arm."""
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
     for node in given:

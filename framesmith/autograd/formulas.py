@@ -237,7 +237,7 @@ DIFFERENTIABLE: dict[Any, Any] = {
     aten.linalg_householder_product.default: _reflecting(aten.linalg_householder_product.default),
     **{f: _extreme(f) for f in (aten.max.default, aten.min.default, aten.median.default, aten.nanmedian.default)},
 }  # fmt: skip
-"""What has a derivative, or eager's, for an operator below autograd that has none, or another."""
+"""Replacements of operators below autograd that have no derivative, or not eager's, by functions that have eager's."""
 
 if torch.__version__ < "2.13":  # its composite kernel takes numbers alone
     DIFFERENTIABLE[aten.linear.default] = linear

@@ -233,7 +233,7 @@ def _without_formula() -> Iterator[None]:
 
 @contextmanager
 def _asked_by(graph: fx.Graph, who: str) -> Iterator[None]:
-    """What asks about the graph's symbols: see `ShapeEnv.asked_by`."""
+    """Name, within the block, who asks about the graph's symbols: see `ShapeEnv.asked_by`."""
     holders = [v for n in graph.nodes if n.op == "placeholder" or "binds" in n.meta for v in symbols_held(n)]
     env = env_of(*holders)
     if env is not None:
@@ -360,7 +360,7 @@ class _Replay:
         """The captured nodes of the results."""
         self.current: fx.Node | None = None
         self.kept: list[tuple[fx.Node | None, Any]] = []
-        """What autograd keeps, and the node that it keeps it for."""
+        """Pairs of the node that autograd saves a value for, and that value."""
         self.read: set[int] = set()
         """Places in `kept` of what its backward reads."""
 

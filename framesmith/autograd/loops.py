@@ -67,7 +67,7 @@ def vals_of(target: Loop | Scan, length: Any) -> list[FakeTensor]:
 
 
 def _lead(target: Loop | Scan) -> int:
-    """How many results of the body stand before the state."""
+    """Return the number of results of the body that precede the state."""
     return int(isinstance(target, Loop))
 
 

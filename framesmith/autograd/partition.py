@@ -31,7 +31,7 @@ from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
 _PLACES = ("val", "stack", "constant", "source", "layout", "given up")
-"""What a value's node tells of it where it is an input."""
+"""The metadata that an input of a part copies from the node of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,8 @@ def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
 
 def _of_others(inputs: list[fx.Node], tangents: list[fx.Node], late: set[fx.Node],
                barred: set[fx.Node]) -> set[fx.Node]:
-    """What a gradient reads that is computed of a tensor given which autograd keeps for gradients of other results
-    alone: the program may write that before the first."""
+    """Return what one result's gradient reads and computes from an input that autograd saves only for the gradients of
+    other results: the program may write that input before the first gradient is asked for."""
     given = {n for n in inputs if n.meta.get("passing")} - barred
     found: set[fx.Node] = set()
     for tangent in tangents if given and len(tangents) > 1 else ():
@@ -292,8 +292,8 @@ def _undefined_symbols(backward: fx.Graph, last: int = 0) -> set[Symbol]:
 
 
 def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]) -> set[fx.Node]:
-    """What else is to be kept so that the backward knows its symbols: tensors with sizes of data, and numbers that are
-    read again."""
+    """Return the values to keep in addition so that the backward knows its symbols: tensors with data-dependent sizes,
+    and numbers that are read again."""
     binders = {n.meta["binds"]: n for n in nodes if "binds" in n.meta}
     if not binders:
         return set()

@@ -15,8 +15,9 @@ Digits = Callable[[int], str]
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """How a language writes integer expressions: numbers; divisions of what is not negative, whose signs are `signs`;
-    other operations, which are calls of `functions`, whose operands are given as `operand` says."""
+    """The syntax of a language's integer expressions: `digits` prints numbers; `signs` are the operators for divisions
+    of operands that are not negative; other operations are calls of `functions`, with operands formatted by
+    `operand`."""
 
     digits: Digits
     signs: Mapping[type[Expr], str]

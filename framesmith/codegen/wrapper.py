@@ -113,7 +113,7 @@ def _launch_row(step: Launch, program: Program, planner: Planner, functions: dic
 
 
 def _cases(program: Program, planner: Planner, functions: dict[object, Function]) -> str:
-    """What runs a row of each kernel: see `run_text`."""
+    """Return the cases of a switch over kernels, each of which runs a row: see `run_text`."""
     symbols, out = {symbol: f"n[{k}]" for k, symbol in enumerate(program.symbols)}, Indented()
     for kernel, number in planner.kernels.items():
         if kernel.symbols == (EXTENT,):

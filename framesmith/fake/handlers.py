@@ -33,17 +33,17 @@ def handles(*funcs: Any) -> Callable[[Handler], Handler]:
 
 
 CONCRETE_QUERIES = {aten.size.default: lambda x: x.shape, aten.stride.default: lambda x: x.stride()}
-"""What PyTorch's C++ asks of a tensor of symbolic sizes where it takes numbers alone."""
+"""Queries by which PyTorch's C++ reads a tensor of symbolic sizes where it accepts only plain integers."""
 
 
 @handles(*CONCRETE_QUERIES)
 def concrete_geometry(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """The sizes or strides as numbers, which are assumed."""
+    """Return the sizes or strides as integers, specialising the graph to them."""
     return [int(n) for n in CONCRETE_QUERIES[func](args[0])]
 
 
 def classify(func: Any) -> Handler:
-    """The handler that an operator's schema asks for."""
+    """Return the handler that an operator's schema calls for."""
     if func.namespace == "aten" and func in WHOLE:
         return whole
     if schema.is_data_dependent(func):

@@ -18,7 +18,7 @@ from framesmith.util.tables import entry
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
 DOUBTED = object()
-"""What a row returns for arguments that eager may refuse: meta kernels take some of those."""
+"""A row's result for arguments that eager may reject, since meta kernels accept some of those."""
 
 META = torch.device("meta")
 _ELSEWHERE = frozenset((

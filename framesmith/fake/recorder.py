@@ -83,7 +83,7 @@ class Recorder:
     def __init__(self, shape_env: Any = None, *, below_autograd: bool = True) -> None:
         self.graph = Graph()
         self.shape_env = shape_env
-        """Where sizes of results that only the graph can tell become symbols; None: there may be none."""
+        """The environment in which data-dependent sizes of results become symbols; None: such sizes are refused."""
         self.bound: dict[Any, Any] = {}
         """Those symbols, by the operator and the values that give them."""
         self._integers: dict[int, tuple[FakeTensor, Any]] = {}
@@ -110,11 +110,11 @@ class Recorder:
         self.on_current_device = False
         """Tensors may be made on the CUDA device that is current, or moved to it."""
         self.content: Content | None = None
-        """What says which inputs' contents may be assumed."""
+        """The policy that says which inputs' contents may be assumed."""
         self.allows: Callable[[Alias, Node], None] | None = None
         """Raises what eager would raise where an alias may not be given a value."""
         self.keeps_history: Callable[[FakeTensor], bool] | None = None
-        """Whether autograd goes on through what a tensor was before it is overwritten, with a gradient of zeros."""
+        """Returns whether autograd continues through the overwritten value of a tensor, with a gradient of zeros."""
         self.numbers: list[Number] = []
         """Python numbers that vary, of those that operators may take."""
         self.below = False

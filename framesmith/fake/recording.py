@@ -1,4 +1,4 @@
-"""What handlers of operators ask of the recorder that calls them; `Recorder` is the one class that provides it."""
+"""The interface of the recorder for handlers of operators; `Recorder` is the one class that implements it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 class Dispatcher(Protocol):
-    """What a call of an operator on a fake tensor is handed to: its recorder."""
+    """A fake tensor's recorder, as its calls of operators see it."""
 
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any: ...
 
@@ -116,7 +116,7 @@ class FakeTensor(torch.Tensor):
         return self._alias.storage.recorder.elements(self)
 
     def untyped_storage(self) -> Any:
-        """What has the size that the storage would have, and nothing else of a storage."""
+        """Return an object with the size of the storage, and nothing else of a storage."""
         return Extent(self)
 
 

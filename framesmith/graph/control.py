@@ -30,7 +30,7 @@ from framesmith.graph.traversal import last_node
 
 aten = torch.ops.aten
 Arm = Callable[[Any], Sequence[Any]]
-"""What computes an arm of its operands."""
+"""A function that computes an arm from its operands."""
 
 
 class Control(OfOneGraph):
@@ -44,7 +44,7 @@ class Control(OfOneGraph):
 
     @property
     def varying(self) -> int:
-        """How many of the operands are others in each round."""
+        """The number of operands that differ from round to round."""
         return 0
 
     def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
@@ -130,7 +130,7 @@ class Loop(Control):
         return [*state, *(map(torch.stack, zip(*rounds)) if rounds else self._nothing(arms[0], operands))]
 
     def _nothing(self, body: Arm, operands: Sequence[Any]) -> list[torch.Tensor]:
-        """What no rounds give: of the layout of what one would."""
+        """Return the results of no rounds, with the layout that those of one would have."""
         return [y.new_empty((0, *y.shape)) for y in body(operands)[1 + self.size:]]
 
 
@@ -176,7 +176,7 @@ class Scan(Control):
 
 
 def results_of(graph: Graph) -> Sequence[Any]:
-    """What a closed graph gives."""
+    """Return the results of a closed graph."""
     output = last_node(graph)
     assert output is not None
     return output.args[0]  # type: ignore[return-value]

@@ -186,8 +186,8 @@ def values(names: str, where: Condition | None = None) -> list[Variable]:
 
 
 class Match:
-    """What a pattern and its parts are at `root`. `nodes`: those that are matched, each before those that it reads, and
-    whether others may read them."""
+    """A match of a pattern at `root`. `nodes`: the matched nodes, each before those that it reads, and whether others
+    may read them."""
 
     def __init__(self, root: Node, bound: Bound) -> None:
         self.root, self.graph, self.bound = root, root.graph, bound

@@ -152,7 +152,7 @@ class _Search:
 
 
 def _key(node: Node, operands: list[Node]) -> Any:
-    """What corresponding nodes have in common besides `operands`, which are added to a list; see also
+    """Return the key on which corresponding nodes agree, and add their operands to `operands`; see also
     `digest.digest_text`."""
     meta = node.meta
     target = None if node.op == "placeholder" else node.target
@@ -181,7 +181,7 @@ def _form(value: Any, nodes: list[Node]) -> Any:
 
 
 class _Reaches(Exception):
-    """What stands outside of a run reaches into its middle."""
+    """A node outside of a run reads a value from its middle."""
 
 
 class _Shortened:
@@ -247,7 +247,8 @@ class _Shortened:
         return tuple(inputs)
 
     def _argument(self, node: Node, late: bool) -> Node:
-        """What stands in the short graph for an argument; of a `late` node, which stands behind what is left out."""
+        """Return the node of the short graph for an argument; of a `late` node, which follows the parts that are left
+        out."""
         number, earlier = self.number[node], self.left_out * self.run.length
         if node in self.link:
             chain, place = self.link[node]

@@ -71,7 +71,7 @@ class Compute:
     reads: frozenset[str] = field(init=False)
     writes: frozenset[str] = field(init=False)
     raises: bool = field(init=False)
-    """Whether it checks an index that it loads."""
+    """It checks an index that it loads."""
 
     def __post_init__(self) -> None:
         every = self.inner + self.ops

@@ -1,4 +1,4 @@
-"""What the loop graph of a short graph needs to be scheduled as one of all parts: see `graph.repetition`."""
+"""The data that lets the loop graph of a short graph be scheduled as that of all parts: see `graph.repetition`."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Context:
         self.origin: tuple[Origin, ...] = ()
         self._realised: dict[Computed, Stored] = {}
         self.writes = False
-        """Whether the graph writes inputs; what may raise then comes first (see `graph.raising`)."""
+        """The graph writes inputs; then the nodes that may raise come first (see `graph.raising`)."""
         self._views: dict[Any, str] = {}
         self._checked: dict[Any, Stored] = {}
         self._counter = 0

@@ -14,7 +14,7 @@ _STEPS = 16
 
 
 def coefficient(e: Expr, atom: Expr) -> Expr | None:
-    """What `atom` is multiplied by where the expression is linear in it, a number or not; None where it is not."""
+    """Return the coefficient of `atom` where the expression is linear in it, constant or not; else None."""
     total: Expr = Int(0)
     for term, k in linear(e)[0]:
         if term is atom:

@@ -40,11 +40,11 @@ class Brought:
 
 _PLAIN = (int, float, bool, str, type(None))
 _OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "debug": False}
-"""What may be asked of Triton's compiler, and what it takes else."""
+"""The options of Triton's compiler that a launch may set, and their defaults."""
 
 
 def brought_kernels(program: Program, device: torch.device) -> dict[Extern, Brought]:
-    """The calls of a program that can be launched as kernels on its device."""
+    """Return the calls of a program that can be launched as kernels on its device."""
     found = {}
     for step in program.steps:
         if type(step) is not Extern or (maker := MAKERS.get(type(step.target))) is None:

@@ -30,7 +30,7 @@ _FILLED = {aten.zeros.default: 0, aten.ones.default: 0, aten.full.default: 0}
 
 
 Known = dict[tuple[fx.Node, tuple[int, ...]], fx.Node]
-"""What was made: of a node, with a shape."""
+"""The nodes made so far, by the original node and the shape."""
 
 
 def uniform_dims(node: fx.Node) -> frozenset[int]:

@@ -118,7 +118,7 @@ def _tiled(m: Match, masks: Masks, tf32: bool) -> fx.Node | None:
 
 
 def _scores(m: Match, masks: Masks, tf32: bool) -> tuple[Scores | None, list[fx.Node]]:
-    """What is done to the scores of a call that is to go over tiles, and what that reads."""
+    """Return the modifications of the scores of a call that is computed in tiles, and the nodes that they read."""
     query, key, value = values = [*map(value_of, m[q, k, v])]
     if m[dropout] or not has_tiles(values, tf32, bool(m[shared])):
         return None, []

@@ -46,7 +46,7 @@ _RULES: dict[str, Any] = {
     "floats": lambda prim: lambda b, x, y: b.emit(prim, tuple(b.promote_float(x, y))),
     "any": lambda prim: lambda b, x, y: b.emit(prim, tuple(b.promote(x, y))),
 }
-"""How overloads become the prim of a scalar operation: functions of one operand, then of two, which are promoted."""
+"""Rules that map an overload to the prim of a scalar operation: for one operand, then for two, which are promoted."""
 
 for _scalar in SCALAR_OPS.values():
     if _scalar.rule:
