@@ -11,8 +11,8 @@ from framesmith.util import events
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is told of a compiled graph: the event, the names of its steps for profilers, and of each constant what
-    computes it of which parameters."""
+    """The description of a compiled graph: its event, the names of its steps for profilers, and for each constant its
+    expression over parameters."""
 
     compiled: events.GraphCompiled
     steps: tuple[str, ...]
@@ -21,8 +21,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A graph's number, its name, the user's file and line, the kind of device, and of each constant what computes it
-    of which parameters."""
+    """A graph's number, name, user's file and line, kind of device, and for each constant its expression over
+    parameters."""
 
     number: int
     name: str

@@ -34,7 +34,7 @@ _MEMORY = re.compile(r"([a-z]+)\.json")
 _IN_MEMORY = 64 << 20
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, struct.error, ValueError, KeyError, IndexError, TypeError,
            AttributeError, EOFError, OverflowError, NotImplementedError, RuntimeError, OSError)
-"""What `zipfile` and `json` raise for a file that is no bundle."""
+"""Exceptions of `zipfile` and `json` for a file that is no bundle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What came of reading a bundle: entries that were new and their bytes, entries that the folder had, and what of
-    the machine that made it is otherwise here: with that, entries are not found."""
+    """The result of reading a bundle: the number of new entries and their bytes, of entries that the folder had, and
+    the `differences` between this machine and the one that made it, because of which entries are not found."""
 
     added: int
     known: int

@@ -72,7 +72,7 @@ def _sources(folder: str) -> Iterator[str]:
 
 
 def machine() -> dict[str, str]:
-    """What keys depend on besides programs and options, by name: entries made with other values are not found."""
+    """Return the facts about the machine that keys depend on, by name: entries made with other values are not found."""
     try:
         compiler = find().fingerprint[:12]
     except CompilerMissing:
@@ -83,7 +83,7 @@ def machine() -> dict[str, str]:
 
 
 _noted: set[tuple[Path, Toolchain]] = set()
-"""Toolchains that a folder knows of."""
+"""Pairs of a folder and a toolchain that is recorded in it."""
 _used: set[tuple[Path, str]] = set()
 """Entries whose use by this process is noted."""
 _bounded: set[Path] = set()
@@ -222,7 +222,7 @@ class Cache:
         return True
 
     def variants(self, key: str, suffix: str) -> Iterator[Any]:
-        """What `add_variant` stored under `key`, the newest first; what is damaged is passed over."""
+        """Yield the values that `add_variant` stored under `key`, newest first; damaged ones are skipped."""
         found: dict[str, float] = {}
         with contextlib.suppress(OSError):
             for folder in self.folders:

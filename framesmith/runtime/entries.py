@@ -97,7 +97,7 @@ class Entry:
 
     @property
     def uses(self) -> int:
-        """How many processes used it that did not make it."""
+        """The number of processes that used it, other than the one that made it."""
         return len(self._log[2])
 
     @property
@@ -117,7 +117,7 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """What is in a folder, as far as it can be read."""
+    """Return the entries of a folder that can be read."""
     found = [_entry(key, files) for key, files in _files(folder).items()]
     return sorted((e for e in found if e is not None), key=lambda e: (e.kind, -e.used))
 

@@ -64,4 +64,4 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 TEMPORARY = "build-"
-"""How names of files and folders begin that are in the making."""
+"""The prefix of the names of files and folders that are not finished."""

@@ -43,7 +43,7 @@ class Memory(MutableMapping[str, str]):
 
 
 def texts(path: Path) -> dict[str, str]:
-    """What a file holds of a `Memory`: nothing if it is missing or damaged."""
+    """Return the contents of a file of a `Memory`: none if it is missing or damaged."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -16,7 +16,7 @@ Sizes = dict[str, frozenset[int]]
 
 
 class SeenSizes:
-    """What is kept of all functions, for one configuration."""
+    """The sizes seen in calls of all functions, for one configuration."""
 
     def __init__(self, config: Config) -> None:
         self._kept = config.cache and config.keep_sizes and config.dynamic is None
@@ -30,7 +30,7 @@ class SeenSizes:
         return self._read
 
     def of(self, code: CodeType) -> Sizes:
-        """What was seen of a function. Text that is damaged counts for nothing."""
+        """Return the sizes seen in calls of a function. Damaged text is ignored."""
         if not self._kept or (text := self._memory().get(_key(code))) is None:
             return {}
         try:

@@ -64,7 +64,8 @@ class Stepwise:
         return tuple([values[slot] if slot >= 0 else plain for slot, plain in self._outputs])
 
     def _run_or_rewind(self, values: list[Any]) -> None:
-        """Where a step fails, eager runs instead, and draws the same random numbers again."""
+        """Run the steps; if one fails, restore the random state, so that eager, which runs instead, draws the same
+        numbers."""
         before = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
         try:
             for step in self._steps:
@@ -171,7 +172,7 @@ def _last_reads(steps: Steps) -> list[set[Place]]:
 
 
 def _reads(steps: Sequence[Piece | Binding | Controlled]) -> set[Any]:
-    """What the steps read of what there is when each begins."""
+    """Return the values that the steps read."""
     return {p for step in steps for p in (step.takes if isinstance(step, Piece) else step.node.all_input_nodes)}
 
 

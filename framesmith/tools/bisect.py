@@ -59,7 +59,7 @@ class Bisected:
 
     @property
     def blamed(self) -> list[str]:
-        """What is to blame, in words, the most particular first."""
+        """The causes found, in words, the most specific first."""
         words = {name: text for name, _, text in OPTIONS}
         return [*self.fusions, *self.rows, *(f"the pass {name}" for name in self.passes),
                 *(f"{words[name]} ({name}={value!r} is right)" for name, value in self.options.items())]

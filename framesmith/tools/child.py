@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 Setup = str | Callable[[], Any] | None
-"""What is called in the child first; "module" is imported, "module:function" called."""
+"""The child's first action: "module" is imported, "module:function" called."""
 _HANGS, _READY = "hang", 120.0
 
 

@@ -37,7 +37,7 @@ GUARDS = 40
 
 
 def collect(compilers: Iterable[FrameCompiler], given: Sequence[Event] | None = None) -> Facts:
-    """What has happened: in the whole process as far as it is remembered, or in the events `given`."""
+    """Collect the facts of the whole process, as far as events are kept, or of the events `given`."""
     happened = events.recent() if given is None else list(given)
     compiles = _compiles(happened)
     graphs = [_graph(e) for e in happened if isinstance(e, GraphCompiled)]

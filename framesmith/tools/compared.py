@@ -81,7 +81,8 @@ class Comparison:
         return found
 
     def compiled(self, results: Sequence[fx.Node]) -> list[Any]:
-        """What compiled code gives for nodes, if they are the graph's results. Raises what compiling does."""
+        """Return the values of nodes by compiled code, with these nodes as the graph's results. Raises what compiling
+        does."""
         call, _ = compile_native(_detached(copied(self.graph, results)), self._given(), self.config)
         with torch.no_grad(), seeded():
             return list(call(tuple(self._given())))
@@ -89,7 +90,7 @@ class Comparison:
     # ------------------------------------------------------------------------------------------------------ differences
 
     def differs(self, node: fx.Node, value: Any) -> str:
-        """How a compiled value differs by more than rounding, or ""."""
+        """Describe how a compiled value differs by more than rounding, or return ""."""
         return _apart(self.eager[node], value, self.exact.get(node), self.tolerance)
 
     def blame(self) -> Blame | None:
@@ -206,7 +207,7 @@ def _operator_of(node: fx.Node) -> fx.Node:
 
 
 def _alone(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
-    """What eager gives for one operator."""
+    """Return eager's value for one operator."""
     args, kwargs = map_arg((node.args, node.kwargs), known.__getitem__)
     args, kwargs = tree_map(own, (args, kwargs)) if node.target is torch.ops.aten.copy_.default else (args, kwargs)
     with torch.no_grad(), seeded():

@@ -1,5 +1,5 @@
-"""How far two tensors may be apart: by the rounding of their dtype, and by how far eager itself is from a run in
-float64 (an element's, or any element's, but for steps of the function)."""
+"""Comparison of tensors, with a tolerance for the rounding of their dtype, and for eager's own error against a run in
+float64 (an element's, or any element's, except at steps of the function)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def strides(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0, tolerance: float | None = None) -> str:
-    """What differs in dtype, shape and values; empty if nothing does. `exact`: the result in float64, where there is
-    one. `least`: of numbers as large as this it is made, so that what is left when they cancel has their rounding.
-    `tolerance`: relative, in the place of the dtype's."""
+    """Describe the difference in dtype, shape and values; "" if there is none. `exact`: the result in float64, where
+    there is one. `least`: of numbers as large as this it is made, so that what is left when they cancel has their
+    rounding. `tolerance`: relative, in the place of the dtype's."""
     if a.is_nested and b.is_nested:
         return next((found for x, y in zip(a.unbind(), b.unbind()) if (found := apart(x, y, None))), "")
     if a.layout != b.layout:

@@ -51,7 +51,7 @@ extern "C" __attribute__((visibility("default"))) int probe(int n) {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one thing is: `state` is one of good, note, broken; `remedy`: what to do."""
+    """The result of one check: `state` is one of good, note, broken; `remedy`: what to do."""
 
     name: str
     state: str
@@ -157,7 +157,7 @@ def _cache() -> Finding:
 
 
 def _size(folder: Path) -> str:
-    """How much is in a folder, as far as that is counted soon."""
+    """Return the number and size of the files in a folder, as far as they can be counted in a short time."""
     end, files, size = time.monotonic() + _COUNTING, 0, 0
     for entry in folder.rglob("*"):
         files, size = files + 1, size + entry.lstat().st_size
@@ -213,7 +213,7 @@ def _end_to_end() -> Finding:
 CHECKS: tuple[Callable[[], Finding], ...] = (
     _python, _torch, _core, _compiler, _openmp, _vectors, _cache, _temporary, _cuda, _triton, _end_to_end,
 )
-"""What is looked at, in order."""
+"""The checks, in order."""
 
 
 def examine() -> list[Finding]:

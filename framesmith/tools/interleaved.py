@@ -22,7 +22,7 @@ class Timing:
 
 
 def _calls_for(run: Callable[[], object], target: float) -> int:
-    """How many calls take about `target` seconds (at least one)."""
+    """Return the number of calls that take about `target` seconds (at least one)."""
     start = time.perf_counter()
     run()
     once = max(time.perf_counter() - start, 1e-7)

@@ -30,9 +30,9 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong with a program. `sign`: which of several faults of the kind it is. `result`: which result differs;
-    `off`: by how much, or how many times as long as eager it takes. `kernels`: what each of the code's kernels
-    computes, as far as that is known."""
+    """The fault of a program. `sign`: which of several faults of the kind it is. `result`: which result differs; `off`:
+    by how much, or how many times as long as eager it takes. `kernels`: what each of the code's kernels computes, as
+    far as that is known."""
 
     kind: str
     detail: str = ""
@@ -139,7 +139,7 @@ def _sign(text: str) -> str:
 
 
 def loaded(text: str) -> dict[str, Any]:
-    """What a program's text defines."""
+    """Execute a program's text and return the namespace that it defines."""
     space: dict[str, Any] = {}
     with torch.random.fork_rng():
         exec(compile(text, "<program>", "exec"), space)
@@ -163,7 +163,7 @@ def run_once(space: dict[str, Any], fn: Callable[..., Any], train: bool) -> _Run
 
 
 def tangent(y: torch.Tensor) -> torch.Tensor:
-    """What stands for the gradient of a result."""
+    """Return a tensor that serves as the gradient of a result."""
     line = torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64, device=y.device)
     return line.reshape(y.shape).to(y.dtype)
 

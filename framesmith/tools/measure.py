@@ -216,8 +216,8 @@ SIZES = tuple(1 << k for k in range(12, 28, 3))
 
 
 class Rates:
-    """What the machine can do, measured here and now: bytes in a second by how many are moved (caches are faster than
-    memory), and operations in a second (of a product of float32 matrices)."""
+    """The machine's rates, measured when made: bytes per second by how many are moved (caches are faster than memory),
+    and operations per second (of a product of float32 matrices)."""
 
     def __init__(self, device: str) -> None:
         self._copies = {}

@@ -25,7 +25,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class GraphMemory:
-    """What one compiled graph holds. `recordings`: of calls, as CUDA graphs, whose memory
+    """The memory that one compiled graph holds. `recordings`: the number of calls recorded as CUDA graphs, whose memory
     `framesmith.cuda_graph_memory` counts."""
 
     number: int
@@ -43,8 +43,8 @@ class GraphMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What compiled code holds between calls. `idle`: bytes on the CPU that calls share, for scratch and results, and
-    that none uses now; `_C.trim_memory()` frees them."""
+    """The memory that compiled code holds between calls. `idle`: bytes on the CPU that calls share, for scratch and
+    results, and that none uses now; `_C.trim_memory()` frees them."""
 
     graphs: tuple[GraphMemory, ...]
     idle: int
@@ -90,7 +90,7 @@ def _frame(constant: Constant, graph: GraphMemory) -> dict[str, Any]:
 
 
 def memory_now() -> Memory:
-    """What is held now."""
+    """Return the memory that is held now."""
     graphs = []
     for call, what in alive():
         # before its first call, a graph has none

@@ -41,7 +41,7 @@ def snapshot(compilers: Iterable[FrameCompiler]) -> dict[str, Any]:
 
 
 class Collector:
-    """What a registry of `prometheus_client` asks when it is scraped."""
+    """A collector for a registry of `prometheus_client`, which asks it when it is scraped."""
 
     def __init__(self, compilers: Compilers) -> None:
         self._compilers = compilers

@@ -54,7 +54,7 @@ class Court:
         self._known: dict[Any, Verdict] = {}
 
     def verdict(self, program: Program, rows: tuple[tuple[str, str], ...] = (), **changes: Any) -> Verdict:
-        """What is wrong with a program, under other options where some are given, and without `rows`."""
+        """Return the fault of a program, under changed options where some are given, and without `rows`."""
         q = Question(programs.text(program, self.data), self.config.with_(**changes), program.train, self.slow,
                      self.tolerance, rows)
         if q not in self._known:

@@ -90,7 +90,7 @@ def _has_name(node: fx.Node) -> bool:
 
 
 def values(program: Program) -> dict[fx.Node, Any]:
-    """What eager computes for each node."""
+    """Return eager's value of each node."""
     found: dict[fx.Node, Any] = {}
     with torch.set_grad_enabled(program.train), seeded():
         given = [own(x.value) for x in program.inputs]

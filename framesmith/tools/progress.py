@@ -67,7 +67,7 @@ class Display:
 
 
 def _line(compile: events.Compile) -> str:
-    """What is compiled, and the innermost stage that it is in."""
+    """Return the line that names the function being compiled and its innermost stage."""
     part = f"{compile.part} of " if compile.part else ""
     stage = compile.running[-1] if compile.running else "capture"
     return f"framesmith: {part}{compile.function} ({os.path.basename(compile.file)}:{compile.line}): {stage}"

@@ -24,8 +24,8 @@ TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
 class Report:
-    """What the compiler has done. `facts`: all of it, as plain data. `str()` and `rich.print` give tables, a notebook
-    the page."""
+    """A report of the compiler's work. `facts`: all of it, as plain data. `str()` and `rich.print` give tables, a
+    notebook the page."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts

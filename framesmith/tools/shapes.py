@@ -32,7 +32,7 @@ Shape = tuple[Expr, ...]
 
 @dataclass(frozen=True)
 class Shapes:
-    """What a call computes, in formulas of its inputs' sizes (`x.shape[0]`); `str()` gives the whole as text.
+    """The shapes and costs of a call, as formulas of its inputs' sizes (`x.shape[0]`); `str()` gives the whole as text.
 
     `inputs`, `results`: dtype and shape; parameters are not among the inputs, and results are the tensors that the call
     computes, in order. `operators`: place in the program, operator and shape of its result. `flops`: multiplications
@@ -95,7 +95,7 @@ _LOCAL = re.compile(r"L\['(\w+)'\]")
 
 
 def _named(source: Any) -> str:
-    """Where an input comes from, as the program writes it."""
+    """Return the source of an input, as the program writes it."""
     return _LOCAL.sub(r"\1", str(source))
 
 

@@ -77,7 +77,8 @@ def _shortest_beginning(program: Program, fails: Fails) -> Program:
 
 
 def _last_alone(program: Program, fails: Fails) -> Program | None:
-    """What is most often to blame: the last operator, with any numbers, of small sizes; with gradients if need be."""
+    """Return the program of the last operator alone, the most frequent cause, with any numbers and small sizes; with
+    gradients if needed."""
     count = len(program.calls)
     one = rest(program, count - 1, values(program)) if count > 1 else program
     if len(one.results) > 1 or not as_function(one):

@@ -39,7 +39,7 @@ STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", 
 
 @dataclass(frozen=True, slots=True)
 class Stance:
-    """What compiled functions do at a call that no variant takes."""
+    """A policy for calls that no compiled variant accepts."""
 
     stance: str = "default"
 

@@ -112,7 +112,7 @@ class SharedMemory(Unsupported):
 
 
 class UnfitSizes(FramesmithError):
-    """What an operator requires of sizes does not hold in this call: plain Python raises, or knows another way."""
+    """Sizes in this call violate a requirement of an operator: plain Python raises, or has another way."""
 
 
 class OddTensor(Unsupported):

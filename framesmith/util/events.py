@@ -76,7 +76,7 @@ class Event:
 
     @property
     def weight(self) -> int:
-        """How much of the memory for recent events it takes."""
+        """Its share of the memory for recent events."""
         return 1
 
 
@@ -131,7 +131,7 @@ class BackgroundCompile(Event):
 
 @dataclass(frozen=True, slots=True)
 class Captured(Event):
-    """What capture made of a frame. `graph`: whether there was anything to compute."""
+    """A frame was captured. `graph`: whether there was anything to compute."""
 
     guards: int
     instructions: int
@@ -303,7 +303,7 @@ _COUNTS: dict[type, Callable[[Any], Iterable[tuple[str, str, float]]]] = {
     BackgroundCompile: lambda e: [("background_compiles", e.outcome, 1)],
     CacheLookup: lambda e: [("cache_lookups", "hit" if e.hit else "miss", 1)],
 }
-"""What each event adds to the counters: name, part of it, amount."""
+"""The increments of counters for each event: name, label, amount."""
 _callbacks: list[Callback] = []
 _keepers: set[str] = set()
 
@@ -378,7 +378,7 @@ def recent() -> list[Event]:
 
 
 def dropped() -> int:
-    """How many events are no longer kept, for want of room."""
+    """Return the number of events that were dropped because the journal was full."""
     return _journal.dropped
 
 
@@ -432,7 +432,7 @@ def next_graph() -> int:
 
 
 def graph_name(number: int) -> str:
-    """How profilers and reports call a graph that is compiled now."""
+    """Return the name by which profilers and reports show the graph that is being compiled."""
     now = current()
     where = f": {now.part + ' of ' if now.part else ''}{now.function} ({now.file}:{now.line})" if now else ""
     return f"framesmith graph {number}{where}"

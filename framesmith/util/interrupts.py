@@ -39,7 +39,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _place(code: CodeType) -> tuple[str, str, int]:
-    """Where a function is written: what runs in the place of a handler that is compiled itself has another code."""
+    """Return the place in the source of a function: a handler that is itself compiled runs as another code object."""
     return code.co_filename, code.co_qualname, code.co_firstlineno
 
 
@@ -89,7 +89,7 @@ def _put_back(own: dict[int, Callable[[int, FrameType | None], Any]], heard: _He
 
 
 class _Heard:
-    """What handlers have raised in one block, which is open until they are restored."""
+    """Exceptions that handlers have raised in one block, which is open until the handlers are restored."""
 
     __slots__ = ("errors", "open")
 

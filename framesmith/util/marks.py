@@ -18,7 +18,7 @@ _UNBACKED, _BOUNDS = ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indic
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a program says of a size that varies: its range, and whether code that assumes one size is an error.
+    """A program's declaration of a dynamic size: its range, and whether code that assumes one size is an error.
     `backed`: the size may be looked at, and decide how the program goes on."""
 
     lo: int | None = None

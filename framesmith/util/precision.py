@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 PRODUCTS, CONVOLUTIONS = "matmul", "conv"
-"""What `torch.backends` has a setting for."""
+"""The operations whose precision `torch.backends` sets."""
 HALF = (torch.bfloat16, torch.float16)
 
 

@@ -1,4 +1,4 @@
-"""How much of the machine a compilation takes: all it can, or what is left by threads that serve calls.
+"""The priority of a compilation: all of the machine, or what threads that serve calls leave idle.
 
 In the second case the thread that compiles works for short times, with rests between them (see csrc/pace.h): it may
 hold the GIL, which each operator of an eager call takes again, so a low priority of the system's would have others

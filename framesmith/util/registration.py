@@ -1,5 +1,5 @@
-"""How `torch.compile(backend="framesmith")` finds us: by an entry point, as it finds every package's back end. An
-installed package has it in its metadata; this one is there wherever framesmith was imported, from a checkout, too."""
+"""The entry point by which `torch.compile(backend="framesmith")` finds us, as it finds every package's back end. An
+installed package has one in its metadata; this one also works for a checkout, once framesmith is imported."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ _ROWS: dict[type, tuple[str, Callable[[Any], list[Any]]]] = {
     FunctionType: ("function", lambda x: [_found(x)]),
     BuiltinFunctionType: ("function", lambda x: [_found(x)]),
 }
-"""How a value of each type is written: the name that reads it, and the arguments."""
+"""The encoding of a value by its type: the name of the row that reads it, and its arguments."""
 
 
 def serialize(value: Any) -> bytes:
