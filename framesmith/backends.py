@@ -113,7 +113,8 @@ def _begin_arm(arm: fx.Graph, operands: Sequence[Any], examples: Sequence[Any], 
 
 
 def _example(place: Place, real: dict[fx.Node, Any]) -> Any:
-    """What stands for an input of a piece while it is compiled: the graph's own inputs, or sizes that are guesses."""
+    """Return an example of an input of a piece for its compilation: the graph's own input, or a tensor of guessed
+    sizes."""
     if not isinstance(place, fx.Node):
         return 0
     if place in real:

@@ -34,7 +34,7 @@ class Job:
 
     @property
     def pending(self) -> bool:
-        """Whether there will be a result. A fork of the program has no thread for it."""
+        """Return whether there will be a result. A fork of the program has no thread for it."""
         return not self._over.is_set() and self._pid == os.getpid()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -46,7 +46,7 @@ class Job:
         self._priority.lower()
 
     def result(self) -> Any:
-        """What `compile` gave, or raise what it raised."""
+        """Return the result of `compile`, or raise what it raised."""
         if self._error is not None:
             raise self._error
         return self._result

@@ -69,7 +69,7 @@ def load(path: str | os.PathLike[str], *, digest: str | None = None, key: bytes 
 
 
 def entries(folder: Folder = None) -> list[Entry]:
-    """What is in the cache."""
+    """Return the entries of the cache."""
     return files.entries(folder_of(folder))
 
 

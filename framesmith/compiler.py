@@ -113,7 +113,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How often calls took a variant, the first call included."""
+    """The number of calls that took a variant, the first call included."""
 
     compile: int
     function: str
@@ -179,9 +179,9 @@ class FrameCompiler:
         self.config = config
         self.ledger = ledger
         self.told = False
-        """Whether the user was told of something that is not compiled."""
+        """The user was told of something that is not compiled."""
         self.begun = False
-        """Whether something was ever compiled in the background."""
+        """Something was compiled in the background."""
         self._wrappers: Alive[Any] = Alive()
         self._seen_sizes = SeenSizes(config)
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
@@ -207,7 +207,7 @@ class FrameCompiler:
 
     @property
     def compiles(self) -> int:
-        """How often this callback has compiled a frame."""
+        """The number of frames that this callback has compiled."""
         return sum([seen.captures for seen in [*self._seen.values()]])
 
     def admit(self, wrapper: Any) -> None:
@@ -751,7 +751,7 @@ class FrameCompiler:
         return _C.EAGER if resized else _C.FULL
 
     def _remedy(self, seen: CodeState) -> str:
-        """What to do about sizes that vary, of which each has a variant."""
+        """Return advice on dynamic sizes, each of which has a variant."""
         where = ", ".join(f"dimension {d} of {path}" for path, dims in sorted(seen.sizes.items()) for d in sorted(dims))
         if not where:
             return ""

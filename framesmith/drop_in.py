@@ -49,8 +49,8 @@ def compile(  # noqa: A001 - torch.compile's name
 
 def resolved(backend: str | Callable[..., Any], mode: str | None,
              options: dict[str, Any] | None) -> tuple[str | Callable[..., Any], dict[str, Any]]:
-    """What `framesmith.compile` is given for a back end of torch.compile's: the back end, and mode and options if it is
-    ours; another takes these itself."""
+    """Return the arguments of `framesmith.compile` for a back end of torch.compile's: the back end, and mode and
+    options if it is ours; another takes these itself."""
     if isinstance(backend, str):
         backend = "eager" if backend in DEBUGGING else backend
         if backend in OWN:

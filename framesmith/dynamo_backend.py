@@ -13,7 +13,7 @@ from framesmith.api import compile as compiled
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
                   options: dict[str, Any] | None = None) -> Callable[..., Any]:
-    """What runs a graph that TorchDynamo has captured: a call on tensors, with or without gradients. Sizes that are
-    symbols there are symbols here."""
+    """Compile a graph that TorchDynamo has captured. The result is called on tensors, with or without gradients.
+    Symbolic sizes stay symbolic."""
     dynamic = any(isinstance(x, torch.SymInt) for x in example_inputs) or None
     return compiled(gm, dynamic=dynamic, mode=mode, options=options)

@@ -24,7 +24,7 @@ from framesmith.prims.registry import rules
 from framesmith.util.errors import FramesmithError
 
 _OURS: list[tuple[Callable[..., Any], str, Callable[[], None]]] = []
-"""What was registered: the function, its identity, and what takes it back."""
+"""The registrations: the function, its identity, and the function that undoes it."""
 _ROWS: dict[tuple[int, Any], list[Any]] = {}
 """By table and key, the package's own row (None: it has none) and those of the program; the last one counts."""
 

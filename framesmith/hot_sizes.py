@@ -36,7 +36,7 @@ WINDOW = 64
 SHARE = 0.75
 """The part of them that has equal sizes where one dominates."""
 GAIN = 1.05
-"""How many times as fast static code must be to be chosen."""
+"""The speed-up that static code must reach to be chosen."""
 LEAST = 40e-6
 """Seconds of a call below which counting its sizes would be felt: then they are not counted."""
 ROUNDS = 15

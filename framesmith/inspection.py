@@ -1,5 +1,5 @@
-"""What the compiler did, and whether it is right: `explain`, `report`, `metrics`, `shapes`, `check`, `minify` and
-`bisect`. Apart from `api`, so that a program that only compiles does not load what these stand on."""
+"""Functions that show and check the compiler's work: `explain`, `report`, `metrics`, `shapes`, `check`, `minify` and
+`bisect`. They are not in `api`, so that a program that only compiles does not load their imports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def explain(model: Callable[..., Any]) -> Callable[..., Explanation]:
 
 def report(path: str | os.PathLike[str] | None = None, format: str | None = None, *, measure: bool = False,
            call: tuple[Any, ...] | None = None) -> Report:
-    """What the compiler has done in this process so far: see `tools.report.Report`.
+    """Report the compiler's work in this process so far: see `tools.report.Report`.
 
     `path`: a file to write. `format`: "html", "json" or "console"; by default that of the file's ending. Without a
     path, "console" prints. `measure`: time each kernel now, on data that is made up. `call`: (model, *args): time a
@@ -90,8 +90,8 @@ def metrics() -> dict[str, Any]:
 
 
 def memory() -> Memory:
-    """What compiled code holds between calls: the constants of each graph that is alive, by name, and idle memory. Its
-    `named(torch.cuda.memory._snapshot())` says in the stacks of a snapshot which blocks these are."""
+    """Return the memory that compiled code holds between calls: the constants of each graph that is alive, by name, and
+    idle memory. Its `named(torch.cuda.memory._snapshot())` says in the stacks of a snapshot which blocks these are."""
     return memory_now()
 
 
@@ -156,7 +156,7 @@ def _asked(model: Any, options: dict[str, Any] | None) -> tuple[Any, Callable[..
 
 
 def _plain(model: Any) -> Any:
-    """What was given to `compile`, of what it returned."""
+    """Return the model that was given to `compile`, from what it returned."""
     if isinstance(model, CompiledModule):
         return model._framesmith_original  # type: ignore[attr-defined]
     return model.function if isinstance(model, _C.CompiledFunction) else model

@@ -48,7 +48,7 @@ class Pass:
     targets: tuple[str, ...] = ()
     when: Callable[[Context], bool] | None = None
     makes: bool = False
-    """Whether it makes its form of the one before; such a pass always runs."""
+    """It makes its form from the previous one; such a pass always runs."""
 
     def applies(self, context: Context) -> bool:
         """Return whether the pass is to run."""

@@ -88,7 +88,7 @@ def _torch_compile(model: Any, args: Args, kwargs: Kwargs, **options: Any) -> Ca
 
 FROZEN_OPTIONS: dict[str, Any] = {"freezing": True}
 BEST_OPTIONS: dict[str, Any] = {**FROZEN_OPTIONS, "max_autotune": True, "coordinate_descent_tuning": True}
-"""What `mode="max-autotune-no-cudagraphs"` sets, and frozen weights: modes and options exclude each other."""
+"""The options of `mode="max-autotune-no-cudagraphs"`, and frozen weights: modes and options exclude each other."""
 
 
 def _jit(model: Any, args: Args, kwargs: Kwargs) -> Call:

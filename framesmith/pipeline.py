@@ -338,7 +338,7 @@ def step_names(generated: Generated, report: Report, places: Sequence[tuple[str,
 
 
 def work_text(work: Sequence[tuple[str, str]]) -> str:
-    """What a kernel computes, in one line."""
+    """Describe what a kernel computes, in one line."""
     return "; ".join([operators + (f" ({place})" if place else "") for place, operators in work])
 
 
@@ -440,8 +440,8 @@ def _generate(
 
 
 def _scheduled_by_part(main: fx.Graph, context: Context) -> tuple[LoopGraph, Program] | None:
-    """What `_scheduled` gives, made of a few of the graph's many equal parts; None if it has none, or not all stages
-    treat them alike."""
+    """Return the result of `_scheduled` from a few of the graph's many equal parts; None if it has none, or if some
+    stage does not treat them alike."""
     if REGISTERED:  # these may look at more than a part
         return None
     with stage("repeat"):

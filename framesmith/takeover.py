@@ -15,7 +15,7 @@ from framesmith.drop_in import FUNCTIONS
 
 @dataclass(slots=True)
 class Switch:
-    """Whether the functions of one `install` mean ours, wherever a program keeps them."""
+    """The state of one `install`: whether its functions forward to ours, wherever a program keeps them."""
 
     on: bool = True
 

@@ -67,7 +67,7 @@ class Target:
     unit: VectorUnit = HOST
     machine: ClassVar[machines.MachineModel] = machines.CPU
     aside: ClassVar[bool] = False
-    """Whether kernels are compiled by another process, while this one goes on."""
+    """Kernels are compiled by another process, while this one goes on."""
 
     def identity(self) -> str:
         """Return what changes the code that is made of a graph besides the options, for cache keys."""

@@ -67,7 +67,7 @@ def plain_text(value: Any) -> str:
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _TOLD = ("__annotations__", "__dataclass_fields__", "_member_map_", "_fields")
-"""What a class tells of its fields and members, which the library reads at once."""
+"""Attributes of a class that describe its fields and members, and that the standard library reads all at once."""
 
 
 def has_plain_layout(cls: type) -> bool:

@@ -24,8 +24,8 @@ Refresh = Callable[[tuple[Any, ...]], Sequence[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a compiled graph is made of: the encoded plan, the key of its library, the frozen part, which frozen value
-    is which constant of the plan; and what is told of it."""
+    """A compiled graph as data: the encoded plan, the key of its library, the frozen part, the frozen value of each
+    constant of the plan, and the graph's description."""
 
     plan: tuple[Any, ...]
     library: str

@@ -72,7 +72,7 @@ class GuardReader:
         return [*rest, *spaces], [self._sources[k] for k in found["inputs"]]
 
     def _namespace(self, row: Json) -> Guard:
-        """What the namespace holds now, which must be what it held."""
+        """Return a guard on the namespace's present values. Raises `Stale` if they are not those of the capture."""
         refs = self._refs
         owner, now = refs.decode(row[1]), {}
         for name, held in row[2]:
@@ -125,7 +125,7 @@ _FIELDS: dict[type[Source], tuple[str, ...]] = {
     src.TypeOf: (),
     src.Applied: ("function", "text"),
 }
-"""What a path consists of besides its base."""
+"""The fields of a path's source other than its base."""
 
 _FIRST = {"namespace": 0, "function": 1}
 _VALUES: dict[str, Callable[[GuardWriter, Any], Json]] = {

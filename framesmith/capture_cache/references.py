@@ -128,7 +128,8 @@ class References:
         return self._placed(value)
 
     def _placed(self, value: Any) -> Json:
-        """What has no name: by where guards find it, and what it consists of or guards of its own compare."""
+        """Refer to an object without a name by the place where guards find it, and by its parts or the guards of its
+        own."""
         place = self._places.get(id(value))
         if place is None:
             raise Unportable(f"an object without a name: a {type(value).__name__}")
@@ -156,7 +157,8 @@ class References:
             self._places.setdefault(id(value), (value, path))
 
     def _function(self, fn: types.FunctionType, path: Json) -> list[Json]:
-        """What a function must be besides its name: code, defaults, and what the program has told of it."""
+        """Return the properties of a function that must match in addition to its name: code, defaults, and what the
+        program has declared of it."""
         if _is_own(fn):
             return []
         for k, cell in enumerate(fn.__closure__ or ()):
@@ -213,7 +215,7 @@ class References:
             raise Stale(f"changed: {_described(found)}")
 
     def _walk(self, path: Json) -> Any:
-        """What a path leads to; no descriptor and no code of the program's runs."""
+        """Return the object at the end of a path; no descriptor and no code of the program's runs."""
         value: Any = self._space if path[0] == "" else _module(path[0])
         for step in path[1:]:
             value = _step(value, step)
@@ -241,7 +243,7 @@ MOST_DATA = 4096
 
 
 def looked_up(owner: Any, name: str) -> Any:
-    """What a dict holds under a name, or a class by its mro; MISSING: nothing. As guards look it up."""
+    """Look a name up as guards do: in a dict, or in a class by its mro; MISSING if there is none."""
     if isinstance(owner, type):
         return next((vars(base)[name] for base in owner.__mro__ if name in vars(base)), MISSING)
     space = owner if isinstance(owner, dict) else types.ModuleType.__getattribute__(owner, "__dict__")
@@ -317,7 +319,8 @@ def _is_own(value: Any) -> bool:
 
 
 def _said(fn: Any) -> str:
-    """What capture does at calls of `fn` instead of following it, by name; the program may say it."""
+    """Return the name of capture's handler for calls of `fn`, which the program may have set; "" if calls are
+    followed."""
     row = CALLS.get(fn)
     return "" if row is None else f"{row.__module__}.{row.__qualname__}"
 
@@ -358,7 +361,7 @@ _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     staticmethod: lambda p: [p.__func__],
     types.CellType: lambda p: [],
 }
-"""What objects without a name consist of, where no guard looks into them."""
+"""The parts of objects without a name that no guard looks into."""
 
 _FOUND: dict[str, Callable[..., Any]] = {
     "named": lambda refs, tag: _NAMED[tag],

@@ -91,7 +91,8 @@ Shapes = dict[int, dict[int, Wish]]
 
 def read_shapes(dynamic_shapes: Any, forward: Callable[..., Any], args: tuple[Any, ...],
                 kwargs: dict[str, Any]) -> Shapes:
-    """What `dynamic_shapes` asks for each leaf of `(args, kwargs)`. Raises `ExportError` where it does not fit."""
+    """Return the requests of `dynamic_shapes` for each leaf of `(args, kwargs)`. Raises `ExportError` where it does not
+    fit."""
     by_method = getattr(dynamic_shapes, "dynamic_shapes", None)
     if callable(by_method) and not isinstance(dynamic_shapes, Mapping):  # torch.export.ShapesCollection and its kin
         dynamic_shapes = by_method(forward, args, kwargs)
@@ -207,7 +208,7 @@ def _of_tensor(x: torch.Tensor, spec: Any, path: str) -> dict[int, Wish]:
 
 
 def _wish(spec: Any, size: int, where: str) -> Wish | None:
-    """What is asked of one dimension; None for a constant."""
+    """Return the request for one dimension; None for a constant."""
     if spec is None or isinstance(spec, Hint) and spec.kind == "static":
         return None
     if isinstance(spec, int):

@@ -34,7 +34,7 @@ class Obstacle:
 
 @dataclass(slots=True)
 class Draft:
-    """What came of a draft. `program`: the export as far as it goes, with dimensions that the program ties down made
+    """The result of a draft. `program`: the export as far as it goes, with dimensions that the program ties down made
     constants; None where it breaks."""
 
     obstacles: list[Obstacle] = field(default_factory=list)

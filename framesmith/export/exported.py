@@ -41,7 +41,7 @@ class Program(Runnable):
         return self
 
     def diff(self, other: Runnable) -> text.Difference:
-        """What the other program has otherwise: lines that print as a diff, none if there is no difference."""
+        """Return the difference from another program: lines that print as a diff, none if there is no difference."""
         return text.difference(self, other)
 
     def apply(self, *passes: Callable[[fx.Graph], Any]) -> Program:

@@ -274,7 +274,8 @@ def _state_in(stored: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) ->
 
 
 def find_target(name: str) -> Any:
-    """What a node of that name calls. Raises `ExportError` for what a program may not call, or what is not here."""
+    """Return the target of nodes with that name. Raises `ExportError` for one that a program may not call, or that is
+    not installed."""
     if name in _SIZE_TARGETS:
         return _SIZE_TARGETS[name]
     space, _, rest = name.partition(".")

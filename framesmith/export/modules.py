@@ -159,7 +159,7 @@ class _Scope:
         return ".".join([*parents, free])
 
     def _value(self, x: Any) -> Any:
-        """What stands for a value here; a tensor of the state is read."""
+        """Return the node for a value in this module's graph; a tensor of the state is read."""
         if not isinstance(x, fx.Node):
             return x
         if x not in self.values:

@@ -60,7 +60,7 @@ def _overloads(names: str) -> frozenset[Any]:
 
 
 MORE = _overloads(_MORE)
-"""What stays beside the core: no function of it, or one that nobody wants to see taken apart."""
+"""Operators that are kept in addition to the core: they are no function of it, or are clearer when kept whole."""
 
 ROWS: dict[Any, Callable[..., Any]] = {}
 """operator -> a function over tensors that calls operators nearer to the core."""

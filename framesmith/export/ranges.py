@@ -90,7 +90,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What must hold between dimensions, and the user's line that asks for it."""
+    """A relation that must hold between dimensions, and the user's line that requires it."""
 
     rel: Rel
     place: str = ""
@@ -101,7 +101,8 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What the program asks of dimensions that were declared otherwise: `proposal` is what to write instead."""
+    """A requirement of the program that contradicts the declared dimensions: `proposal` is the declaration to write
+    instead."""
 
     text: str
     place: str
@@ -125,7 +126,7 @@ class SpecialisedDimension(ExportError):
 
 @dataclass(slots=True)
 class Constraints:
-    """What the guards come to."""
+    """The constraints that the guards amount to."""
 
     dimensions: list[Dimension] = field(default_factory=list)
     relations: list[Relation] = field(default_factory=list)

@@ -22,7 +22,8 @@ SYM_SIZE = torch.ops.aten.sym_size.int
 
 
 def spec_of(val: Any) -> Any:
-    """What a node keeps of its value: a `Spec` of a tensor, an int or `Expr` of a size, tuples of these, else None."""
+    """Return the description of a value that its node keeps: a `Spec` of a tensor, an int or `Expr` of a size, tuples
+    of these, else None."""
     if isinstance(val, Spec):
         return val
     if isinstance(val, torch.Tensor):
@@ -123,7 +124,7 @@ _FOLDS: dict[type, Callable[..., Any]] = {
 SIZE_OPERATORS: frozenset[Any] = frozenset(
     {*_FOLDS.values(), SYM_SIZE, operator.add, operator.sub, operator.truediv, operator.pow, operator.neg, min, max,
      abs, *[getattr(math, n) for n in ("sqrt", "exp", "log", "log2", "cos", "sin", "tan", "tanh")]})
-"""What nodes of sizes call."""
+"""The targets of nodes that compute sizes."""
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,

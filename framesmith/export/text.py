@@ -123,7 +123,7 @@ class Difference(list[str]):
 
 
 def difference(a: Any, b: Any) -> Difference:
-    """What `b` has otherwise than `a`. Names of nodes do not count."""
+    """Return how `b` differs from `a`. Names of nodes do not count."""
     out = Difference()
     for title, one, other in (
         ("interface", list(_interface(a)), list(_interface(b))), ("graph", list(_calls(a)), list(_calls(b))),

@@ -62,7 +62,7 @@ class Traced:
     env: RangedEnv
     constraints: Constraints
     results: int
-    """How many of the graph's outputs the result is made of."""
+    """The number of the graph's outputs that make up the result."""
     unused: dict[int, Spec]
     """Tensors among the arguments that the graph does not take."""
     dropped: list[str] = field(default_factory=list)
@@ -240,8 +240,8 @@ def _run(lines: list[str], text: str, space: dict[str, Any]) -> Any:
 
 
 class _Names:
-    """What tensors are called: leaves of the arguments by number, parameters and buffers by their path, any other
-    tensor of the model's as a constant."""
+    """The names of tensors: leaves of the arguments by number, parameters and buffers by their path, any other tensor
+    of the model's as a constant."""
 
     def __init__(self, model: Any, leaves: list[Any]) -> None:
         self.leaves = {id(x): i for i, x in reversed(list(enumerate(leaves))) if isinstance(x, torch.Tensor)}
@@ -304,8 +304,8 @@ def _effects(tracer: Tracer, rebuilder: Rebuilder, names: _Names) -> tuple[list[
 
 
 def _changed(x: Any, names: _Names) -> str:
-    """What the program changes of an object outside, as text; nothing if it was changed back. Raises `Unsupported`
-    where it keeps a tensor there."""
+    """Describe the program's changes to an object outside; "" if they were undone. Raises `Unsupported` where it keeps
+    a tensor there."""
     value = getattr(x, "value", None)
     path = names.modules.get(id(value)) or type(value).__name__
     before = getattr(x, "before", None)
