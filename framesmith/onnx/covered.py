@@ -1,4 +1,4 @@
-"""Which operators have rows, and which of ONNX's each is made of, read off the code of the rows."""
+"""The operators that have rows, and the ONNX operators that each emits, read from the code of the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from framesmith.onnx.emitter import Emitter
 from framesmith.onnx.table import FAMILIES, ROWS
 
 COMMON = frozenset(("Cast", "Concat", "Reshape", "Shape", "Expand"))
-"""What rows of most families use to bring operands into shape; left out beside others."""
+"""Operators with which rows of most families prepare operands; omitted where there are others."""
 
 
 def covered() -> list[tuple[str, str, list[str]]]:

@@ -18,7 +18,7 @@ from framesmith.symbolic.expr import Expr
 Value = ir.Value
 Number = bool | int | float
 LAST = 2**63 - 1
-"""What ends a Slice behind the last element."""
+"""The end of a Slice that reaches past the last element."""
 
 
 class NoForm(Exception):
@@ -264,7 +264,7 @@ def lowest(n: Any) -> int:
 
 
 def _example(x: Any) -> Any:
-    """What `torch.result_type` takes in the place of an operand."""
+    """Return an example of an operand for `torch.result_type`."""
     if not isinstance(x, Value):
         return x
     if "spec" in x.meta:

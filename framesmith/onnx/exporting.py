@@ -115,12 +115,12 @@ def to_model(program: Program, opset: int) -> ir.Model:
 
 
 def input_names(program: Program) -> list[str]:
-    """What the inputs of the graph are called in the model; names of the graph itself differ from Python's own."""
+    """Return the names of the graph's inputs in the model; names of the graph itself differ from Python's own."""
     return [str(n.target) for n in program.graph.nodes if n.op == "placeholder"]
 
 
 def _output_names(program: Program) -> Iterator[str]:
-    """What the outputs are called: leaves of the result by their place in it, new state by the name of the old."""
+    """Yield the names of the outputs: leaves of the result by their place in it, new state by the name of the old."""
     for name, leaf in zip(leaf_names(program.result), program.results, strict=True):
         if leaf.kind != "constant":
             yield name
@@ -164,7 +164,7 @@ def _size(m: Emitter, program: Program, inputs: dict[str, Value], size: Any) -> 
 
 
 def leaf_names(tree: Tree, path: str = "") -> Iterator[str]:
-    """What the leaves of a tree are called: keys and numbers on the way to them."""
+    """Yield the names of the leaves of a tree: the keys and numbers of the path to each."""
     if tree.kind == "leaf":
         yield path or "output"
         return

@@ -133,4 +133,4 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
 fills. The call's value is 0, or what ends the run (see codegen/host_function.py)."""
 _OTHER_TYPES = {"framesmith::attention": frozenset({torch.bool}),
                 "framesmith::embedding_bags": frozenset({torch.int64, torch.int32})}
-"""What tensors may have besides float32."""
+"""The dtypes that tensors may have besides float32."""

@@ -1,4 +1,4 @@
-"""What a package is made of: a captured graph, and what its inputs and outputs are to a caller."""
+"""The source of a package: a captured graph, and its inputs and outputs as a caller sees them."""
 
 from __future__ import annotations
 

@@ -102,6 +102,6 @@ def library_path() -> str:
 
 
 def load(path: str | os.PathLike[str]) -> Packaged | Program:
-    """What a file holds: a package, as a function; or an exported program. Raises `PackageError` or `ExportError` for a
-    file that is damaged, of another kind, or of a newer format."""
+    """Load a file: a package, as a function; or an exported program. Raises `PackageError` or `ExportError` for a file
+    that is damaged, of another kind, or of a newer format."""
     return Packaged(path) if is_package(path) else load_program(path)

@@ -44,7 +44,7 @@ def package(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping
 
 
 def _interface(c: Captured) -> dict[str, Any]:
-    """What a caller sees: sizes, inputs, outputs, and how arguments and results are made of them."""
+    """Return the interface as JSON: sizes, inputs, outputs, and how arguments and results are made of them."""
     return {
         "dimensions": [{"name": d.name, "min": d.lo, "max": d.hi} for d in c.constraints.dimensions],
         "inputs": [_tensor(name, spec) for name, spec in zip(c.names, c.specs, strict=True)],
@@ -60,7 +60,7 @@ def _tensor(name: str, value: Any) -> dict[str, Any]:
 
 
 def _names(c: Captured) -> list[str]:
-    """What the outputs are called: by the keys of the result, or by number."""
+    """Return the names of the outputs: the keys of the result, or numbers."""
     keys = c.tree.keys if all(part.kind == "leaf" for part in c.tree.parts) else ()
     names = {leaf.value: str(key) for key, leaf in zip(keys, c.results) if leaf.kind == "output"}
     return [names.get(k, f"output_{k}") for k in range(len(c.outputs))]

@@ -39,8 +39,8 @@ class Trial:
 
 
 class Canary:
-    """What an engine sees of two services: one of them, by the state of the trial, which takes effect with the next
-    request. `stable` has served until now."""
+    """Two services behind the interface of one: the state of the trial selects which answers, from the next request on.
+    `stable` has served until now."""
 
     def __init__(self, stable: Service, candidate: Service, trial: Trial) -> None:
         """Raises `PackageError` if they do not take and give the same."""
@@ -58,7 +58,7 @@ class Canary:
 
     @property
     def ready(self) -> bool:
-        """Whether both are."""
+        """Both services are ready."""
         return self._stable.ready and self._candidate.ready
 
     async def start(self) -> None:
@@ -87,7 +87,8 @@ class Canary:
 
     async def _compare(self, arrays: Mapping[str, np.ndarray], answer: Answer, seconds: float, second: Service
                        ) -> Answer:
-        """What the other version answers; decides if that is enough."""
+        """Compare both versions' answers, decide the trial once there is enough to judge by, and return the second
+        one's."""
         pairs = (answer, seconds), await _timed(second, arrays)
         (expected, stable), (found, candidate) = reversed(pairs) if self._trial.move else pairs
         other = pairs[1][0]

@@ -1,4 +1,4 @@
-"""What a package takes and gives: names, dtypes and sizes of tensors, some of which are named dimensions."""
+"""The interface of a package: names, dtypes and sizes of its inputs and outputs, some of which are named dimensions."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class Interface:
         return {name: now for name, (now, _) in found.items()}
 
     def stands_alone(self, dimension: str) -> bool:
-        """Whether each size that depends on the dimension is the dimension itself, so that padding can be cut off."""
+        """Return whether each size that depends on the dimension is the dimension itself, so that padding can be cut
+        off."""
         sizes = [size for t in (*self.inputs, *self.outputs) for size in t.shape]
         return not any(isinstance(size, str) and size != dimension and re.search(rf"\b{re.escape(dimension)}\b", size)
                        for size in sizes)

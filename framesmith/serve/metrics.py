@@ -1,4 +1,4 @@
-"""What the service counts for Prometheus."""
+"""The service's counters for Prometheus."""
 
 from __future__ import annotations
 

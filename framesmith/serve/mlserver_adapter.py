@@ -43,8 +43,8 @@ _log = logging.getLogger("framesmith.serve")
 
 @dataclass(frozen=True)
 class Ports:
-    """Where it listens. `largest`: bytes of a request. `unread`: requests by gRPC that the process has not read yet;
-    gRPC cancels more."""
+    """The addresses and limits of the server. `largest`: bytes of a request. `unread`: requests by gRPC that the
+    process has not read yet; gRPC cancels more."""
 
     host: str = "127.0.0.1"
     http: int = 8080
@@ -134,7 +134,7 @@ class PackageServer(MLServer):
         await self.start([ModelSettings(name=self._name, implementation=PackageModel)])
 
     async def start_service(self) -> bool:
-        """Whether the service is ready; otherwise the server stops."""
+        """Start the service and return whether it is ready; otherwise stop the server."""
         try:
             await self.service.start()
         except PackageError as e:

@@ -73,7 +73,8 @@ class Padding:
         return limit if most is None else min(limit, most)
 
     def group(self, sizes: Sizes) -> Group:
-        """What a request of these sizes can be joined with. Raises `RequestRefused` if one is out of its range."""
+        """Return the group of a request of these sizes: requests of one group can be joined. Raises `RequestRefused` if
+        one is out of its range."""
         run = [(name, self.size_of_run(name, size)) for name, size in sizes.items()]
         return tuple([(name, size) for name, size in run if name != self.batch])
 

@@ -71,7 +71,7 @@ async def check_padding(padding: Padding, exact: Padding, run: Run, given: Sizes
 
 
 def difference(interface: Interface, expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> str:
-    """What differs by more than rounding does, in words; "" if nothing."""
+    """Describe the first difference beyond rounding; "" if there is none."""
     for tensor, one, other in zip(interface.outputs, expected, found, strict=True):
         if one.shape != other.shape:
             return f"output {tensor.name} has shape {list(other.shape)}, not {list(one.shape)}"

@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol says in JSON: tensors (a datatype, a shape and numbers), answers, metadata."""
+"""The JSON of the Open Inference Protocol: tensors (a datatype, a shape and numbers), answers, metadata."""
 
 from __future__ import annotations
 

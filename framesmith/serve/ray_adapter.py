@@ -81,9 +81,9 @@ class Replica:
 
 
 def application(arguments: Mapping[str, Any]) -> serve.Application:
-    """What `serve run` and `serve deploy` take. `package`: a path on every machine; `name`: of the model in requests;
-    `replicas`: their number; others, in a file, which has types, are
-    fields of `Options`."""
+    """Return the application for `serve run` and `serve deploy`. `package`: a path on every machine; `name`: of the
+    model in requests; `replicas`: their number; other arguments, from a file, which has types, are fields of
+    `Options`."""
     given = dict(arguments)
     package, name, replicas = given.pop("package"), given.pop("name", "model"), int(given.pop("replicas", 1))
     deployment: Any = Replica

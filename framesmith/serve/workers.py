@@ -1,4 +1,4 @@
-"""What runs batches: a thread of this process, or a process of its own, which may die without taking the service along.
+"""Workers that run batches: a thread of this process, or a separate process, which may die without ending the service.
 
 Each maps the package, so all of them share the pages of its weights.
 """

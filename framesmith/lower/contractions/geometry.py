@@ -29,7 +29,7 @@ class VectorUnit:
 
 
 HOST = VectorUnit(_C.LANES, _C.VECTOR_REGISTERS)
-"""That of this process."""
+"""The geometry of this process."""
 PACKED = 1 << 20
 """Elements that are packed at a time: calls that are served meanwhile wait for no more."""
 

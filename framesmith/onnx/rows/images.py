@@ -57,7 +57,7 @@ def _antialiased(operator: Any, mode: str, **more: Any) -> Any:
         return m("MatMul", m("MatMul", m.transpose(rows, [1, 0]), x), columns)  # type: ignore[no-any-return]
 
     def taps(size: int, wanted: int, scale: float | None) -> Any:
-        """What each element adds to those of the result: the filter's answer to each unit vector."""
+        """Return the weights of each element in those of the result: the filter's response to each unit vector."""
         units = torch.eye(size, dtype=torch.float64)[None, None]
         return operator(units, [size, wanted], False, None, scale)[0, 0].tolist()
 

@@ -93,7 +93,7 @@ def _scatter_reduce(m: Emitter, x: Value, dim: int, index: Value, source: Value,
 
 
 def _neutral(reduce: str, dtype: torch.dtype) -> float:
-    """What the reduction of it and another number leaves as it is."""
+    """Return the neutral element of a reduction."""
     if dtype.is_floating_point:
         least, most = -math.inf, math.inf
     else:

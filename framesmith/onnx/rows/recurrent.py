@@ -11,7 +11,7 @@ from framesmith.onnx.table import aten, row
 
 recurrent = partial(row, "recurrent")
 GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
-"""Where ONNX's gates stand among eager's: iofc in ifgo, zrh in rzn."""
+"""The positions of ONNX's gates among eager's: iofc in ifgo, zrh in rzn."""
 
 
 def _gates(m: Emitter, op: str, x: Value, size: int) -> Value:

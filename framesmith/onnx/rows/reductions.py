@@ -88,7 +88,7 @@ def _of_truths(m: Emitter, op: str, x: Value, dim: Any, keepdim: bool) -> Value:
 
 
 def _place(op: str) -> Any:
-    """Where the extreme is: the first of equal ones."""
+    """Return an emitter of the extreme's position, the first of equal ones."""
     def emit(m: Emitter, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if not rank(x):
             return m.constant(0, torch.int64)

@@ -21,7 +21,7 @@ def _each(values: Any, count: int) -> list[int]:
 
 
 def _batched(m: Emitter, x: Value, count: int, emit: Callable[[Value], Any]) -> Any:
-    """What a function makes of images with a batch, of images that may have none."""
+    """Apply a function of images with a batch to images that may have none."""
     if rank(x) == count + 2:
         return emit(x)
     made = emit(m.unsqueeze(x, 0))
