@@ -1,6 +1,6 @@
-"""Both ways of a branch on data in one graph: each is recorded behind the other, cut out as an arm (`graph.control`),
-and what they give is joined. An arm may compute tensors, and change what it has made itself; else the branch is
-refused."""
+"""Both paths of a branch on data in one graph: they are recorded one after the other, each is cut out as an arm
+(`graph.control`), and their results are joined. An arm may compute tensors and mutate objects that it has created;
+otherwise the branch is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Values = Sequence[t.Tracker | None]
 
 @dataclass(slots=True)
 class Arm:
-    """One way: what it gives, what was recorded, and the storages that it has made and written."""
+    """One path: its result, the nodes recorded, and the storages that it has created and written."""
 
     values: Values
     region: list[Node]
@@ -61,7 +61,7 @@ def effects(tracer: Any) -> tuple[Any, ...]:
 
 
 def reachable(roots: Iterable[Any]) -> dict[int, Any]:
-    """The trackers among `roots`, and those that they are made of, by identity."""
+    """Return the trackers among `roots`, and those that they are made of, by identity."""
     found: dict[int, Any] = {}
     todo = list(roots)
     while todo:
@@ -74,8 +74,8 @@ def reachable(roots: Iterable[Any]) -> dict[int, Any]:
 
 def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]], stop: Stop | None,
            declared: bool) -> list[t.Tracker | None]:
-    """Record a branch on `condition`: what one of `ways` gives (the first where it is false). `declared`: a call of
-    torch.cond, whose results all require grad if an operand does."""
+    """Record a branch on `condition` and return its result, that of one of `ways` (the first where it is false).
+    `declared`: a call of torch.cond, whose results all require grad if an operand does."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a branch on data in a function transform or mode")
     no, yes = [recorded(tracer, way) for way in ways]
@@ -83,7 +83,7 @@ def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]
 
 
 def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
-    """Record one way. Raises Unsupported if it does more than to compute."""
+    """Record one path. Raises Unsupported if it has effects other than computing."""
     last, writes = tracer.end()
     roots = [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
     before, around, tracer.touched = effects(tracer), tracer.touched, []
@@ -108,7 +108,7 @@ def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
 
 
 class _Join:
-    """Joins what two arms give."""
+    """Joins the results of two arms."""
 
     def __init__(self, tracer: Any, no: Arm, yes: Arm, stop: Stop | None, declared: bool) -> None:
         self.tracer = tracer
@@ -125,7 +125,7 @@ class _Join:
         self.shared: list[tuple[int, Storage, bool]] = []
 
     def values(self, condition: Node) -> list[t.Tracker | None]:
-        """Record the branch, and give its results."""
+        """Record the branch and return its results."""
         no, yes = self.arms
         if len(no.values) != len(yes.values):
             raise Unsupported("the ways end in different places")
@@ -150,7 +150,7 @@ class _Join:
 
     # --- values of Python
     def _collect(self, a: t.Tracker | None, b: t.Tracker | None) -> None:
-        """Pair the tensors of two values; refuse what differs else."""
+        """Pair the tensors of two values; refuse any other difference."""
         if a is b or a is None and b is None:
             return
         if a is None or b is None:
@@ -172,7 +172,7 @@ class _Join:
             raise Unsupported(f"the ways give different values: {a.describe()} and {b.describe()}")
 
     def _tensor(self, arm: Arm, x: t.Tracker) -> t.Tensor:
-        """A number that an arm gives as a tensor."""
+        """Return a number of an arm's result as a tensor."""
         last = last_node(self.recorder.graph)
         made = data.tensor_of(self.tracer, x)
         arm.region += [n for n in nodes_after(self.recorder.graph, last) if n.op != "placeholder"]
@@ -188,7 +188,7 @@ class _Join:
         self.pairs[id(a.fake), id(b.fake)] = a, b
 
     def _build(self, a: t.Tracker | None, b: t.Tracker | None) -> t.Tracker | None:
-        """The value that two are joined to."""
+        """Return the value that joins two values."""
         if a is b or a is None or b is None:
             return a
         key = (id(a.fake), id(b.fake)) if isinstance(a, t.Tensor) and isinstance(b, t.Tensor) else (id(a), id(b))
@@ -228,8 +228,8 @@ class _Join:
         return flags[0]
 
     def _check_gradients(self, results: Sequence[Sequence[Node]]) -> None:
-        """Refuse where eager would leave the gradient of an input out that the graph has zeros for: of an input that
-        one way alone comes to, through what is computed before the branch."""
+        """Refuse a branch for which eager would give no gradient for an input where the graph gives zeros: an input
+        that only one path reaches, through values computed before the branch."""
         inside = {n for arm in self.arms for n in arm.region}
         read = {a for n in inside for a in n.all_input_nodes} - inside
         around = inputs_of(self.tracer, [n for n in read if n.op != "placeholder"])
@@ -240,7 +240,7 @@ class _Join:
 
 
 def inputs_of(tracer: Any, nodes: Sequence[Node]) -> set[Node]:
-    """The inputs that gradients of `nodes` come to."""
+    """Return the inputs that gradients of `nodes` flow to."""
     found, todo = set(), list(filter(tracer.requires, nodes))
     while todo:
         node = todo.pop()
@@ -251,8 +251,8 @@ def inputs_of(tracer: Any, nodes: Sequence[Node]) -> set[Node]:
 
 
 def result_of(tracer: Any, arm: Arm, x: t.Tensor) -> tuple[Node, Storage | None, bool]:
-    """A result of an arm: in memory of its own, or a tensor from before as it is. The storage from before that it may
-    share memory with, and whether it is that tensor."""
+    """Return a result of an arm, in memory of its own or an earlier tensor itself; the earlier storage that it may
+    share memory with; and whether it is that tensor."""
     recorder = tracer.recorder
     last = last_node(recorder.graph)
     node, storage = recorder.nodes(x.fake), x.fake._alias.storage
@@ -272,7 +272,8 @@ def result_of(tracer: Any, arm: Arm, x: t.Tensor) -> tuple[Node, Storage | None,
 
 def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]],
             state: Sequence[Node] = ()) -> tuple[list[Graph], list[Any]]:
-    """The arms as graphs of `state` and of what else they read of the graph around them; what that is."""
+    """Return the arms as graphs over `state` and the other values that they read from the enclosing graph, and these
+    values."""
     needed = []
     for arm, given in zip(arms, results):
         own = set(arm.region)
@@ -297,7 +298,7 @@ def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]],
 
 
 def drop(arm: Arm) -> None:
-    """Mark what was recorded as dead in the graph around, unless somebody else reads it."""
+    """Mark the recorded nodes as dead in the enclosing graph, unless another node reads them."""
     for node in arm.region:
         node.meta["spare"] = True
 
@@ -318,7 +319,7 @@ def emitted(tracer: Any, target: Control, args: Sequence[Any], results: Sequence
 
 
 def share(tracer: Any, pairs: Iterable[tuple[t.Tensor, Storage, bool]], stop: Stop | None) -> None:
-    """Note results that may share memory with tensors from before; whether they are these tensors then."""
+    """Note results that may share memory with earlier tensors, and whether they are these tensors."""
     at = next((place[:2] for place in tracer.user_place()), None)
     writes = len(tracer.recorder.written)
     tracer.shared += [Shared(x.fake._alias.storage, other, passed, writes, stop, at) for x, other, passed in pairs]
@@ -334,7 +335,7 @@ def _told(x: t.Tensor) -> str:
 
 
 def same(a: t.Tracker | None, b: t.Tracker | None) -> bool:
-    """Return whether two values are one, or the same constant."""
+    """Return whether two values are identical, or the same constant."""
     if a is b:
         return True
     if not (isinstance(a, t.Const) and isinstance(b, t.Const)) or is_symbolic(a) or is_symbolic(b):
@@ -344,7 +345,7 @@ def same(a: t.Tracker | None, b: t.Tracker | None) -> bool:
 
 
 def _parts(tracer: Any, a: t.Tracker, b: t.Tracker) -> tuple[list[t.Tracker], list[t.Tracker]] | None:
-    """The elements of two containers that are alike, and that the frame has made."""
+    """Return the elements of two containers of the same form that the frame has created."""
     if type(a) is not type(b) or a.pytype() is not b.pytype():
         return None
     if not isinstance(a, t.Tuple) and (a.pytype() not in (list, dict) or any(x.identity() is not x for x in (a, b))):
@@ -360,7 +361,7 @@ def _parts(tracer: Any, a: t.Tracker, b: t.Tracker) -> tuple[list[t.Tracker], li
 
 
 def _of_places(nodes: Sequence[Any]) -> Graph:
-    """A graph that begins with placeholders for nodes, or for numbers."""
+    """Return a graph that begins with placeholders for nodes, or for numbers."""
     graph = Graph()
     for n in nodes:
         place = graph.placeholder(n.name if isinstance(n, Node) else "number")
@@ -377,8 +378,8 @@ def _graph(operands: Sequence[Any], inner: Sequence[Node], results: Sequence[Nod
 
 
 def refuse_shared(tracer: Any, outputs: Iterable[FakeTensor]) -> None:
-    """Raise StopAt where somebody would see that a result of a branch is a copy of a tensor from before it, or is
-    that tensor: one of both is written later, or leaves beside the other."""
+    """Raise StopAt where the program can tell whether a result of a branch is a copy of an earlier tensor or that
+    tensor: one of the two is written later, or both leave the graph."""
     shared: list[Shared] = tracer.shared
     if not shared:
         return

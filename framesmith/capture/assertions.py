@@ -1,6 +1,6 @@
-"""Assertions on the data of tensors: the graph computes their conditions, residual code looks at them before it changes
-anything, and where one does not hold the whole frame runs again in plain Python, which raises what it raises and leaves
-what it leaves. Before that, the default generators that the graph drew from are put back."""
+"""Assertions on the data of tensors: the graph computes their conditions, residual code checks them before it has any
+effect, and if one is false, the whole frame runs again in plain Python, with its own effects and exception. Before
+that, the states of the default generators that the graph drew from are restored."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STATES = "__fs_states"
 
 
 def checks(rebuilder: Any, plain: Callable[[], str]) -> list[str]:
-    """The statements of residual code that hold the conditions to their word; `plain` gives the call that runs the
-    user's code instead."""
+    """Return the statements of residual code that check the conditions; `plain` gives the call that runs the user's
+    code instead."""
     if not rebuilder.tracer.checks:
         return []
     conditions = " and ".join([f"{rebuilder.hold(bool)}({text})" for text in rebuilder.values(rebuilder.tracer.checks)])
@@ -27,13 +27,13 @@ def checks(rebuilder: Any, plain: Callable[[], str]) -> list[str]:
 
 
 def before(rebuilder: Any) -> list[str]:
-    """The statements that keep the states of the generators that may have to be put back."""
+    """Return the statements that save the states of the generators that may have to be restored."""
     return ([f"{STATES} = {rebuilder.hold(_kept)}({rebuilder.hold(rebuilder.drawn_from)})"] if rebuilder.drawn_from
             else [])
 
 
 def back(rebuilder: Any) -> list[str]:
-    """The statements that put them back."""
+    """Return the statements that restore the generators."""
     return [f"{rebuilder.hold(_put_back)}({STATES})"] if rebuilder.drawn_from else []
 
 
@@ -44,7 +44,7 @@ def drawing(nodes: Iterable[Node]) -> list[Node]:
 
 
 def _drawn(tracer: Any) -> list[torch.Generator]:
-    """The default generators that the graph draws from, or that the program seeds before it."""
+    """Return the default generators that the graph draws from, or that the program seeds before it."""
     values = tree_leaves([n.meta["val"] for n in drawing(tracer.recorder.graph.nodes)])
     devices = {x.device for x in values if isinstance(x, torch.Tensor) and x.device.type in ("cpu", "cuda")}
     if tracer.seeds.before:

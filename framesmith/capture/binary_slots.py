@@ -1,7 +1,7 @@
-"""Special methods of two operands, as the slots of builtin types answer them: by a result, or by NotImplemented.
+"""Binary special methods, as the slots of builtin types implement them: they return a result or NotImplemented.
 
-A family of trackers has rows for what it follows. What has none and is not the default of `object` is refused, never
-guessed.
+A family of trackers has rows for the operations that it supports. An operation without a row that is not the default of
+`object` is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ NOT_IMPLEMENTED = object()
 
 
 class Attempts(Session):
-    """The part of the session that asks one operand."""
+    """The part of the session that calls one operand's method."""
 
     def attempt(self, obj: t.Tracker, name: str, args: list[t.Tracker]) -> Any:
-        """A special method's result, or NOT_IMPLEMENTED."""
+        """Return a special method's result, or NOT_IMPLEMENTED."""
         result = self._answer(obj, name, args)
         if result is None or type(result) is t.Const and result.value is NotImplemented:
             return NOT_IMPLEMENTED
@@ -57,7 +57,7 @@ class Attempts(Session):
         raise Unsupported(f"{name} of {obj.describe()}")
 
     def _unequal(self, obj: t.Tracker, args: list[t.Tracker]) -> Any:
-        """`object.__ne__`: what `__eq__` says, turned round."""
+        """`object.__ne__`: the negation of `__eq__`."""
         result = self.attempt(obj, "__eq__", args)
         return None if result is NOT_IMPLEMENTED else t.boolean(not result.truth(self))
 
@@ -67,7 +67,8 @@ def _is_format(obj: t.Tracker, name: str) -> bool:
 
 
 def _constant(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker]) -> Any:
-    """Of an immutable value. Numbers and text know nothing of the program's own classes but their subclasses."""
+    """Apply a method of an immutable value. Numbers and text support no classes of the program's but their
+    subclasses."""
     if _is_format(obj, name):
         return tracer.percent(obj, args[0])
     real = [a.plain() for a in args]
@@ -111,7 +112,7 @@ def _slice(tracer: Any, obj: t.Slice, raw: Any, name: str, args: list[t.Tracker]
 
 
 def _sequence(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker]) -> Any:
-    """`!=` of what has a row for `==`."""
+    """`!=` for families that have a row for `==`."""
     if name != "__ne__":
         raise Unsupported(f"{name} of {obj.describe()}")
     result = tracer.attempt(obj, "__eq__", args)

@@ -37,7 +37,8 @@ signature = kept_with_code(Signature)
 
 def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker],
          n_slots: int) -> list[t.Tracker | None]:
-    """The fast slots of a new frame of `fn`; raises TypeError in the captured program when the call does not fit."""
+    """Return the fast slots of a new frame of `fn`; raises TypeError in the captured program when the call does not
+    fit."""
     sig = signature(fn.code, n_slots)
     slots: list[t.Tracker | None] = [None] * sig.n_slots
     n = sig.n_args
@@ -65,7 +66,8 @@ def bind(tracer: Any, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t
 
 def _place_keywords(sig: Signature, slots: list[t.Tracker | None], kwargs: dict[str, t.Tracker],
                     extra: dict[Any, t.Tracker]) -> bool:
-    """Put keyword arguments into their slots, and what has none into `extra`. False if one does not fit."""
+    """Put keyword arguments into their slots, and those without a slot into `extra`. Return False if one does not
+    fit."""
     fits = True
     for name, value in kwargs.items():
         i = sig.index.get(name)

@@ -1,5 +1,5 @@
-"""A branch of a frame on a tensor's data: both ways are followed to where they come together again, or, if one of them
-comes back to the branch, the loop is."""
+"""A branch of a frame on a tensor's data: both paths are followed to their join; if one of them returns to the branch,
+the loop is recorded instead."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .looping import FrameLoop
 from .trackers.iterators import Walk
 
 DEEPEST = 8
-"""Branches within branches."""
+"""The maximal depth of nested branches."""
 LONGEST = 20_000
-"""Instructions that are followed within the ways of a branch before one more branch is begun there."""
+"""The number of instructions on the paths of a branch after which no further branch is begun there."""
 
 
 class BranchRefused(StopAt, DataDependent):
-    """The ways of a branch on data are not one graph."""
+    """The paths of a branch on data cannot be one graph."""
 
     def __init__(self, refusal: DataDependent, stop: Stop | None, why: str, at: tuple[str, int] | None) -> None:
         super().__init__(refusal.reason, stop, at)
@@ -35,8 +35,8 @@ class BranchRefused(StopAt, DataDependent):
 
 
 def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDependent) -> Any:
-    """Follow a conditional jump (to `target`, if the truth of `v` is `jumps`) both ways; what a handler returns.
-    Raises BranchRefused, for `refusal`, where that is not one graph."""
+    """Follow both paths of a conditional jump (to `target`, if the truth of `v` is `jumps`) and return a handler's
+    result. Raises BranchRefused, for `refusal`, if they cannot be one graph."""
     tracer = f.tracer
     stop = choose_stop(tracer.frames, tracer.steps)
     active: list[tuple[Frame, int, int]] = tracer.branching
@@ -86,8 +86,8 @@ def branch(f: Frame, v: t.Tracker, target: int, jumps: bool, refusal: DataDepend
 
 
 class _Ways:
-    """The state of a frame before a branch, to go on from more than once. A branch out of a `loop`, by the way `exit`,
-    is joined where the loop's own condition is known: it is that one, or what ends the loop."""
+    """The state of a frame before a branch, from which both paths start. A branch out of a `loop`, to `exit`, is joined
+    where the loop's own condition is known: it is that condition, or it ends the loop."""
 
     def __init__(self, f: Frame, join: int, loop: FrameLoop | None = None, exit: int = -1) -> None:
         self.frame = f

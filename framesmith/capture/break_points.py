@@ -15,12 +15,12 @@ from .origins import origin
 GENERATORS = 0x20 | 0x80 | 0x100 | 0x200
 
 Stop = tuple[int, int]
-"""The step before which capture stops, and the depth of the frame that it is a step of."""
+"""The step before which capture stops, and the depth of its frame."""
 
 
 class StopAt(Unsupported):
-    """The refusal to capture what was done at `stop`, which is now known to be plain Python's to do; None: capture
-    cannot stop there."""
+    """The refusal to capture an earlier step, `stop`, that plain Python must execute; None: capture cannot stop
+    there."""
 
     def __init__(self, reason: str, stop: Stop | None, at: tuple[str, int] | None = None) -> None:
         super().__init__(reason, at=at)
@@ -28,7 +28,7 @@ class StopAt(Unsupported):
 
 
 def choose_stop(frames: list[Frame], limit: int) -> Stop | None:
-    """The deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
+    """Return the deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
     best = None
     for depth, frame in enumerate(frames):
         if frame.code.co_flags & GENERATORS or depth and not frame.direct or looks_at_itself(frame.code):
@@ -41,9 +41,9 @@ def choose_stop(frames: list[Frame], limit: int) -> Stop | None:
 
 
 def refuse_abandoned(tracer: Any, made: dict[int, str]) -> None:
-    """Generators that the frame made and let go of in the middle (they are not among those that were `made` again):
-    when such a one dies it is closed, which runs its `finally` and `with` blocks, so it has to be a real one from its
-    beginning."""
+    """Refuse generators that the frame created and dropped before their end (they are not among those that were `made`
+    again): a generator that dies is closed, which runs its `finally` and `with` blocks, so it must be a real one from
+    its start."""
     for gen, stop in tracer.cleaning:
         if id(gen) not in made and gen.started and not gen.done and _cleans_up(gen):
             raise StopAt(f"generator {gen.frame.fn.qualname} is dropped before its end", stop)
@@ -63,8 +63,8 @@ def _cleans_up(gen: t.Generator) -> bool:
 
 
 def _passed(frame: Frame, at: int) -> int:
-    """The instruction by which a GeneratorExit leaves the handler at `at`, that has no other effect; -1 if it has, or
-    may have."""
+    """Return the instruction by which a GeneratorExit leaves the handler at `at` without any other effect; -1 if it may
+    have one."""
     instrs = frame.dec.instrs
     kind: Any = None
     while instrs[at].op not in _LEAVES:

@@ -31,7 +31,7 @@ STAYS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "YIELD_VA
                    "RETURN_VALUE",
                    "RETURN_CONST", "MAKE_CELL", "COPY_FREE_VARS", "RESUME", "GET_AWAITABLE", "END_ASYNC_FOR",
                    "ASYNC_GEN_WRAP"})
-"""Instructions that change or leave the frame itself: nothing can run them for it."""
+"""Instructions that change or leave the frame itself, which no other frame can run for it."""
 
 _ENDS = frozenset({"RAISE_VARARGS", "RERAISE"})
 
@@ -76,7 +76,7 @@ class Place:
 
 
 def bridge(place: Place, waits: bool) -> CodeType:
-    """The code of a bridge.
+    """Return the code of a bridge.
 
     Parameters: what the place's layout takes, then its locals; if it `waits` for a call, then that as a TailCall, whose
     result stands for the instruction's.
@@ -92,7 +92,7 @@ def _bridge(code: CodeType, *rest: Any) -> CodeType:
 
 
 def group(dec: Decoded, index: int, kw_names: Sequence[str], n_consts: int) -> list[Instr]:
-    """An instruction with those that belong to it, in the form that pushes values only."""
+    """Return an instruction and those that belong to it, in the form that pushes values only."""
     ins = dec.instrs[index]
     if ins.name == "CALL":
         head = [instr("KW_NAMES", n_consts, ins.line)] if kw_names else []
@@ -116,7 +116,7 @@ def pushes_null(ins: Instr) -> bool:
 
 
 _ROOM = 4
-"""Temporaries of an instruction that reads or writes a cell, at most."""
+"""The maximal number of temporaries of an instruction that reads or writes a cell."""
 
 
 class _Builder:
@@ -137,7 +137,7 @@ class _Builder:
         # it may be read for the last time, and holds on
         last = {place.code.co_varnames[ins.arg]} if ins.name == "LOAD_FAST" else set()
         self.kept = {*place.names} - (liveness(place.code, place.index) - last)
-        """Locals that are there to keep alive what they hold."""
+        """Locals that only keep their values alive."""
         self.height = 0
         """Temporaries in use, at most."""
 
@@ -200,7 +200,7 @@ class _Builder:
                         stacksize=room, consts=tuple(self.consts))
 
     def prologue(self, first: int, window: Layout, zero: int, stay: int) -> None:
-        """Handled exceptions below the operands, then the operands, of which the exits take the lowest `stay` along."""
+        """Push the handled exceptions, then the operands, of which the exits pass on the lowest `stay`."""
         slot = 0
         for kind in self.place.layout[:first]:
             if kind == HANDLED:
@@ -218,7 +218,7 @@ class _Builder:
         self.exit(target, self.place.layout[:left], below[:len(below) + change], 0)
 
     def handler_exit(self, first: int, held: list[int], window: Layout, start: int, end: int) -> list[Handler]:
-        """The exit for an exception, and the row that leads to it."""
+        """Return the exit for an exception, and the row that leads to it."""
         row = self.dec.handler_at(self.place.index)
         if row is None:
             return []
@@ -259,7 +259,7 @@ class _Builder:
         self.emit("RETURN_VALUE")
 
     def first(self, name: str) -> None:
-        """Push the leading argument; None where nobody asks for it any more."""
+        """Push the leading argument; None where it is no longer read."""
         if name in self.cells:
             self.out.append(Instr("LOAD_DEREF", self.dec.localsplus.index(name), 0, self.line))
         elif name in self.place.names:

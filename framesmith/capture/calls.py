@@ -47,7 +47,7 @@ class Calls(Session):
 
     # --- errors and folding -------------------------------------------------------------------------------------------
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        """`fn` run for real, where sizes that vary are fixed; what it raises, the captured program raises."""
+        """Run `fn` for real, specialising dynamic sizes; the captured program raises its exceptions."""
         if self.shapes.symbols or self.shapes.data:
             if len(args) == 1 and type(args[0]) in (torch.SymFloat, torch.SymInt) and fn in ROUNDINGS:
                 return rounded(args[0], ROUNDINGS[fn])
@@ -64,14 +64,14 @@ class Calls(Session):
             return self.raise_(e)
 
     def answer(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`fn` run for real; in another process it may give something else."""
+        """Run `fn` for real, and note that its result may differ in another process."""
         result = self.folded(fn, args, kwargs)
         self.surroundings.answers.append(Answer(fn, args, kwargs, result))
         return result
 
     def by_c(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`fn` of C run for real over trackers: what it raises itself, the captured program raises. Faults of capture
-        beneath it are none of the program's."""
+        """Run a C function for real over trackers: the captured program raises the exceptions that it raises itself.
+        Errors of capture in its callbacks are not the program's."""
         try:
             return fn(*args, **kwargs)
         except (FramesmithError, t.CapturedError):
@@ -85,14 +85,14 @@ class Calls(Session):
         return self.made(self.folded(fn, args, kwargs))
 
     def fold_call(self, fn: Callable[..., Any], args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """A pure callable on trackers."""
+        """Call a pure function on trackers."""
         real = tuple([a.real(self) for a in args])
         return self.made(self.folded(fn, real, {k: v.real(self) for k, v in kwargs.items()}))
 
     # --- rows ---------------------------------------------------------------------------------------------------------
     def by_row(self, row: Callable[..., t.Tracker], fn: Any, args: list[t.Tracker],
                kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """The handler of a known callable."""
+        """Return the handler of a known callable."""
         if (type(fn) is BuiltinFunctionType or fn in TAKES) and not fits(fn, len(args) + len(kwargs), tuple(kwargs)):
             explain(self, fn, args, kwargs)
         try:
@@ -108,9 +108,9 @@ class Calls(Session):
     # --- Python functions ---------------------------------------------------------------------------------------------
     def call_function(self, fn: t.Function, args: list[t.Tracker], kwargs: dict[str, t.Tracker],
                       direct: bool = False) -> t.Tracker:
-        """A Python function: by its row, run whole on fakes if it is torch's own, else inlined.
+        """Call a Python function: by its row, run whole on fakes if it is torch's own, else inlined.
 
-        `direct`: the result is the result of the caller's present instruction, so a break may resume inside.
+        `direct`: the result is that of the caller's present instruction, so a break may resume inside.
         """
         value = fn.value
         if value is not None:
@@ -159,7 +159,7 @@ class Calls(Session):
         return self.run_frame(frame)
 
     def run_frame(self, frame: Frame) -> t.Tracker:
-        """Run a frame to its end. Where capture refuses, the frames stay: they tell where it was."""
+        """Run a frame to its end. If capture refuses, the frames stay on the stack, to show the place."""
         self.frames.append(frame)
         try:
             result = frame.run()
@@ -178,7 +178,7 @@ class Calls(Session):
         return self.run_frame(frame)
 
     def call_direct(self, fn: t.Tracker, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """A call whose result is the result of the present instruction."""
+        """Make a call whose result is that of the present instruction."""
         if type(fn) is t.Method:
             args = [fn.obj, *args]
             fn = fn.func
@@ -194,7 +194,7 @@ class Calls(Session):
 
     def call_special(self, obj: t.Tracker, name: str, args: list[t.Tracker],
                      kwargs: dict[str, t.Tracker] | None = None) -> t.Tracker:
-        """A dunder method, looked up on the type."""
+        """Call a special method, looked up on the type."""
         kind = obj.pytype()
         raw = self.lookup(kind, name)
         kwargs = kwargs or {}
@@ -208,8 +208,8 @@ class Calls(Session):
         return self.bound_special(obj, name, raw).call(self, args, kwargs)
 
     def bound_special(self, obj: t.Tracker, name: str, raw: Any) -> t.Tracker:
-        """Return what the interpreter calls for a special method: `raw`, found in the class of `obj`, bound as a
-        descriptor would be."""
+        """Return the function that the interpreter calls for a special method: `raw`, found in the class of `obj`,
+        bound as a descriptor would be."""
         kind = obj.pytype()
         if isinstance(raw, FunctionType):
             return t.Method(self.class_function(raw), obj)
@@ -245,13 +245,13 @@ class Calls(Session):
         return None
 
     def is_iterable(self, x: t.Tracker) -> bool:
-        """Return whether iter(x) has a way to go."""
+        """Return whether iter(x) is supported."""
         kind = x.pytype()
         return self.lookup(kind, "__iter__") is not MISSING or self.lookup(kind, "__getitem__") is not MISSING
 
     # --- builtins -----------------------------------------------------------------------------------------------------
     def apply_row(self, obj: t.Tracker, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """A method of a builtin type, by its row."""
+        """Call a method of a builtin type by its row."""
         row = self.methods(type(obj), name)
         if row is None:
             raise Unsupported(f"method {name!r} of {obj.describe()}")
@@ -264,12 +264,12 @@ class Calls(Session):
         return t.Const(NotImplemented) if out is None else out
 
     def misfit(self, kind: type, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """A builtin method got arguments of another number or name than it takes: CPython says so itself."""
+        """Raise CPython's own error for a call of a builtin method with arguments of a wrong number or name."""
         self.folded(getattr(kind(), name), (None,) * len(args), dict.fromkeys(kwargs))
         raise Unsupported(f"method {name!r} of a {kind.__name__} with these arguments")
 
     def call_builtin(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """A callable written in C."""
+        """Call a callable written in C."""
         try:
             row = CALLS.get(fn)
         except TypeError:
@@ -308,7 +308,7 @@ class Calls(Session):
 
     def constant_method(self, x: t.Const, name: str, args: list[t.Tracker],
                         kwargs: dict[str, t.Tracker]) -> t.Tracker | None:
-        """A method of a constant that is more than its result, by its row; None: there is none."""
+        """Call a method of a constant that cannot be folded, by its row; return None if it has none."""
         row = CONSTANT_METHODS.get((x.pytype(), name))
         return None if row is None else row(self, x, args, kwargs)
 
@@ -320,8 +320,8 @@ class Calls(Session):
         return self.call_raw(fn, obj, args[1:], kwargs)
 
     def call_raw(self, raw: Any, obj: t.Tracker, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """The method that `raw`, a descriptor of a builtin type, makes of `obj`, whatever the object's own class puts
-        in its place."""
+        """Return the method that `raw`, a descriptor of a builtin type, gives for `obj`, even if the object's own class
+        overrides it."""
         owner, name = getattr(raw, "__objclass__", object), raw.__name__
         if owner is not object and isinstance(obj, t.Object) and obj.payload is None:
             row = OPAQUE.get((owner, name))
@@ -333,8 +333,8 @@ class Calls(Session):
         return obj.builtin_method(self, name, args, kwargs)
 
     def call_scripted(self, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-        """A TorchScript function, by the Python function that it was compiled of; what is annotated as float becomes
-        one."""
+        """Call the Python function that a TorchScript function was compiled from; arguments annotated as float become
+        floats."""
         known = named("torch.jit._state._jit_caching_layer") or {}
         original = next((f for f, name in list(known.items()) if name == fn.qualified_name
                          and isinstance(f, FunctionType)), None)
@@ -349,7 +349,7 @@ class Calls(Session):
     # --- classes ------------------------------------------------------------------------------------------------------
     def instantiate(self, klass: t.Class, args: list[t.Tracker], kwargs: dict[str, t.Tracker],
                     plain: bool = False) -> t.Tracker:
-        """`cls(*args, **kwargs)`; `plain`: as type.__call__ does it, whatever the metaclass says."""
+        """`cls(*args, **kwargs)`; `plain`: by type.__call__, not by the metaclass."""
         cls = klass.value
         row = CALLS.get(cls)
         if row is not None:
@@ -431,7 +431,8 @@ def _is_method_of(x: t.Tracker, name: str, fn: Any) -> bool:
 
 
 def _holds_object(x: t.Tracker) -> bool:
-    """An instance of a class of the program's is in a constant what it is, not what builtin part it has."""
+    """Return whether a value is an instance of a class of the program's, or a tuple that holds one: no builtin value
+    can stand for it."""
     return isinstance(x, t.Object) or isinstance(x, t.Tuple) and x._items is not None and any(map(_holds_object,
                                                                                                   x.items))
 
@@ -442,8 +443,8 @@ def _initialises(obj: t.Tracker) -> bool:
 
 
 def hidden(fn: FunctionType) -> FunctionType | None:
-    """The function of torch's behind `fn`, by which torch.compile does not see it but we may: it has a row, or is an
-    optimiser's."""
+    """Return torch's function inside the wrapper `fn` that hides it from torch.compile, if we may capture it: it has a
+    row, or is an optimiser's."""
     original = getattr(fn, "_torchdynamo_orig_callable", None)
     if not isinstance(original, FunctionType):
         return None

@@ -1,4 +1,4 @@
-"""Operators on what a tensor's data chooses: they are applied to both values, or to a choice that is made in the
+"""Operators on a value chosen by a tensor's data: they are applied to both values, or to a choice that is made in the
 graph."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .trackers.symbolic_number import is_symbolic
 
 aten = torch.ops.aten
 _EITHER = (*COMPARED, operator.add, operator.sub, operator.mul, operator.truediv)
-"""Operators of which a tensor without dimensions and the number of its value give the same."""
+"""Operators with the same result for a zero-dimensional tensor and for the number of its value."""
 _FINITE = frozenset((
     "sum", "mean", "add", "sub", "rsub", "mul", "neg", "abs", "relu", "clamp", "clamp_min", "clamp_max", "sin", "cos",
     "tanh", "sigmoid",
@@ -30,7 +30,7 @@ _FINITE = frozenset((
     "select_scatter",
     "slice_scatter", "getitem", "gather", "index",
 ))
-"""Operators whose derivatives are finite at finite values: a gradient of 0 stays 0 on its way through them."""
+"""Operators whose derivatives are finite at finite values: they map a gradient of 0 to 0."""
 
 
 def chooses(condition: t.Tracker) -> bool:
@@ -40,7 +40,7 @@ def chooses(condition: t.Tracker) -> bool:
 
 def applied(tracer: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any] | None,
             args: list[t.Tracker]) -> t.Tracker:
-    """The operator `fn` of a chosen value; `apply` applies it to trackers."""
+    """Return the operator `fn` of a chosen value; `apply` applies it to trackers."""
     at = next(k for k, a in enumerate(args) if type(a) is t.Chosen)
     chosen: t.Chosen = args[at]  # type: ignore[assignment]
     others = args[:at] + args[at + 1:]
@@ -58,7 +58,7 @@ def applied(tracer: Any, apply: Callable[..., t.Tracker], fn: Callable[..., Any]
 
 
 def _merged(tracer: Any, chosen: t.Chosen, others: list[t.Tensor], compares: bool) -> t.Tensor:
-    """The choice as a tensor, for an operator that has `others` as its other operands."""
+    """Return the choice as a tensor, for an operator that has `others` as its other operands."""
     yes, no = (_merged(tracer, side, others, compares) if type(side) is t.Chosen else side
                for side in (chosen.yes, chosen.no))
     a, b = (yes, no) if isinstance(yes, t.Tensor) else (no, yes)
@@ -96,8 +96,8 @@ def _is_replaced(a: t.Tensor, b: t.Tracker, others: list[t.Tensor]) -> bool:
 
 
 def _check_gradients(tracer: Any, chosen: t.Chosen, sides: list[t.Tracker], others: list[t.Tensor]) -> None:
-    """Refuse where eager would leave the gradient of an input out, or where a gradient of 0 might become NaN on its way
-    to one."""
+    """Refuse a choice for which eager would give no gradient for an input, or where a gradient of 0 might become NaN on
+    the way to one."""
     reached: list[set[Node]] = [_inputs(tracer, x, chosen) if isinstance(x, t.Tensor) else set() for x in sides]
     some, every = reached[0].union(*reached[1:]), reached[0].intersection(*reached[1:])
     if not some - every <= set().union(*[_inputs(tracer, x, None) for x in others]):
@@ -105,7 +105,8 @@ def _check_gradients(tracer: Any, chosen: t.Chosen, sides: list[t.Tracker], othe
 
 
 def _inputs(tracer: Any, x: t.Tensor, chosen: t.Chosen | None) -> set[Node]:
-    """Inputs that a gradient of `x` comes to, for a choice by finite derivatives alone."""
+    """Return the inputs that a gradient of `x` flows to; if `x` is chosen, all derivatives on the way must be
+    finite."""
     todo, found = [tracer.recorder.nodes(x.fake)] if torch.is_grad_enabled() and tracer.wants_grad(
         x.fake) else [], set()
     while todo:

@@ -1,4 +1,5 @@
-"""Class statements: stand-ins for what a class body made, the class itself, and changes of classes that exist."""
+"""Class statements: stand-ins for the values that a class body defined, the class itself, and changes of existing
+classes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class ClassMaking(Session):
 
     # --- stand-ins ----------------------------------------------------------------------------------------------------
     def stand_in(self, x: t.Tracker) -> Any:
-        """A real object of the type of `x`, which leads back to `x` when it is found in a class."""
+        """Return a real object of the type of `x`, which maps back to `x` when it is found in a class."""
         if x.constant or isinstance(x, t.Static):
             return x.value  # type: ignore[attr-defined]
         value = getattr(x, "value", None)
@@ -65,7 +66,7 @@ class ClassMaking(Session):
         return made
 
     def wrapped_setter(self, x: t.Wrapped, part: str) -> t.Tracker:
-        """`prop.setter` and its like."""
+        """`prop.setter`, `prop.getter` and `prop.deleter`."""
 
         def row(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
             made = tracer.wrapped(property, {**x.parts, part: args[0]})
@@ -167,14 +168,14 @@ class ClassMaking(Session):
         self.class_changed(cls)
 
     def own_raw(self, base: type, name: str) -> Any:
-        """The entry of a class's own dict as the captured program sees it now, or MISSING."""
+        """Return the entry of a class's own dict as the captured program sees it now, or MISSING."""
         written = self.overlay.get(base)
         if written is not None and name in written:
             return written[name]
         return dict_of(base).get(name, MISSING)
 
     def class_changed(self, cls: type) -> None:
-        """Forget what was looked up in a class and those below it."""
+        """Invalidate cached lookups in a class and its subclasses."""
         for cache in (self.class_cache, self.infos):
             for known in [c for c in cache if issubclass_real(c, cls)]:  # type: ignore[attr-defined]
                 del cache[known]  # type: ignore[attr-defined]
@@ -187,27 +188,27 @@ _PARTS = ("__origin__", "__args__", "__metadata__", "__bound__", "__constraints_
 
 
 def issubclass_real(cls: type, base: type) -> bool:
-    """By the mro: `__subclasscheck__` has no say."""
+    """Return whether one class is in the other's mro; no `__subclasscheck__` is called."""
     return base in cls.__mro__
 
 
 def builtin_part(cls: type) -> type:
-    """The nearest class of C in the mro."""
+    """Return the nearest class of C in the mro."""
     return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP)
 
 
 ANSWERS_ITSELF: frozenset[type] = frozenset({types.ModuleType, super, threading.local, types.MethodType,
                                              types.GenericAlias,
                                              *weakref.ProxyTypes})
-"""Classes of C whose lookup of an instance's attributes is not that of `object`."""
+"""Classes written in C whose instances do not use `object`'s lookup of attributes."""
 
 
 dict_of = type.__dict__["__dict__"].__get__
-"""The dict of a class, past what its metaclass calls `__dict__`."""
+"""Return the real dict of a class, even if its metaclass defines `__dict__`."""
 
 
 def getattr_static(cls: type, name: str) -> Any:
-    """The raw attribute of a class by its mro, or MISSING."""
+    """Return the raw attribute of a class by its mro, or MISSING."""
     for base in cls.__mro__:
         space = dict_of(base)
         if name in space:

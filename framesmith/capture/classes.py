@@ -26,7 +26,7 @@ _BUILTINS = builtins.__dict__
 
 
 class ClassInfo:
-    """The hooks of a class that replace object's own; None where it has none."""
+    """The hooks by which a class overrides those of `object`; None where it has none."""
 
     __slots__ = ("delattr", "getattr", "getattribute", "setattr")
 
@@ -63,10 +63,10 @@ class Namespaces(Spaces):
         """Fields of dataclasses that the frame made, by address, and what they were made with: each call of the frame
         makes its own."""
         self.of_made: dict[int, tuple[type, str] | None] = {}
-        """Functions of stand-ins that no tracker stands for, by address, and their place: what made them (a decorator
-        of the library) makes them again in the class. None: there is no way to them."""
+        """Functions of stand-ins that no tracker represents, by address, and their place: the library's decorator that
+        made them makes them again in the class. None: they cannot be reached."""
         self.repeating: list[tuple[t.Tracker, Any]] = []
-        """Objects whose `__repr__`, guarded against itself by a set of those under way, is running."""
+        """Objects whose `__repr__`, guarded against recursion by a set of running ones, is running."""
         self.parts: set[int] = set()
         """Fields of stand-ins: outside of the class statement residual code has no name for them."""
         self.overlay: dict[type, dict[str, Any]] = {}
@@ -90,7 +90,7 @@ class Namespaces(Spaces):
 
     # --- classes ------------------------------------------------------------------------------------------------------
     def lookup(self, cls: type, name: str) -> Any:
-        """The raw attribute of a class by its mro, or MISSING."""
+        """Return the raw attribute of a class by its mro, or MISSING."""
         cache = self.class_cache.get(cls)
         if cache is None:
             cache = self.class_cache[cls] = {}
@@ -118,13 +118,13 @@ class Namespaces(Spaces):
         return raw
 
     def meta_is_plain(self, meta: type) -> None:
-        """Whoever asks a class of this metaclass for an attribute runs no code of the program's."""
+        """Return whether a lookup of an attribute in a class of this metaclass runs no code of the program's."""
         if isinstance(getattr_static(meta, "__getattribute__"), FunctionType):
             raise Unsupported(f"a class of {meta.__qualname__}, which has a __getattribute__")
         self.plain_metas.add(meta)
 
     def names_are_plain(self, cls: type) -> None:
-        """A lookup in the class runs no code of the program's: its dict has no keys but text."""
+        """Return whether a lookup in the class runs no code of the program's: its dict has only text as keys."""
         if not all(type(name) is str for name in dict_of(cls)):
             raise Unsupported(f"{cls.__qualname__}, a class with names that are no plain text")
         self.plainly_named.add(cls)
@@ -136,12 +136,12 @@ class Namespaces(Spaces):
         return info
 
     def class_function(self, raw: Any) -> t.Tracker:
-        """The tracker of a callable found in a class."""
+        """Return the tracker of a callable found in a class."""
         found = self.seen.get(id(raw))
         return found if found is not None else self.wrap_static(raw, Pinned(raw))
 
     def call_property(self, raw: property, part: str, args: list[t.Tracker]) -> t.Tracker:
-        """The function that a property has for `part`; without one CPython says so itself."""
+        """Call the property's function for `part`; without one, raise CPython's own error."""
         fn = getattr(raw, part)
         if fn is not None:
             return self.class_function(fn).call(self, args, {})
@@ -151,7 +151,7 @@ class Namespaces(Spaces):
         return self.made(self.folded(_PROPERTY[part], (raw, instance, None)[:3 if part == "fset" else 2]))
 
     def class_value(self, cls: type, name: str, raw: Any) -> t.Tracker:
-        """A value in a class: as it stands there, so a descriptor is itself and not what it gives."""
+        """Return the tracker of a raw value in a class: a descriptor itself, not the attribute that it computes."""
         return self.wrap_static(raw, Pinned(raw) if hasattr(type(raw), "__get__") else Attr(Pinned(cls), name))
 
     def class_attr(self, klass: t.Class, name: str) -> t.Tracker:
@@ -247,7 +247,7 @@ class Namespaces(Spaces):
         return self.fold(operator.getitem, (klass.value, key.real(self)))
 
     def methods(self, family: type, name: str) -> Any:
-        """The handler of a builtin type's method, looked up over the family's bases."""
+        """Return the handler of a builtin type's method, looked up over the family's bases."""
         for base in family.__mro__:
             row = METHODS.get(base, {}).get(name)
             if row is not None:
@@ -272,7 +272,7 @@ class Namespaces(Spaces):
         return self.read_global(space, name)
 
     def global_source(self, space: dict[str, Any], name: str) -> Source:
-        """The source of one name in a globals dict."""
+        """Return the source of one name in a globals dict."""
         if space is self.root_globals:
             return Global(name)
         owner = space.get("__name__")
@@ -281,7 +281,7 @@ class Namespaces(Spaces):
         return Item(Pinned(space), name)
 
     def globals_of(self, space: dict[str, Any]) -> dict[str, t.Tracker]:
-        """The cache of what was read of (or written to) a globals dict."""
+        """Return the cache of the values read from (or written to) a globals dict."""
         cache = self.global_values.get(id(space))
         if cache is None:
             if id(self.seen.get(id(space))) in self.mutated:
@@ -290,7 +290,7 @@ class Namespaces(Spaces):
         return cache
 
     def read_global(self, space: dict[str, Any], name: str) -> t.Tracker:
-        """The global `name`, or the builtin of that name, or NameError."""
+        """Return the global `name`, or the builtin of that name, or NameError."""
         cache = self.globals_of(space)
         found = cache.get(name)
         if found is not None and found is not t.DELETED:
@@ -323,7 +323,7 @@ class Namespaces(Spaces):
 
 
 def _annotations(tracer: Any, cls: type) -> t.Tracker:
-    """The class's own, never a base's; a class without any is given an empty dict when it is asked."""
+    """Return a class's own annotations, never a base's; a class without any gets an empty dict when they are read."""
     raw = tracer.own_raw(cls, "__annotations__")
     if raw is MISSING and cls in tracer.made_classes:
         tracer.put_class_attr(tracer.seen[id(cls)], "__annotations__", t.Dict({}))
@@ -345,7 +345,7 @@ def _class_dict(tracer: Any, cls: type) -> t.Tracker:
 
 
 def _in_stand_in(tracer: Any, value: Any) -> t.Tracker:
-    """A value in a stand-in: what the program put there, or what `type` made."""
+    """Return the tracker of a value in a stand-in: the program's, or one that `type` created."""
     found = tracer.seen.get(id(value))
     return found if found is not None else t.Const(value) if type(value) in CONSTANT_TYPES else Opaque(type(value),
                                                                                                        value, None)
@@ -385,7 +385,7 @@ def _module(tracer: Any, cls: type) -> t.Tracker:
 
 
 def _abstract_methods(tracer: Any, cls: type) -> t.Tracker:
-    """The class's own, never a base's."""
+    """Return a class's own abstract methods, never a base's."""
     tracer.note_class(cls, "__abstractmethods__")
     return tracer.fold(type.__getattribute__, (cls, "__abstractmethods__"))
 

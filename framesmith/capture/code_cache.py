@@ -18,7 +18,7 @@ def forgetter(table: dict[Any, Any], key: Any) -> Any:
 
 
 def kept_with_code(make: Callable[..., T]) -> Callable[..., T]:
-    """Let a function of a code object, and of what else makes a key, run once for the same arguments."""
+    """Memoise a function of a code object (and further hashable arguments) for as long as the code object is alive."""
     table: dict[Any, tuple[weakref.ref[CodeType], T]] = {}
 
     def kept(code: CodeType, *rest: Any) -> T:

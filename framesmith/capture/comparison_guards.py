@@ -1,4 +1,4 @@
-"""Guards on how comparisons of numbers came out, in place of guards on the numbers' values."""
+"""Guards on the outcomes of comparisons of numbers, in place of guards on the numbers' values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUMS = frozenset({operator.add, operator.sub})
 MOST = 1 << 62
 """The bound on all numbers: guards compute in 64 bits, and fail on overflow."""
 MOST_OF_ONE = 8
-"""Outcomes that depend on one number; with more, one guard on its value costs less."""
+"""The maximal number of outcomes guarded for one number; with more, one guard on its value is cheaper."""
 
 
 class _Unfit(Exception):
@@ -38,18 +38,18 @@ class Outcomes(Session):
 
     def __init__(self) -> None:
         self.open_ints: list[t.SymbolicNumber] = []
-        """Integers from outside of which no more than outcomes may be assumed."""
+        """Integers from outside that may be guarded by outcomes alone."""
         self.outcomes: dict[tuple[Rel, tuple[Source, ...]], Guard] = {}
 
     def open_int(self, value: int, source: Source) -> t.Tracker:
-        """An integer from outside."""
+        """Return an integer from outside."""
         if (known := self.guards.get((source, "equals", value))) is not None and type(known.value) is int:
             return t.Const(value, source)
         self.open_ints.append(t.SymbolicNumber(self, value, source, open=True))
         return self.open_ints[-1]
 
     def outcome(self, x: t.SymbolicNumber) -> bool | None:
-        """The truth of `x`, assumed from now on; None if no guard can tell."""
+        """Return the truth of `x`, assumed from now on; None if no guard can tell."""
         symbols: dict[str, tuple[Source, str, None]] = {}
         try:
             relation = _relation(x, symbols)
@@ -67,7 +67,7 @@ class Outcomes(Session):
         return truth
 
     def outcome_by_predicate(self, x: t.SymbolicNumber) -> bool | None:
-        """The same of an expression with floats, of one number that varies."""
+        """Like `outcome`, for an expression with floats over one dynamic number."""
         sources: set[Source] = set()
         text = None if x.open else _text(x, sources)
         if text is None or len(sources) != 1:
@@ -82,7 +82,8 @@ class Outcomes(Session):
         return found.truth
 
     def outcome_guards(self) -> list[Guard]:
-        """Those that no guard on values makes superfluous, and the types of the integers that they compare."""
+        """Return the guards on outcomes that no guard on values implies, and guards on the types of the integers
+        compared."""
         valued = {source for source, kind, _ in self.guards if kind == "equals"}
         types = [Guard(x.source, "type", int) for x in self.open_ints if x.source not in valued]
         left = [g for g in self.outcomes.values() if not all(place[0] in valued for place in g.value[1].values())]
@@ -107,7 +108,7 @@ class Outcome:
 
 
 def _text(x: t.Tracker, sources: set[Source]) -> str | None:
-    """An expression of the number `x`; adds where it comes from to `sources`."""
+    """Return the text of the number `x` as an expression; add its sources to `sources`."""
     if type(x) is not t.SymbolicNumber:
         value = getattr(x, "value", None)
         return f"({value!r})" if type(value) in (int, float, bool) else None
@@ -127,7 +128,7 @@ def _relation(x: t.SymbolicNumber, symbols: dict[str, tuple[Source, str, None]])
 
 
 def _expression(x: t.Tracker, symbols: dict[str, tuple[Source, str, None]]) -> tuple[Expr, int]:
-    """An expression, and what no number that it is computed of exceeds."""
+    """Return an expression, and a bound on all numbers in its computation."""
     value = x.example if type(x) is t.SymbolicNumber else getattr(x, "value", None)
     if type(value) is not int:
         raise _Unfit

@@ -20,13 +20,13 @@ def _entries(proxy: Any) -> Any:
 
 
 def referent(ref: Any) -> Any:
-    """Return the object that a weak reference refers to, whatever a call of it gives in its class; None if that is
-    dead."""
+    """Return the referent of a weak reference, even if its class overrides `__call__`; None if it is dead."""
     return weakref.ReferenceType.__call__(ref)
 
 
 def in_order(mapping: Any, keys: Any) -> list[Any]:
-    """The values of a dict for its very keys; none is looked up."""
+    """Return the values of a dict for some of its keys, found by identity: no hash or equality of the program's
+    runs."""
     values = {id(k): v for k, v in dict.items(mapping)}
     return [values[id(k)] for k in keys]
 
@@ -40,17 +40,18 @@ def _ordered_values(mapping: Any) -> Any:
 
 
 def elements_of(source: Source) -> Source:
-    """The list of a deque's elements."""
+    """Return the list of a deque's elements."""
     return Applied(source, _elements, "{}")
 
 
 def entries_of(source: Source) -> Source:
-    """The dict of a mapping proxy's entries."""
+    """Return the dict of a mapping proxy's entries."""
     return Applied(source, _entries, "{}")
 
 
 def values_of(source: Source, ordered: bool) -> Source:
-    """The list of a dict's values: found by their place, where a subscript would call the program's `__hash__`."""
+    """Return the list of a dict's values: residual code indexes it where a subscript would call the program's
+    `__hash__`."""
     return Applied(source, _ordered_values if ordered else _values, "list({}.values())")
 
 
@@ -68,7 +69,7 @@ def plain_names(space: dict[Any, Any]) -> bool:
 
 
 def plain_part(value: Any) -> Any:
-    """The builtin part of an instance of a subclass, past what that defines of its own."""
+    """Return the builtin part of an instance of a subclass, without calling methods that the subclass defines."""
     return next(read(value) for base, read in _PARTS if issubclass(type(value), base))
 
 

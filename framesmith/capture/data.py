@@ -1,4 +1,4 @@
-"""Expressions over the data of tensors that residual code computes: text, numbers and what is asserted of them."""
+"""Expressions over tensors' data that residual code computes: text, numbers and assertions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WITH_ZERO = {"le": torch.le, "eq": torch.eq, "ne": torch.ne}
 _CONNECTED = {"and": torch.logical_and, "or": torch.logical_or}
 _MOST = 64
 _LONGEST = 40
-"""Instructions that are followed to see that they end in a raise."""
+"""The maximal number of instructions followed to find that they end in a raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Holds:
 
 
 def content(tracer: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] | None:
-    """An input's elements, and what assumes them: few integers on the CPU, such as sizes and grids, that do not keep
-    changing."""
+    """Return an input's elements and the function that guards them: few integers on the CPU, such as sizes and grids,
+    that do not change often."""
     x = next((i for i in tracer.inputs if i.fake._alias.storage.input is node), None)
     if x is None or x.value.dtype not in (*_INTEGRAL, torch.bool) or x.value.device.type != "cpu" or not _few(x.value):
         return None
@@ -59,12 +59,12 @@ def content(tracer: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] 
 
 
 def _few(x: torch.Tensor) -> bool:
-    """Rows of no more than four numbers, or one row."""
+    """Return whether a shape is one row, or rows of at most four numbers."""
     return x.numel() <= _MOST and (x.dim() < 2 or x.shape[-1] <= 4)
 
 
 def settled(tracer: Any, x: t.Tensor) -> t.Tensor:
-    """The tensor as it is now, whatever is written to it later."""
+    """Return the tensor's present value, unaffected by later writes."""
     return tracer.torch_call(torch.clone, [x], {})
 
 
@@ -78,7 +78,7 @@ def shown(tracer: Any, x: t.Tensor | t.Data, name: str) -> t.Tracker:
 
 
 def of_size(x: t.Sym, write: Callable[[str], str]) -> t.Tracker:
-    """Text of a size, or of a number computed of sizes: who needs it assumes the size."""
+    """Return the text of a size, or of a number computed from sizes; using its value specialises the size."""
     return t.Data(str, (x,), write)
 
 
@@ -95,7 +95,7 @@ def formatted(tracer: Any, x: t.Tensor | t.Data, spec: str) -> t.Tracker:
 
 
 def _fits(kind: type, spec: str) -> bool:
-    """Return whether any number of the kind can be shown so."""
+    """Return whether every number of the kind can be formatted so."""
     try:
         format(kind(1), spec)
     except ValueError:
@@ -104,7 +104,7 @@ def _fits(kind: type, spec: str) -> bool:
 
 
 def number(tracer: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | None:
-    """`x.item()`, or `kind(x)`; None if that may fail, or is none of the numbers that are followed."""
+    """`x.item()`, or `kind(x)`; None if that may fail, or is not a supported number."""
     if x.fake.numel() != 1 or tracer.wants_grad(x.fake) or type(x) is t.Inner:
         return None
     dtype = x.fake.dtype
@@ -116,7 +116,7 @@ def number(tracer: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | No
 
 
 def listed(tracer: Any, x: t.Tensor) -> t.Tracker | None:
-    """`x.tolist()` of few numbers; None where a break there is better."""
+    """`x.tolist()` for few numbers; None where a graph break is better."""
     shape = x.fake.shape
     if not tracer.lists_data or len(shape) != 1 or type(shape[0]) is not int or shape[0] > _MOST:
         return None
@@ -143,8 +143,8 @@ def is_size(tracer: Any, x: t.Tracker) -> bool:
 
 
 def size(tracer: Any, x: t.Data) -> Any:
-    """An integer of data as a `torch.SymInt` over symbols to which the graph gives their values; the integer itself if
-    it is known."""
+    """Return an integer of data as a `torch.SymInt` over symbols whose values the graph computes; a plain integer if it
+    is known."""
     found = x.assumed(tracer)
     if found is not None:
         return found[0]
@@ -156,7 +156,7 @@ def size(tracer: Any, x: t.Data) -> Any:
 
 
 def relation(tracer: Any, x: t.Data) -> Any:
-    """A comparison of integers that may be sizes, as a `torch.SymBool` or bool; None for other data."""
+    """Return a comparison of integers that may be sizes, as a `torch.SymBool` or bool; None for other data."""
     if x.kind is not bool or x.fn not in COMPARED or not all(
             is_size(tracer, p) or type(p) is t.Sym for p in x.parts):
         return None
@@ -164,7 +164,8 @@ def relation(tracer: Any, x: t.Data) -> Any:
 
 
 def decided(tracer: Any, x: t.Data) -> bool | None:
-    """The truth of a comparison of integers of which the graph has symbols already, if their ranges decide it."""
+    """Return the truth of a comparison of integers of which the graph has symbols already, if their ranges decide
+    it."""
     if not tracer.shapes.data or not _have_symbols(tracer, x):
         return None
     found = relation(tracer, x)
@@ -184,13 +185,13 @@ def expected(tracer: Any, x: t.Data) -> bool:
 
 
 def joined(parts: list[t.Tracker]) -> t.Tracker:
-    """The parts of an f-string, of which one is text of data."""
+    """Join the parts of an f-string, one of which is text of data."""
     return t.Data(str, tuple(parts), lambda *texts: f"''.join([{', '.join(texts)}])")
 
 
 def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
-    """Arithmetic on numbers that cannot fail: a sum, difference or product, a sign, and of numbers that allow it a
-    quotient or power; else None."""
+    """Return arithmetic on numbers that cannot fail: a sum, difference or product, a sign, and a quotient or power
+    where the numbers allow it; else None."""
     if not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in args):
         return None
     total = any(type(x) is t.Data and x.total for x in args)
@@ -209,12 +210,12 @@ def _is_known(x: t.Tracker) -> bool:
 
 
 def known(tracer: Any, x: t.Tracker) -> t.Tracker:
-    """The constant that data is, if it is known or may be assumed; others as they are."""
+    """Return the constant for data that is known or may be assumed; other values unchanged."""
     return tracer.made(x.real(tracer)) if type(x) is t.Data else x
 
 
 def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
-    """A comparison of two numbers; None if they are none."""
+    """Return the comparison of two numbers; None for other operands."""
     symbol = COMPARED.get(fn)
     known = all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b))
     if symbol is None or not known:
@@ -244,7 +245,7 @@ def negated(tracer: Any, v: t.Tracker) -> t.Tracker:
 
 
 def condition(tracer: Any, v: t.Tracker) -> t.Tensor | None:
-    """A tensor of one element with the truth of `v`; None where the graph does not compute it."""
+    """Return a tensor of one element with the truth of `v`; None where the graph does not compute it."""
     if isinstance(v, t.Tensor):
         return None if tracer.asks(v) or v.fake.numel() != 1 else v
     if _is_undecided(v):
@@ -262,7 +263,7 @@ def condition(tracer: Any, v: t.Tracker) -> t.Tensor | None:
 
 
 def _of_relation(tracer: Any, rel: Rel, env: ShapeEnv) -> t.Tensor:
-    """The truth of a relation between sizes, as a tensor."""
+    """Return the truth of a relation between sizes, as a tensor."""
     if rel.op in _CONNECTED:
         parts = [_of_relation(tracer, r, env) for r in rel.args]
         return reduce(lambda a, b: tracer.torch_call(_CONNECTED[rel.op], [a, b], {}), parts)
@@ -271,13 +272,13 @@ def _of_relation(tracer: Any, rel: Rel, env: ShapeEnv) -> t.Tensor:
 
 
 def _of_size(tracer: Any, value: Any) -> t.Tensor:
-    """A size as a tensor."""
+    """Return a size as a tensor."""
     how = {"dtype": tracer.made(torch.int64)}
     return tracer.torch_call(torch.full, [tracer.made(()), t.Sym(value)], how)  # type: ignore[no-any-return]
 
 
 def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracker | None:
-    """A number of data as a tensor: of float64 (if it is to be `wide`, too), as Python computes, or int64."""
+    """Return a number of data as a tensor: of float64 (if it is to be `wide`, too), as Python computes, or int64."""
     if type(x) is not t.Data:
         return x if type(x) is t.Const else None
     if x.fn is None:
@@ -299,7 +300,7 @@ def is_number(x: t.Tracker | None) -> bool:
 
 
 def tensor_of(tracer: Any, x: t.Tracker) -> t.Tensor:
-    """A number as a tensor of float64 or int64, or a tensor as it is; `number` is the way back."""
+    """Return a number as a tensor of float64 or int64, or a tensor unchanged; `number` is the inverse."""
     if isinstance(x, t.Tensor):
         return x
     found = None
@@ -314,7 +315,7 @@ def tensor_of(tracer: Any, x: t.Tracker) -> t.Tensor:
 
 
 def same(a: t.Tracker, b: t.Tracker) -> bool:
-    """`a is b`, one of which is of data: it is made anew, but for numbers that exist once."""
+    """`a is b`, where one is of data: a new object, except for numbers of which one object exists."""
     if a is b:
         return True
     if a.pytype() is b.pytype() and a.pytype() in (int, bool, str):
@@ -323,8 +324,8 @@ def same(a: t.Tracker, b: t.Tracker) -> bool:
 
 
 def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
-    """Assume that the truth of a tensor or of data is `holds`: residual code looks before anything else, see
-    `assertions`; of a size of data the graph does."""
+    """Assert that the truth of a tensor or of data is `holds`: residual code checks it first, see `assertions`; the
+    graph checks a size of data."""
     if isinstance(condition, t.Sym):
         (truth if holds else negated)(tracer, condition).value.node.expect_true("", 0)  # type: ignore[attr-defined]
         return
@@ -335,15 +336,15 @@ def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
 
 
 def decides(tracer: Any, v: t.Tracker) -> bool:
-    """Return whether the truth of `v` is a matter of data."""
+    """Return whether the truth of `v` depends on data."""
     if isinstance(v, t.Tensor):
         return not tracer.asks(v) and v.fake.numel() == 1 and v.known(tracer) is None
     return type(v) is t.Data or _is_undecided(v)
 
 
 def _is_undecided(v: t.Tracker) -> bool:
-    """Return whether the truth of a size, or of a comparison of sizes, is a matter of data: nothing decides it, and the
-    graph gives one of the symbols its value."""
+    """Return whether the truth of a size, or of a comparison of sizes, depends on data: no known range decides it, and
+    the graph computes one of the symbols."""
     if type(v) is not t.Sym or isinstance(v.value, torch.SymFloat):
         return False
     node = v.value.node
@@ -353,8 +354,7 @@ def _is_undecided(v: t.Tracker) -> bool:
 
 
 def raises(dec: Decoded, index: int) -> bool:
-    """Return whether what stands at `index` ends in a raise that no handler of the frame sees, whichever way it
-    takes."""
+    """Return whether every path from `index` ends in a raise that no handler of the frame catches."""
     return _raises(dec, index, [_LONGEST])
 
 

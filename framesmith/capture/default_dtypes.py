@@ -24,7 +24,7 @@ class DefaultDtypes:
         self.nodes = 0
 
     def change(self) -> None:
-        """The program is about to set it."""
+        """Note that the program is about to set the default dtype."""
         if self.used is None:
             self.used = set()
             if any(node.op == "call_function" for node in self.recorder.graph.nodes):
@@ -32,7 +32,7 @@ class DefaultDtypes:
         self.nodes = len(self.recorder.graph.nodes)
 
     def note(self) -> None:
-        """A call has been recorded."""
+        """Note that a call has been recorded."""
         if self.used is not None and len(self.recorder.graph.nodes) > self.nodes:
             self.used.add(torch.get_default_dtype())
             if len(self.used) > 1:
@@ -40,7 +40,8 @@ class DefaultDtypes:
                                   hint="name the dtype in the calls")
 
     def of_graph(self) -> torch.dtype | None:
-        """The default dtype that the graph needs, if the program may have set another than the frame began with."""
+        """Return the default dtype that the graph needs, if the program may have set another than the frame began
+        with."""
         return next(iter(self.used), None) if self.used else None
 
 
@@ -55,7 +56,7 @@ def under(dtype: torch.dtype, call: Callable[..., Any], *args: Any) -> Any:
 
 
 class Under:
-    """Calls a graph under a default dtype, and as `inner` calls it."""
+    """A caller of a graph that sets a default dtype around the call by `inner`."""
 
     __slots__ = ("dtype", "inner")
 

@@ -1,7 +1,6 @@
-"""Functions that residual code calls to emit the messages of captured code: they carry the user's file, line and
-function.
+"""Functions that residual code calls to emit the messages of captured code, with the user's file, line and function.
 
-All run with the hook off: the user's handlers and streams are no part of the program that is compiled.
+All run with the hook off: the user's handlers and streams are not part of the compiled program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sizes of inputs that vary from call to call: symbols in the graph, and guards on what the graph assumes of them."""
+"""Dynamic sizes of inputs: their symbols in the graph, and guards on what the graph assumes of them."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class DynamicSizes:
         return not self.narrow and (self.small or self.shapes is not None and bool(self.shapes.widened))
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
-        """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
-        assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's range.
-        `part`: the tensor is one that another is made of. There the class marks sizes, not the program: to assume one
-        is no error, and 0 and 1 are sizes as others are."""
+        """Return the dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1
+        are assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's
+        range. `part`: the tensor is one that another is made of. There the class marks sizes, not the program: to
+        assume one is no error, and 0 and 1 are sizes as others are."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
@@ -90,14 +90,14 @@ class Sizes(Session):
         self.shapes = ShapeEnv()
         self._strides: list[Guard] = []
         self.carriers: dict[Source, tuple[t.SymbolicNumber, FakeTensor]] = {}
-        """Integers that are sizes, and the inputs of the graph without elements that have these sizes."""
+        """Integers that are used as sizes, and the inputs without elements that carry these sizes into the graph."""
         self.wrapped_parts: dict[Source, None] = {}
         """Paths to the parts of tensors that wrap others."""
         self._marked: dict[Expr, str] = {}
         """Symbols of sizes that are marked to vary, in words."""
 
     def symbolic_shape(self, value: torch.Tensor, source: Source) -> tuple[Any, ...] | None:
-        """The shape of an input with a symbol for each size that varies; None if there is none."""
+        """Return the shape of an input with a symbol for each size that varies; None if there is none."""
         dynamic = self.dynamic
         if dynamic is None or type(value) not in _PLAIN or not (
                 dims := dynamic.dims(source, value, source in self.wrapped_parts)):
@@ -122,8 +122,8 @@ class Sizes(Session):
 
     def symbolic_layout(self, value: torch.Tensor, source: Source,
                         shape: tuple[Any, ...]) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
-        """The sizes and strides that the tensor guard compares, None for those that vary; what the graph assumes of a
-        stride that follows from sizes becomes a guard of its own."""
+        """Return the sizes and strides that the tensor guard compares, None for those that vary; what the graph assumes
+        of a stride that follows from sizes becomes a guard of its own."""
         strides = strides_like(value, shape)
         rules, symbols = [], self._places(expr_of(n) for n in shape)
         for d, stride in enumerate(strides):
@@ -136,7 +136,7 @@ class Sizes(Session):
         return _fixed(shape), _fixed(strides)
 
     def is_early(self, source: Source) -> bool:
-        """Return whether a number was seen to have another value, but may be assumed."""
+        """Return whether a number has varied between calls, but may be specialised."""
         return self.dynamic is not None and self.dynamic.numbers is not None and str(source) in self.dynamic.numbers
 
     def may_be_size(self, x: t.Tracker) -> bool:
@@ -149,7 +149,7 @@ class Sizes(Session):
         return x.example > 1 if x.source is not None else x.fn in _ARITHMETIC and all(map(self.may_be_size, x.parts))
 
     def integer(self, x: t.Tracker) -> Any:
-        """An integer that `may_be_size` as a `torch.SymInt`, or an int."""
+        """Return an integer that `may_be_size` as a `torch.SymInt`, or an int."""
         if type(x) is not t.SymbolicNumber or x.settled:
             return x.value  # type: ignore[attr-defined]
         if x.source is None:
@@ -179,7 +179,7 @@ class Sizes(Session):
         return [*self._strides, *bounds, *asked]
 
     def refuse_unmarked(self, asked: DataDependent) -> None:
-        """Raise ContradictedMark if what was asked is a size of which the program wants that nothing is assumed."""
+        """Raise ContradictedMark if the relation concerns a size that the program has marked as free of assumptions."""
         for s in sorted(asked.symbols, key=str):
             question = re.sub(rf"\b{s}\b", "it", asked.reason.partition(",")[0])
             raise contradicted(self._marked[s], f"asks {question}", asked.at)
@@ -189,7 +189,7 @@ class Sizes(Session):
 
 
 def contradicted(what: str, how: str, at: tuple[str, int] | None) -> ContradictedMark:
-    """The error for a program that takes a size that it marks to vary for a constant."""
+    """Return the error for a program that uses a size marked as dynamic as a constant."""
     return ContradictedMark(f"{what} is marked to vary, but the program {how}", at=at,
                             hint="write this for any size, or use torch._dynamo.maybe_mark_dynamic or mark_static")
 
@@ -203,8 +203,8 @@ def _fixed(sizes: tuple[Any, ...]) -> tuple[int | None, ...]:
 
 
 def size_text(rebuilder: Any, value: Any) -> str:
-    """A value as an expression of residual code. A `torch.SymInt`, `SymBool` or `SymFloat`, also in tuples and lists,
-    is an expression over sizes of inputs and over what the graph computes."""
+    """Return a value as an expression of residual code. A `torch.SymInt`, `SymBool` or `SymFloat`, also in tuples and
+    lists, is an expression over sizes of inputs and over what the graph computes."""
     if type(value) is int:
         return repr(value)
     if isinstance(value, (tuple, list)):
@@ -221,7 +221,7 @@ def size_text(rebuilder: Any, value: Any) -> str:
 
 
 def _read_foreign(rebuilder: Any, value: Any) -> str:
-    """The expression of a symbol of a class of tensors: the size of one that has it."""
+    """Return the expression of a symbol of a class of tensors: the size of one that has it."""
     for x in [x for x in rebuilder.tracer.seen.values() if type(x) is t.WrapperTensor]:
         for d, n in enumerate(x.fake.shape):
             if type(n) is torch.SymInt and not isinstance(n.node, SymNode) and bool(n == value):
@@ -230,7 +230,7 @@ def _read_foreign(rebuilder: Any, value: Any) -> str:
 
 
 def holders(rebuilder: Any, fakes: list[FakeTensor]) -> list[FakeTensor]:
-    """The tensors of which residual code reads the symbols of data that are in the layouts of `fakes`."""
+    """Return the tensors of which residual code reads the symbols of data that are in the layouts of `fakes`."""
     env = rebuilder.tracer.shapes
     if not env.data:
         return []
@@ -240,7 +240,7 @@ def holders(rebuilder: Any, fakes: list[FakeTensor]) -> list[FakeTensor]:
 
 
 def sizes_at(rebuilder: Any, given: list[FakeTensor]) -> dict[str, str]:
-    """The expressions of symbols by name, where a graph gives these tensors."""
+    """Return the expressions of symbols by name, where a graph gives these tensors."""
     env = rebuilder.tracer.shapes
     numbers = {id(env.sources[s][0]): s.name for s in env.data - env.given if env.sources[s][1] < 0}
     found = {numbers[id(x)]: f"__fs_o[{k}].item()" for k, x in enumerate(given) if id(x) in numbers}

@@ -22,7 +22,7 @@ _VARIABLE = 0x04 | 0x08
 
 
 def plain_function(code: weakref.ref[CodeType], space: dict[str, Any], *cells: CellType) -> FunctionType:
-    """A function of `code` that takes all argument locals by position and is not captured."""
+    """Return a function of `code` that takes all argument locals by position and is not captured."""
     user = code()
     assert user is not None, "its frame runs"
     count = user.co_argcount + user.co_kwonlyargcount + bool(user.co_flags & 0x04) + bool(user.co_flags & 0x08)
@@ -33,7 +33,7 @@ def plain_function(code: weakref.ref[CodeType], space: dict[str, Any], *cells: C
 
 
 def let_through(error: Exception) -> None:
-    """Raise what the graph's call raised if it is a saved-tensor hook's: it is the program's own, and hooks run
+    """Re-raise an exception of the graph's call that a saved-tensor hook raised: it is the program's own, and hooks run
     once."""
     if error.__dict__.pop("__framesmith_from_hook__", False):
         raise error
@@ -51,13 +51,13 @@ def failed(code: weakref.ref[CodeType], error: Exception) -> Callable[[], None]:
 
 
 def stands(error: Exception) -> bool:
-    """Return whether the exception of a graph is to be raised, and nothing to run in the graph's place."""
+    """Return whether the exception of a graph is to be raised as it is, without running the user's code."""
     return _C.take_has_written() or raised_by_handler(error)
 
 
 def plain_call(rebuilder: Any, after: str = "") -> str:
-    """The call that runs the user's code in place of its residual code; `after`: the text of what is called when it has
-    not raised."""
+    """Return the call that runs the user's code in place of its residual code; `after`: the text of what is called when
+    it has not raised."""
     cells = [f"(lambda: {name}).__closure__[0]" for name in rebuilder.code.co_freevars]
     given = [rebuilder.hold(weakref.ref(rebuilder.code)), f"{rebuilder.hold(globals)}()", *cells]
     function = f"{rebuilder.hold(plain_function)}({', '.join(given)})"
@@ -66,7 +66,8 @@ def plain_call(rebuilder: Any, after: str = "") -> str:
 
 
 def plain_call_after(rebuilder: Any, error: str) -> str:
-    """The same where the graph has raised the exception of the name `error`; first lets hooks' exceptions through."""
+    """Return the same call for an exception of the graph that is bound to the name `error`; hooks' exceptions are
+    re-raised first."""
     return (f"{rebuilder.hold(let_through)}({error}) or "
             + plain_call(rebuilder, f"{rebuilder.hold(failed)}({rebuilder.hold(weakref.ref(rebuilder.code))}, "
                                     f"{error})"))

@@ -1,4 +1,4 @@
-"""The effects of the captured program outside of itself, replayed as the last statements of residual code.
+"""The side effects of the captured program, replayed as the last statements of residual code.
 
 All values are computed before the first change is made, so that a path read from a source still leads to the old value.
 """
@@ -24,7 +24,7 @@ from .tracer import read_state
 
 
 def replay(rebuilder: Rebuilder) -> list[str]:
-    """The statements; the values that they use are computed through `rebuilder`."""
+    """Return the statements; the values that they use are computed through `rebuilder`."""
     tracer = rebuilder.tracer
     late: list[str] = []
     _classes(rebuilder)
@@ -53,7 +53,7 @@ def replay(rebuilder: Rebuilder) -> list[str]:
 
 
 def _classes(rebuilder: Rebuilder) -> None:
-    """Classes that the program made and lets go of: its own bases know them, until a collection of garbage."""
+    """Rebuild classes that the program created and dropped: their bases list them until the next garbage collection."""
     for x in [x for x in rebuilder.tracer.seen.values() if isinstance(x, t.MadeClass)]:
         if any(id(b) in rebuilder.names if isinstance(b, t.MadeClass)
                else _asked_for_subclasses(b.value)  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ _LIBRARY = ("typing", "abc", "enum", "collections", "torch")
 
 
 def _state(rebuilder: Rebuilder, late: list[str]) -> None:
-    """The thread's torch state where the program leaves it changed."""
+    """Set the thread's torch state where the program leaves it changed."""
     before, now = rebuilder.tracer.state, read_state()
     if rebuilder.tracer.functions is not before.torch_functions:
         raise Unsupported("captured code ends where __torch_function__ is disabled")
@@ -110,8 +110,8 @@ def _global(rebuilder: Rebuilder, space: dict[str, Any], name: str, late: list[s
 
 
 def _is(now: t.Tracker, raw: Any) -> bool:
-    """Return whether a tracker stands for the very value `raw`.  A tracker of what capture made has `value` None, which
-    says nothing."""
+    """Return whether a tracker represents the object `raw` itself. A tracker of an object made during capture has the
+    `value` None, which means nothing."""
     if type(now) is t.SymbolicNumber:
         return False
     if isinstance(now, t.Const):
@@ -120,7 +120,7 @@ def _is(now: t.Tracker, raw: Any) -> bool:
 
 
 def _unchanged(rebuilder: Rebuilder, x: t.Object, name: Any, now: t.Tracker) -> bool:
-    """The attribute was set back to what it was; then what it was is guarded."""
+    """Return whether the attribute was set back to its first value; then that value is guarded."""
     assert x.before is not None
     raw = x.before[name]
     if raw is MISSING:
@@ -187,7 +187,8 @@ def _dict(rebuilder: Rebuilder, x: t.Dict, late: list[str]) -> None:
 
 
 def _set(rebuilder: Rebuilder, x: t.Set, late: list[str]) -> None:
-    """The changes as they were made: the order of a set depends on its history.  Nothing, if all were taken back."""
+    """Replay the changes of a set in order, since its iteration order depends on its history; nothing if all were
+    undone."""
     if x.first is not None and list(x.open(rebuilder.tracer)) == x.first:
         return
     late.extend(set_changes(rebuilder, rebuilder.value(x), x))

@@ -64,7 +64,7 @@ CompileFn = Callable[["Graph", list[Any], Callable[[], "Captured"]], Callable[[t
 
 
 def _said(error: t.Tracker) -> str:
-    """The message of an exception, if it is plain text."""
+    """Return the message of an exception, if it is plain text."""
     args = error.init_args if isinstance(error, t.Error) else None
     return f" ({args[0].value})" if args and isinstance(args[0], t.Const) else ""
 
@@ -81,11 +81,11 @@ class UserError(FramesmithError):
 
 
 class AssumedInVain(Unsupported):
-    """The frame could not run again if an assertion on data did not hold: it is captured without any."""
+    """The frame could not run again if an assertion on data failed: it is captured without assertions."""
 
 
 class TooLarge(Unsupported):
-    """A number that varies is no input of a graph in this call: it is assumed."""
+    """A dynamic number is too large for an input of a graph in this call: it is specialised."""
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
 
 
 def run_to_end_or_break(tracer: Tracer, root: Frame, residual: Residual) -> None:
-    """Interpret the frame, and write what is to run in its place."""
+    """Interpret the frame, and write its residual code."""
     depth = -1
     result = t.NULL
     try:
@@ -240,7 +240,7 @@ def run_to_end_or_break(tracer: Tracer, root: Frame, residual: Residual) -> None
 
 
 def root_frame(tracer: Tracer, code: CodeType, f_locals: dict[str, Any], closure: tuple[Any, ...]) -> Frame:
-    """The frame under capture; its arguments become trackers when they are first read."""
+    """Return the frame under capture; its arguments become trackers when they are first read."""
     fn = t.Function(code, tracer.root_globals)
     fn.closure = [tracer.cell(c, Cell(n)) for n, c in zip(code.co_freevars, closure)]
     dec = decoded(code)
@@ -321,7 +321,7 @@ def graph_inputs(tracer: Tracer, graph: Graph, numbers: int) -> list[tuple[Sourc
 
 
 def aliasing(tracer: Tracer, graph: Graph) -> None:
-    """A graph that writes an input needs its inputs' storages apart."""
+    """Guard that the inputs' storages are disjoint if the graph writes an input."""
     if any(tracer.recorder.mutated(x.fake) for x in tracer.inputs):
         if overlap([x.value for x in tracer.inputs]):
             raise SharedMemory("an input is written that shares its storage with another input")

@@ -1,4 +1,4 @@
-"""Raising: the exceptions that the captured program raises, their chaining, and what is being handled."""
+"""Exceptions of the captured program: raising, chaining, and the exception being handled."""
 
 from __future__ import annotations
 
@@ -27,35 +27,36 @@ class Errors(Session):
     """The part of the session that raises."""
 
     def raise_(self, error: BaseException) -> Any:
-        """The captured program raises `error`."""
+        """Raise `error` in the captured program."""
         return self.throw_(self.made_error(error))
 
     def fail(self, cls: type[BaseException], *args: t.Tracker, **fields: t.Tracker) -> Any:
-        """The captured program raises `cls(*args)`; `fields` are what C sets besides."""
+        """Raise `cls(*args)` in the captured program; `fields` are set in addition, as C does."""
         error = t.Error(cls)
         error.init_args = list(args)
         error.attrs.update(fields)
         return self.throw_(error)
 
     def no_attribute(self, x: t.Tracker, name: str, message: str | None = None) -> Any:
-        """AttributeError of `x.name`."""
+        """Raise the AttributeError of `x.name`."""
         text = message or f"'{x.pytype().__name__}' object has no attribute '{name}'"
         return self.fail(AttributeError, t.Const(text), name=t.Const(name), obj=x)
 
     def no_change(self, x: t.Tracker, name: str, message: str | None = None) -> Any:
-        """AttributeError of `x.name = ...` or `del x.name`; unlike that of a lookup it does not say of what."""
+        """Raise the AttributeError of `x.name = ...` or `del x.name`; unlike that of a lookup, it has no `name` and
+        `obj`."""
         return self.fail(AttributeError,
                          t.Const(message or f"'{x.pytype().__name__}' object has no attribute '{name}'"))
 
     def about(self, error: t.Tracker, x: t.Tracker, name: str) -> None:
-        """An AttributeError leaves the lookup `x.name`: unless it says so itself, that is what it is about."""
+        """Set the `name` and `obj` of an AttributeError that leaves the lookup `x.name`, unless it has them."""
         if not isinstance(error, t.Error) or error.value is not None or not issubclass(error.cls, AttributeError):
             return
         if error.field("name") is t.NONE and error.field("obj") is t.NONE:
             error.attrs.update(name=t.Const(name), obj=x)
 
     def made_error(self, error: BaseException) -> t.Error:
-        """The tracker of an exception that a function run at capture raised."""
+        """Return the tracker of an exception that a function run at capture raised."""
         made = t.Error(type(error))
         made.init_args = [self.unkey(a) for a in error.args]
         for kind, names in CARRIED:
@@ -76,7 +77,7 @@ class Errors(Session):
         raise t.CapturedError(error)
 
     def chain(self, error: t.Error, handled: t.Tracker | None) -> None:
-        """`error` is raised while `handled` is being handled."""
+        """Set the context of `error`, raised while `handled` is being handled."""
         if error.value is not None:
             raise Unsupported("an exception that was made outside is raised", hint="raise a new exception")
         if isinstance(handled, t.Error) and handled is not error:
@@ -97,7 +98,7 @@ class Errors(Session):
         self.guard(Pinned(sys), "callable", _idle)
 
     def handling(self) -> t.Tracker:
-        """The exception being handled, as a tracker, or None's."""
+        """Return the tracker of the exception being handled, or of None."""
         if self.handled:
             return self.handled[-1]
         self.nothing_handled_outside()
@@ -105,5 +106,5 @@ class Errors(Session):
 
 
 def _idle(system: Any) -> bool:
-    """No exception is being handled."""
+    """Return whether no exception is being handled."""
     return system.exc_info()[1] is None

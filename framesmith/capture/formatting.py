@@ -1,5 +1,5 @@
-"""Text of tracked values: CPython's own formatting, over stand-ins that ask the session for the text of what they stand
-for."""
+"""Text of tracked values: CPython's own formatting, over stand-ins that ask the session for the text of their
+values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Shown:
 
 
 class Refused(t.CapturedError, TypeError):
-    """A TypeError of the captured program: C may put one of its own in its place."""
+    """A TypeError of the captured program, which C may replace by one of its own."""
 
 
 def _told(ask: Callable[[Any, t.Tracker], t.Tracker]) -> Callable[[Shown], Any]:
@@ -70,7 +70,7 @@ _BUILTIN = (int, float, str, bytes)
 
 @functools.lru_cache(maxsize=256)
 def _class_like(name: str, base: type, special: tuple[str, ...]) -> Any:
-    """A class of stand-ins whose name errors are to show."""
+    """Return a class of stand-ins whose name errors are to show."""
     return type(name, (Shown, *([] if base is object else [base])), {n: _SPECIAL[n] for n in special})
 
 
@@ -87,13 +87,13 @@ def stand_in(tracer: Any, v: t.Tracker) -> Shown:
 
 
 def scalar_part(v: t.Tracker) -> Any:
-    """The number or text that an object is by its class, or None."""
+    """Return the number or text that an object is by its class, or None."""
     part = v.payload if isinstance(v, t.Object) else None
     return part.value if isinstance(part, t.Const) and type(part.value) in _BUILTIN else None
 
 
 def bare(v: t.Object) -> Any:
-    """The builtin part of `v`, of a class that has the name of its class and nothing else of it."""
+    """Return the builtin part of `v`, of a class that has only the name of the class of `v`."""
     part = scalar_part(v)
     return type(v.cls.__name__, (type(part),), {})(part)
 
@@ -102,11 +102,11 @@ class Showing(Session):
     """The part of the session that makes text."""
 
     def shown(self, v: t.Tracker) -> Any:
-        """A real object with the text of `v`."""
+        """Return a real object with the text of `v`."""
         return specialised(v.real(self)) if v.constant or isinstance(v, (t.Static, t.Sym)) else stand_in(self, v)
 
     def shown_container(self, v: t.Tracker, settled: bool = True) -> Any:
-        """A real container of stand-ins (`settled`: of which only the repr matters); others as they are."""
+        """Return a real container of stand-ins (`settled`: of which only the repr matters); other values unchanged."""
         v = v.plain()
         if not isinstance(v, (t.Dict, t.Sequence)):
             return v.real(self)
@@ -135,7 +135,7 @@ class Text:
 
 
 def _once(x: Any) -> Any:
-    """The text of a stand-in, asked for while the containers around it are known."""
+    """Return the text of a stand-in, with the enclosing containers known to detect recursion."""
     return Text(repr(x)) if isinstance(x, Shown) else x
 
 

@@ -56,7 +56,7 @@ class Frame:
             slots[len(slots) - len(cells):] = cells
 
     def run(self, stop: int = -1) -> Any:
-        """Run to the return or the next yield, the value of either; or to instruction `stop`: STOPPED."""
+        """Run to the return or the next yield and return its value; or to instruction `stop`, and return STOPPED."""
         ops = self.ops
         tracer = self.tracer
         while True:
@@ -78,7 +78,7 @@ class Frame:
                     raise
 
     def unwind(self, e: t.CapturedError) -> bool:
-        """Go on at the handler that covers the present instruction; False if there is none.
+        """Continue at the handler that covers the present instruction; return False if there is none.
 
         (It does not raise `e`: a frame that holds the exception which passed through it is a circle of references.)
         """
@@ -143,7 +143,7 @@ def bind_ops(dec: Decoded) -> list[tuple[Any, Any]]:
 
 
 def constant(value: Any) -> t.Tracker:
-    """The tracker of an entry of co_consts."""
+    """Return the tracker of an entry of co_consts."""
     if value is None:
         return t.NONE
     if type(value) is tuple:

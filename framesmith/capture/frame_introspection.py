@@ -1,4 +1,4 @@
-"""Code that may look at its own frame: it is captured whole or runs as plain Python, for a continuation's locals are
+"""Code that may inspect its own frame: it is captured whole or runs as plain Python, since a continuation's locals are
 not the user's."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ATTRIBUTES = frozenset({"_getframe", "currentframe"})
 
 @kept_with_code
 def looks_at_itself(code: CodeType) -> bool:
-    """Return whether the names in `code` say that it may read its locals, or the frame itself."""
+    """Return whether `code` may read its locals as a dict, or its own frame, judged by its names."""
     names = _ALWAYS | _WITHOUT_ARGUMENTS | _ATTRIBUTES
     return not names.isdisjoint(code.co_names) and any(_asks(decoded(code), i)
                                                        for i in range(len(decoded(code).instrs)))
@@ -31,14 +31,13 @@ def _asks(dec: Decoded, at: int) -> bool:
 
 
 def _calls_at_once(dec: Decoded, at: int) -> bool:
-    """The instruction loads a function that is called without arguments."""
+    """Return whether the instruction loads a function that is then called without arguments."""
     after = next((i for i in dec.instrs[at + 1:at + 3] if i.name == "CALL"), None)
     return after is not None and after.arg == 0
 
 
 def calls_super(dec: Decoded, at: int) -> bool:
-    """Return whether the instruction is the call in `super()`, which looks for the first argument of the very frame
-    that it stands in."""
+    """Return whether the instruction is the call in `super()`, which reads the first argument of its own frame."""
     ins = dec.instrs[at]
     before = next((i for i in reversed(dec.instrs[:at]) if i.name != "PRECALL"), None)
     return (ins.name == "CALL" and ins.arg == 0 and before is not None and before.name == "LOAD_GLOBAL"

@@ -1,4 +1,5 @@
-"""The parts of a frame that are made for real when it is left in the middle: its stack, its live locals, its cells."""
+"""The state of a frame that residual code rebuilds when the frame is left before its end: its stack, live locals and
+cells."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class Parts:
 
 def parts(rebuilder: Any, frame: Frame, code: CodeType, index: int, stack: list[t.Tracker],
           seen: bool = False) -> Parts:
-    """The parts of a frame that is left at instruction `index` of the user's `code` with `stack`; `seen`: constants
-    that no instruction reads are locals that others may look at."""
+    """Return the parts of a frame that is left at instruction `index` of the user's `code` with `stack`; `seen`:
+    include locals with constants that no instruction reads, because other code may inspect them."""
     layout, args = [], []
     for v in stack:
         kind = _KINDS.get(type(v), VALUE)
@@ -65,7 +66,7 @@ def _variables(rebuilder: Any, frame: Frame, code: CodeType, live: frozenset[str
 
 
 def function_text(rebuilder: Any, frame: Frame, code: CodeType, cells: list[str]) -> str:
-    """The expression of a function of `code` in the frame's globals."""
+    """Return the expression of a function of `code` in the frame's globals."""
     if not cells:
         return rebuilder.hold(FunctionType(code, frame.globals, code.co_name))
     return (f"{rebuilder.hold(FunctionType)}({rebuilder.hold(code)}, {rebuilder.namespace(frame.globals)}, "

@@ -1,5 +1,4 @@
-"""The values of a graph that require grad, as autograd would have it: capture records below autograd, and marks each
-node.
+"""The values of a graph that require grad, by autograd's rules: capture records below autograd, and marks each node.
 
 `meta["grad"]`: whether the value requires grad in the program. `meta["no_grad"]`: it was computed from such values with
 grad mode off, so no gradient goes through it. `meta["straight"]`, of `copy(before, now)`: a tensor that requires grad,
@@ -63,7 +62,7 @@ class Gradients(Session):
         return self.requires(alias.node)
 
     def view_grad(self, base: FakeTensor, view: FakeTensor) -> bool | None:
-        """The grad mode in which residual code makes a view again; None: any, or the frame's."""
+        """Return the grad mode in which residual code remakes a view; None: any, or the frame's."""
         if not self.wants_grad(base) or is_detached(view._alias):
             return None
         alias, made = view._alias, True
@@ -76,15 +75,15 @@ class Gradients(Session):
         return node in self.differentiable or bool(node.meta.get("grad"))
 
     def mark(self) -> tuple[Node | None, int] | None:
-        """Return where the graph ends before an operator; None while nothing requires grad."""
+        """Return the graph's end before an operator, for `follow`; None while nothing requires grad."""
         return self.end() if self.differentiable else None
 
     def end(self) -> tuple[Node | None, int]:
-        """The graph's last node, and how many writes there were."""
+        """Return the graph's last node, and the number of writes so far."""
         return last_node(self.recorder.graph), len(self.recorder.written)
 
     def follow(self, last: Node | None, writes: int, transformed: bool = False) -> None:
-        """Say of the nodes after `last` what requires grad, and refuse what autograd refuses or what cannot be
+        """Mark which of the nodes after `last` require grad; refuse those that autograd refuses, or that cannot be
         differentiated here."""
         self.turn += 1
         enabled = torch.is_grad_enabled()
@@ -179,13 +178,14 @@ class Gradients(Session):
 
 
 def _own_memory(base: Alias, node: Node) -> Node:
-    """The node whose memory a storage's value is a view of; itself if that is another tensor's."""
+    """Return the node whose memory a storage's value is a view of; the node itself if that memory is another
+    tensor's."""
     root, _ = memory_of(node)
     return node if root.op == "placeholder" and root is not base.storage.input else root
 
 
 def is_leaf(x: torch.Tensor) -> bool:
-    """`x.is_leaf`, which fails for views that were written in another grad mode than they were made in."""
+    """`x.is_leaf`. Raises Unsupported for views written in another grad mode than they were made in."""
     try:
         return x.is_leaf
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Explanations of guards: what one says, and why it fails, in the user's terms."""
+"""Explanations of guards in the user's terms: the condition, and the reason of a failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framesmith.capture.values import BY_EQUALITY
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The part of a guard that is kept to explain it: no object of the user's, only constants and text."""
+    """The part of a guard that is kept for explanations: constants and text, no object of the user's."""
 
     kind: str
     path: str | Source | None
@@ -31,7 +31,7 @@ class Note:
 
 
 def explain(note: Note, value: Any) -> str:
-    """Why the guard fails on `value`, and which line of the user's made the assumption."""
+    """Explain why the guard fails on `value`, with the user's line that made the assumption."""
     text = _named(_EXPLAIN[note.kind](note, value))
     if note.stack:
         file, line, function = note.stack[-1]
@@ -41,7 +41,7 @@ def explain(note: Note, value: Any) -> str:
 
 
 def change(note: Note, value: Any) -> tuple[str, str]:
-    """Return what a guard that fails wants, and what it was given instead, in short."""
+    """Return short texts of the value that a failing guard expects, and of the value that it found."""
     pair = _CHANGE.get(note.kind)
     return ("", "") if pair is None else tuple(map(_named, pair(note, value)))  # type: ignore[return-value]
 
@@ -50,7 +50,7 @@ _ADDRESS = re.compile(r"<(?:[\w.<>]*\.)?([\w<>]+)(?: object)? at 0x[0-9a-f]+>")
 
 
 def _named(text: str) -> str:
-    """The text with kinds of objects in the place of addresses."""
+    """Return the text with objects' types in place of addresses."""
     return _ADDRESS.sub(r"a \1", text)
 
 
@@ -66,11 +66,11 @@ def predicate(check: Any) -> str:
 
 _SAFE = frozenset({float, complex, bool, type(None), type(...), bytes, range, torch.dtype, torch.device, torch.layout,
                    torch.memory_format})
-"""Types whose text is theirs alone to make, and short work. (An int may have more digits than Python will print.)"""
+"""Types whose repr runs no other code, and is short. (An int may have more digits than Python will print.)"""
 
 
 def _shown(value: Any, depth: int = 4) -> str:
-    """A value as text, without running the program's own code: no `__repr__` of its classes, no attribute."""
+    """Return a value as text, without running the program's own code: no `__repr__` of its classes, no attribute."""
     kind = type(value)
     if kind is str or kind in _SAFE:
         return repr(value)
@@ -120,7 +120,8 @@ def _differences(spec: TensorSpec, t: torch.Tensor) -> list[tuple[str, Any, Any]
 
 
 def resized(spec: TensorSpec, t: torch.Tensor) -> frozenset[int]:
-    """The dimensions in whose sizes a tensor differs from what is expected; none if it differs in type or rank, too."""
+    """Return the dimensions in whose sizes a tensor differs from what is expected; none if it differs in type or rank,
+    too."""
     if type(t) is not spec.cls:
         return frozenset()
     with torch._C.DisableTorchFunctionSubclass():
@@ -131,7 +132,7 @@ def resized(spec: TensorSpec, t: torch.Tensor) -> frozenset[int]:
 
 
 def _mark(key: Any) -> Any:
-    """Return what a key is compared by; no code of the program's runs."""
+    """Return the value by which a key is compared; no code of the program's runs."""
     return (type(key), key) if type(key) in BY_EQUALITY else id(key)
 
 

@@ -27,7 +27,8 @@ from framesmith.util.stack import Place
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Why a variant does not take a call. `guard`: path and kind of what failed; `text`: in the user's terms.
+    """The reason why a variant does not accept a call. `guard`: path and kind of what failed; `text`: in the user's
+    terms.
 
     `kind`: the class of the value that was assumed: a float is seldom what a program branches on. `old`: what the
     guard wants, `new`: what it was given, in short. `assumed`: the user's line that made the assumption.
@@ -45,19 +46,19 @@ class GuardTree(_C.GuardTree):
     """The checked form of a variant's guards; `check` and `failure` are C++."""
 
     made: Compile | None = None
-    """The compile that made the variant."""
+    """The compilation that made the variant."""
     notes: list[Note]
     paths: list[str | Source]
 
     def explain_failure(self, f_locals: dict[str, Any], f_globals: dict[str, Any] | None = None,
                         f_builtins: dict[str, Any] | None = None, cells: dict[str, Any] | None = None) -> str:
-        """The first guard that fails, in the user's terms; empty if all hold."""
+        """Describe the first guard that fails, in the user's terms; "" if all hold."""
         miss = self.miss(f_locals, f_globals, f_builtins, cells)
         return "" if miss is None else miss.text
 
     def miss(self, f_locals: dict[str, Any], f_globals: dict[str, Any] | None = None,
              f_builtins: dict[str, Any] | None = None, cells: dict[str, Any] | None = None) -> Miss | None:
-        """The same with the guard's name."""
+        """Return the same as a `Miss`."""
         failure = self.failure(f_locals, f_globals, f_builtins, cells)
         if failure is None:
             return None
@@ -100,7 +101,7 @@ class _Lowering:
         self._namespaces: dict[int, dict[str, Any]] = {}
 
     def register(self, source: Source) -> int:
-        """The register that holds the value at `source`."""
+        """Return the register that holds the value at `source`."""
         at = self._registers.get(source)
         if at is None:
             base = source.base
@@ -153,13 +154,13 @@ class _Lowering:
 
 
 def _module_of(namespace: dict[str, Any]) -> ModuleType | None:
-    """The imported module whose dict this is."""
+    """Return the imported module whose dict this is."""
     module = sys.modules.get(namespace.get("__name__", ""))
     return module if type(module) is ModuleType and module.__dict__ is namespace else None
 
 
 def _remembered(guard: Guard) -> Any:
-    """Return what an explanation needs of a guard's value, without holding an object of the user's."""
+    """Return the part of a guard's value that explanations need, without holding an object of the user's."""
     return _REMEMBER.get(guard.kind, _itself)(guard.value)
 
 
@@ -306,15 +307,15 @@ def compile_guards(
 
 
 def why_missed(entries: Iterable[Any], code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[Miss]:
-    """For each of some variants of `code`: the guard that fails for this call."""
+    """Return for each of some variants of `code` the guard that fails for this call."""
     missed = [tree.miss(*namespaces(code, func, f_locals)) for tree in _trees(entries)]
     return [miss for miss in missed if miss is not None]
 
 
 def resized_tensors(entries: Iterable[Any], code: CodeType, func: FunctionType,
                     f_locals: dict[str, Any]) -> dict[str, frozenset[int]]:
-    """Tensors, by source as text, that have other sizes in this call than in those that variants were made for, and in
-    which dimensions."""
+    """Return the tensors, by source as text, whose sizes in this call differ from those that variants were made for,
+    and the dimensions."""
     found: dict[str, frozenset[int]] = {}
     for tree in _trees(entries):
         for path, dims in tree.resized(*namespaces(code, func, f_locals)):

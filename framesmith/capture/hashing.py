@@ -1,4 +1,4 @@
-"""The hash of tracked values, and keys for the hash tables that capture keeps."""
+"""Hashes of tracked values, and keys for capture's hash tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Hashing(Session):
     """The number of mutations of any tracked object so far."""
 
     def hash_of(self, x: t.Tracker) -> int:
-        """`hash(x)`, where it is no address."""
+        """`hash(x)`, where it is not derived from an address."""
         if x.constant or isinstance(x, t.Static) and not isinstance(x, t.MadeClass):
             return self.folded(hash, (x.value,))  # type: ignore[attr-defined]
         if type(x) is t.Hashed:
@@ -45,12 +45,12 @@ class Hashing(Session):
         raise Unsupported(f"the hash of {x.describe()}, which is its address")
 
     def key_hash(self, x: t.Tracker) -> int:
-        """The hash of a key; residual code makes tables anew, and asks again."""
+        """Return the hash of a key; residual code rebuilds tables, and calls `__hash__` again."""
         return self.without_effects(lambda: self.hash_of(x), f"the hash of {x.describe()}")
 
     def without_effects(self, ask: Callable[[], Any], what: str) -> Any:
-        """Return the result of `ask`, which runs a method once more, or when the program does not; raise Unsupported if
-        it changes something."""
+        """Return the result of `ask`, which runs a method more often than the program does; raise Unsupported if it has
+        effects."""
         before = self.changes
         out = ask()
         if self.changes != before:
@@ -58,7 +58,7 @@ class Hashing(Session):
         return out
 
     def settle_key(self, key: Any) -> None:
-        """Residual code is about to put `key` into a table: it must have the hash then that it had in the program."""
+        """Check that `key`, which residual code puts into a table, has the hash then that it had in the program."""
         if isinstance(key, (tuple, frozenset)):
             for part in key:
                 self.settle_key(part)
@@ -74,14 +74,14 @@ class Hashing(Session):
                 raise Unsupported(f"the hash of {key.tracker.describe()} is no more what it was when it became a key")
 
     def stored_keys(self, keys: list[Any], container: Any) -> list[Any]:
-        """The keys of a real dict, or the elements of a real set, as trackers keep them; those by the user's hash with
-        what it was."""
+        """Return the keys of a real dict, or the elements of a real set, in trackers' form; keys with a user's hash
+        along with its value."""
         own = [self.has_own_hash(k) for k in keys]
         hashes = stored_hashes(container) if any(own) else {}
         return [self.stored_key(k, hashes.get(id(k))) if mine else k for k, mine in zip(keys, own)]
 
     def has_own_hash(self, key: Any) -> bool:
-        """Return whether the program's code says what the hash of a real object is."""
+        """Return whether the hash of a real object is computed by the program's code."""
         if issubclass(type(key), (tuple, frozenset)) and any(map(self.has_own_hash, key)):
             return True
         return isinstance(type(key).__hash__, FunctionType)
@@ -94,12 +94,12 @@ class Hashing(Session):
         return made.key(self)
 
     def as_element(self, key: Any) -> Any:
-        """A stored key of a dict as an element of a set."""
+        """Return a stored key of a dict as an element of a set."""
         stands = isinstance(key, (t.Tracker, t.Hashed, t.AddressKey)) or type(key).__hash__ is not object.__hash__
         return key if stands else self.unkey(key).element(self)
 
     def no_key(self, x: t.Tracker) -> Any:
-        """`x` was to be a key: an error of the program, or of ours."""
+        """Raise for an unhashable key: the program's error, or Unsupported."""
         if self.lookup(x.pytype(), "__hash__") is None:
             self.raise_(TypeError(f"unhashable type: '{type_name(x.pytype())}'"))
         raise Unsupported(f"{x.describe()} as a key")
@@ -109,6 +109,6 @@ _IMMUTABLE = 1 << 8
 
 
 def type_name(kind: type) -> str:
-    """The name of a class in CPython's messages: with its module if it was written in C outside of builtins."""
+    """Return the name of a class in CPython's messages: with its module if it was written in C outside of builtins."""
     return (kind.__name__ if not kind.__flags__ & _IMMUTABLE
             or kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}")

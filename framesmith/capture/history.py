@@ -1,4 +1,4 @@
-"""The history of values whose derivative was captured with them; see `graph.derivative`."""
+"""The autograd history of values whose derivative was captured; see `graph.derivative`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .arms import like
 
 
 def tangent() -> None:
-    """A gradient, while a backward is captured."""
+    """Return a stand-in for a gradient, while a backward is captured."""
 
 
 tangent.is_pure = True  # type: ignore[attr-defined]
 
 
 def spare_region(tracer: Any, last: Node | None) -> list[Node]:
-    """The nodes recorded after `last`, which make a derivative and are none of the program's."""
+    """Return the nodes recorded after `last`, which compute a derivative and are not part of the program."""
     region = nodes_after(tracer.recorder.graph, last)
     for node in region:
         node.meta.update(spare=True, turn=tracer.turn)

@@ -1,5 +1,5 @@
-"""The identity of objects from outside: which are one object, and which are not. What capture saw is guarded where
-something depends on it."""
+"""The identity of objects from outside: which are the same object, and which are not. It is guarded where captured code
+depends on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sources import Attr, Guard, Pinned, Source
 
 
 def same_object(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
-    """`a is b`; the answer is guarded if both came from outside."""
+    """`a is b`; the result is guarded if both came from outside."""
     if type(a) is t.Data or type(b) is t.Data:
         return data.same(a, b)
     if type(a) is t.SymbolicNumber or type(b) is t.SymbolicNumber:
@@ -31,8 +31,8 @@ def same_object(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
 
 
 def kept_apart(tracer: Any) -> Iterator[Guard]:
-    """An object that is changed must not be one of the others of its type: their changes would be its own;
-    elements and keys by identity likewise."""
+    """Guard that an object that is changed is none of the other objects of its type, whose changes would be its own;
+    likewise for elements and keys by identity."""
     if len(tracer.keyed) > 1:
         yield Guard(None, "distinct", tuple(x.source for x in tracer.keyed.values()))
     changed = {id(v) for x in tracer.mutated.values() if (v := getattr(x, "value", None)) is not None}

@@ -1,5 +1,4 @@
-"""Inference mode, entered for real while a program is followed that enters it; always left when capture ends, in
-whatever way."""
+"""Inference mode, which capture enters for real when the program does, and always leaves when capture ends."""
 
 from __future__ import annotations
 
@@ -33,7 +32,8 @@ class Modes:
     def __init__(self) -> None:
         self.active: list[Inference] = []
         self.functions: list[tuple[Any, Any]] = []
-        """Function modes of torch's own: what the program pushed, and such a mode that sees what is recorded."""
+        """Torch's own function modes: the mode that the program pushed, and the one that stands for it while
+        recording."""
 
     def enter(self, mode: bool) -> Inference:
         self.active.append(Inference(mode))
@@ -68,12 +68,12 @@ def set_autocast_depth(depth: int) -> None:
 
 
 def call_in_mode(mode: bool, graph: Call, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Call a graph in inference mode, or out of it: for results that the program made so."""
+    """Call a graph in inference mode, or outside it, as the program made its results."""
     with torch._C._InferenceMode(mode):
         return graph(inputs)
 
 
 def copy_in_mode(mode: bool, x: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor in inference mode, or out of it."""
+    """Copy a tensor in inference mode, or outside it."""
     with torch._C._InferenceMode(mode), torch.no_grad():
         return x.clone()

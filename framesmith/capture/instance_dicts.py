@@ -1,5 +1,5 @@
-"""Instance dicts as values: one that comes on a path of its own is its object's, and what is written there is written
-to it."""
+"""Instance dicts as values: a dict reached by a path of its own is identified with its object, and writes to it are
+writes to the object."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ class Spaces(Session):
         return found
 
     def owns_space(self, obj: t.Object) -> None:
-        """An object has come from outside.  A module and its compiled view have one dict."""
+        """Register an object from outside as the owner of its instance dict. A module and its compiled view share
+        one."""
         at = id(obj.own)
         if at in self.seen or at in self._owners and not isinstance(obj, t.Module):
             raise Unsupported("an instance dict that is used apart from its object")
         self._owners[at] = obj
 
     def as_space(self, value: dict[Any, Any], source: Source | None) -> t.Tracker | None:
-        """A dict from outside as the instance dict of an object that is known; None: it is of none."""
+        """Return a dict from outside as the instance dict of a known object; None if it belongs to none."""
         owner = self._owners.get(id(value))
         if owner is None:
             return None

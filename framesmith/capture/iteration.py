@@ -49,13 +49,13 @@ class Iteration(Session):
         raise Unsupported(f"method {name!r} of an iterator")
 
     def not_iterator(self, x: t.Tracker) -> Any:
-        """next() of what has none of its own: its class's method, or an error."""
+        """next() of a value that is no tracked iterator: its class's method, or an error."""
         if self.lookup(x.pytype(), "__next__") is MISSING:
             self.raise_(TypeError(f"'{x.pytype().__name__}' object is not an iterator"))
         raise Unsupported(f"next of {x.describe()}")
 
     def by_index(self, x: t.Tracker) -> t.Tracker:
-        """iter(x) of what has `__getitem__` only."""
+        """iter(x) of an object that has only `__getitem__`."""
         return t.Lazy(self._items_by_index(x), type(iter(_Indexed())))
 
     def _items_by_index(self, x: t.Tracker) -> Iterator[t.Tracker]:
@@ -66,7 +66,7 @@ class Iteration(Session):
             yield v
 
     def each(self, x: t.Tracker) -> Iterator[t.Tracker]:
-        """The values that iteration gives, one at a time: what is done with one comes before the next is made."""
+        """Yield the values of an iteration one at a time: each is used before the next is computed."""
         if isinstance(x, _WHOLE):
             yield from x.items_list(self)
             return
@@ -75,16 +75,16 @@ class Iteration(Session):
             yield v
 
     def listed(self, x: t.Tracker) -> list[t.Tracker]:
-        """All values that iteration gives, as CPython makes a list or a tuple of them."""
+        """Return all values that iteration gives, as CPython makes a list or a tuple of them."""
         return list(self.hinted(x)) if self.says_length(x) else x.items_list(self)
 
     def sequence(self, x: t.Tracker) -> list[t.Tracker]:
-        """All values, as CPython takes them where it wants a sequence: what the iterator, not `x`, says of their number
-        is asked."""
+        """Return all values as CPython's `PySequence_Fast` does: the length hint of the iterator is asked for, not that
+        of `x`."""
         return self.listed(x.iterate(self)) if isinstance(x, t.Object) else x.items_list(self)
 
     def hinted(self, x: t.Tracker) -> Iterator[t.Tracker]:
-        """The values for something that grows: `x` is asked first how many there will be."""
+        """Yield the values for a container that grows: the length hint of `x` is asked for first."""
         if not self.says_length(x):
             yield from self.each(x)
             return
@@ -94,11 +94,11 @@ class Iteration(Session):
             yield v
 
     def says_length(self, x: t.Tracker) -> bool:
-        """Tell whether code of the program's may run when `x` is asked for its length."""
+        """Return whether the length hint of `x` may run code of the program's."""
         return isinstance(x, t.Object) or isinstance(x, t.Tensor) and self.asks(x)
 
     def ask_length(self, x: t.Tracker) -> None:
-        """`operator.length_hint(x)`, for what the object's methods do. A TypeError counts as no answer."""
+        """Call `operator.length_hint(x)` for its effects. A TypeError means no hint."""
         for name in ("__len__", "__length_hint__"):
             raw = self.lookup(x.pytype(), name)
             if raw is MISSING or isinstance(raw, (WrapperDescriptorType, MethodDescriptorType)):
@@ -117,7 +117,7 @@ class Iteration(Session):
 
     # --- generators ---------------------------------------------------------------------------------------------------
     def generator_method(self, gen: t.Generator, name: str, args: list[t.Tracker]) -> t.Tracker:
-        """Methods of a generator object."""
+        """Call a method of a generator object."""
         if name == "__iter__":
             return gen
         if name == "__next__" or name == "send" and len(args) == 1:
@@ -131,13 +131,13 @@ class Iteration(Session):
         raise Unsupported(f"method {name!r} of a generator")
 
     def stop(self, gen: t.Generator) -> Any:
-        """The StopIteration of a generator that returned; what it returned is given once."""
+        """Raise the StopIteration of a generator that returned, with its result the first time."""
         value = gen.result or t.NONE
         gen.result = None
         return self.fail(StopIteration, *([] if value is t.NONE else [value]), value=value)
 
     def thrown(self, args: list[t.Tracker]) -> t.Error:
-        """The exception that `throw(*args)` names.  An error in making it is thrown in its place."""
+        """Return the exception that `throw(*args)` names. An error in creating it is thrown in its place."""
         error, given, tb = [*args, t.NONE, t.NONE][:3]
         if tb is not t.NONE and not issubclass(tb.pytype(), TracebackType):
             self.raise_(TypeError("throw() third argument must be a traceback object"))
@@ -169,7 +169,8 @@ class Iteration(Session):
 
     def resume_generator(self, gen: t.Generator, value: t.Tracker | None,
                          error: t.Error | None = None) -> t.Tracker | None:
-        """Run a generator to its next yield; None when it returns.  `error` is raised where it stands."""
+        """Run a generator to its next yield; return None when it returns. `error` is raised at its present
+        instruction."""
         frame = gen.frame
         if gen.running:
             self.raise_(ValueError("generator already executing"))
@@ -202,7 +203,7 @@ class Iteration(Session):
         return out
 
     def escaped_stop(self, error: t.Tracker) -> t.Error:
-        """The RuntimeError that a StopIteration becomes when it leaves a generator."""
+        """Return the RuntimeError that a StopIteration becomes when it leaves a generator."""
         made = t.Error(RuntimeError)
         made.init_args = [t.Const("generator raised StopIteration")]
         made.attrs.update({"__cause__": error, "__context__": error, "__suppress_context__": t.TRUE})

@@ -1,4 +1,4 @@
-"""Lookahead on iterators from outside: the values that one will give, without advancing it; and advancing it
+"""Lookahead on iterators from outside: reading the next values without advancing the iterator, and advancing it
 afterwards."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from framesmith import _C
 
 _WALKED: tuple[Any, ...] = ([], (), "", "é", b"", range(0), range(1 << 70), {}, {}.values(), {}.items(), set())
 _COPIED = (*(type(iter(x)) for x in _WALKED), type(reversed([])), type(reversed({})))
-"""Iterators whose copy walks on alone."""
+"""Iterators whose copy advances independently."""
 
 
 def _copy(it: Any, n: int) -> list[Any]:
@@ -36,7 +36,7 @@ _ROWS: dict[type, Callable[[Any, int], list[Any]]] = {**dict.fromkeys(_COPIED, _
 
 
 FORESEEN = tuple(_ROWS)
-"""Classes of iterators whose values may be foreseen."""
+"""Classes of iterators that allow lookahead."""
 
 
 def foreseen(it: Any) -> bool:
@@ -51,18 +51,18 @@ def foreseen(it: Any) -> bool:
 
 
 def upcoming(it: Iterator[Any], n: int) -> list[Any]:
-    """The next `n` values of an iterator that is `foreseen`, or all that are left.  Raises RuntimeError for a changed
-    dict or set."""
+    """Return the next `n` values of an iterator that allows lookahead, or all that are left. Raises RuntimeError for a
+    changed dict or set."""
     return _ROWS[type(it)](it, n)
 
 
 def walked(it: Any) -> list[Any]:
-    """The containers that an iterator walks over, itself or by those it reads from, and what else they hold."""
+    """Return the containers that an iterator, or one that it reads from, iterates over, and their other elements."""
     return [*gc.get_referents(it), *(x for part in components(it) for x in walked(part))]
 
 
 def components(it: Any) -> list[Any]:
-    """The iterators that an iterator reads from."""
+    """Return the iterators that an iterator reads from."""
     rows: dict[type, Callable[[Any], list[Any]]] = {zip: lambda made: list(made[1]),
                                                     enumerate: lambda made: [made[1][0]]}
     row = rows.get(type(it))
@@ -71,7 +71,7 @@ def components(it: Any) -> list[Any]:
 
 @functools.cache
 def component(i: int) -> Callable[[Any], Any]:
-    """The iterator number `i` of those that an iterator reads from."""
+    """Return the iterator number `i` of those that an iterator reads from."""
     return lambda it: components(it)[i]
 
 

@@ -1,4 +1,4 @@
-"""The arguments that a Triton function writes: found in its text, without Triton.
+"""The arguments that a Triton function writes: found in its source, without Triton.
 
 Each name may hold what was computed from certain parameters; a store, an atomic or a call of unknown code writes
 through every parameter that its pointer was computed from. What a load gives is a number, so nothing follows from it: a
@@ -31,8 +31,8 @@ def is_jit(x: Any) -> bool:
 
 
 def written_parameters(kernel: Any) -> Names:
-    """Parameters of a `triton.jit` function whose memory a launch may write. Raises `Unsupported` where that cannot be
-    told."""
+    """Return the parameters of a `triton.jit` function whose memory a launch may write. Raises `Unsupported` where that
+    is unknown."""
     return _Function(kernel, ()).written()
 
 
@@ -83,7 +83,7 @@ class _Function:
                 self.held[name] = self.held.get(name, NONE) | held
 
     def of(self, node: ast.AST | None) -> Names:
-        """The parameters that a value may have been computed of."""
+        """Return the parameters that a value may have been computed from."""
         if node is None:
             return NONE
         if isinstance(node, ast.Name):
@@ -113,7 +113,7 @@ class _Function:
         return NONE if name in _LOADS else given
 
     def method(self, function: ast.expr, given: Names) -> Names:
-        """A method of a value, or a function that is a value itself."""
+        """Return the parameters for a call of a method of a value, or of a function that is a value itself."""
         if not isinstance(function, ast.Attribute):
             self.found |= given
             return given
@@ -135,7 +135,8 @@ class _Function:
         return given
 
     def resolve(self, node: ast.expr) -> tuple[bool, Any]:
-        """The object that a name, or a chain of attributes, means outside of the function; and whether it does."""
+        """Return the object that a name, or a chain of attributes, means outside of the function; and whether it
+        does."""
         if isinstance(node, ast.Name):
             if node.id in self.held:
                 return False, None
@@ -150,13 +151,13 @@ class _Function:
 
 
 def _is_language(function: Any) -> bool:
-    """Return whether a function of Triton's own, or of Python's, writes nothing but what its name says."""
+    """Return whether a function is Triton's or Python's own, so that its name says what it writes."""
     module = getattr(function, "__module__", None) or type(function).__module__
     return module.split(".")[0] in ("triton", "builtins", "math")
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | None]]:
-    """The names that a node binds, and to what."""
+    """Yield the names that a node binds, and to what."""
     match node:
         case ast.Assign():
             yield from ((target, node.value) for target in node.targets)

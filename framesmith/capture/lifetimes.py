@@ -1,7 +1,7 @@
-"""When objects from outside die.  Plain Python runs finalizers and clears weak references at the instruction that drops
-the last reference; capture holds everything until it ends.  So it ends where a local that may be such a last reference
-is dropped, and before a weak reference is read that may have died by then; and a frame that goes on elsewhere takes
-along what plain Python would still hold.
+"""Lifetimes of objects from outside. Plain Python runs finalizers and clears weak references at the instruction that
+drops the last reference; capture holds everything until it ends. So capture ends where a local that may be such a last
+reference is dropped, and before a weak reference is read that may have died by then; and a continuation receives the
+objects that plain Python would still hold.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _ROOM = 128
 
 
 def _is_atom(x: Any) -> bool:
-    """Return whether `x` is taken to live on elsewhere, or to hold nothing: a function of C is its module's or its
-    class's. (`isinstance` would ask the object.)"""
+    """Return whether `x` is assumed to be alive elsewhere, or to hold nothing: a C function belongs to its module or
+    class. (`isinstance` would call code of the object.)"""
     if type(x) is BuiltinFunctionType:
         x = x.__self__
     return type(x) in _VALUES or issubclass(type(x), _ATOMS)
 
 
 def _reached(value: Any, depth: int) -> Iterator[Any]:
-    """`value` and what it holds, down to a depth."""
+    """Yield `value` and the objects that it holds, down to a depth."""
     work = [(value, depth)]
     while work:
         x, depth = work.pop()
@@ -59,8 +59,8 @@ def _referents(x: Any) -> list[Any]:
 
 
 def noticed(value: Any) -> bool:
-    """Return whether somebody sees when `value` or what it holds dies: by `__del__`, or by the callback of a weak
-    reference."""
+    """Return whether the death of `value`, or of an object that it holds, is observable: by `__del__`, or by a weak
+    reference's callback."""
     return any(_speaks(x) for x in itertools.islice(_reached(value, 2), _ROOM))
 
 
@@ -73,7 +73,7 @@ def _speaks(x: Any) -> bool:
 
 
 def _is_guards(callback: Any) -> bool:
-    """Return whether it is by this that guards learn of a death."""
+    """Return whether a weak reference is one by which guards learn of a death."""
     return type(callback) is BuiltinFunctionType and callback.__module__ == "framesmith._C"
 
 
@@ -128,13 +128,13 @@ _ARRANGES = STAYS | {"PUSH_NULL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PRECAL
 
 
 def stays(frame: Frame) -> bool:
-    """Return whether no bridge can run the instruction that the frame has come to, or need not: it only arranges the
+    """Return whether no bridge can run the frame's present instruction, or none is needed: it only arranges the
     stack."""
     return frame.dec.instrs[frame.ip - 1].name in _ARRANGES
 
 
 def let_go(x: t.Tracker) -> None:
-    """A container from outside is to be changed: refuse if it holds what somebody may see die."""
+    """Refuse to change a container from outside that holds an object whose death is observable."""
     value = x.value  # type: ignore[attr-defined]
     if type(value) in _CONTAINERS and any(_speaks(y) for y in itertools.islice(_reached(value, 1), _ROOM)):
         raise Unsupported(f"a change of {x.describe()}: somebody may see what it held die")
@@ -142,7 +142,7 @@ def let_go(x: t.Tracker) -> None:
 
 # --- weak references that are read ------------------------------------------------------------------------------------
 def may_have_died(tracer: Any, target: Any) -> bool:
-    """Return whether what the frame has dropped or changed so far may have held `target`."""
+    """Return whether an object that the frame has dropped or changed so far may have held `target`."""
     if _is_atom(target):
         return False
     here = {id(getattr(v, "value", None)) for f in tracer.frames for v in (*f.locals, *f.stack)}
@@ -164,8 +164,8 @@ def _cells(tracer: Any) -> Iterator[Any]:
 
 # --- what a frame that is left still holds ----------------------------------------------------------------------------
 def held_on(rebuilder: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]:
-    """The locals that are not read after instruction `index`, but would keep alive what somebody else has or may
-    see."""
+    """Return the locals that are not read after instruction `index`, but keep alive an object that exists elsewhere or
+    whose death is observable."""
     tracer = rebuilder.tracer
     out: dict[str, str] = {}
     dead = {*code.co_varnames} - liveness(code, index) - {*code.co_cellvars, *code.co_freevars}
@@ -183,7 +183,7 @@ def held_on(rebuilder: Any, frame: Frame, code: CodeType, index: int) -> dict[st
 
 
 def _keeps(rebuilder: Any, x: t.Tracker, depth: int) -> bool:
-    """Return whether a value is, or holds, an object that exists without it."""
+    """Return whether a value is, or holds, an object that exists independently."""
     if isinstance(x, t.Class):  # its bases know a class that no module has
         known = not isinstance(x, t.MadeClass) or any(id(y) in rebuilder.names for y in (x, *x.bases))
         return known and _is_local_class(x.value)

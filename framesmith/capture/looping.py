@@ -1,5 +1,5 @@
-"""Loops that data ends: the body is recorded once, over stand-ins for the tensors that it changes, and cut out as the
-body of one node (`graph.control`)."""
+"""Loops with a data-dependent number of rounds: the body is recorded once, over stand-ins for the tensors that it
+changes, and cut out as the body of one node (`graph.control`)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .bytecode.liveness import liveness
 from .frame import STOPPED, Frame
 
 Step = Callable[[Sequence[t.Tensor]], tuple[t.Tracker, Sequence[t.Tracker]]]
-"""From the state to the next condition and the next state."""
+"""A function from the state to the next condition and the next state."""
 
 
 def stand_in() -> None:
-    """A tensor of a loop's state, while its body is captured."""
+    """Return a stand-in for a tensor of a loop's state, while its body is captured."""
 
 
 stand_in.is_pure = True  # type: ignore[attr-defined]
 
 
 def entered(tracer: Any, val: FakeTensor, grad: bool) -> t.Tensor:
-    """A stand-in like `val`."""
+    """Return a stand-in like `val`."""
     recorder = tracer.recorder
     made: t.Tensor = tracer.made(recorder.own(val, recorder.emit(stand_in, (), val)))
     recorder.nodes(val).meta.update(grad=grad, turn=tracer.turn)
@@ -43,8 +43,8 @@ def entered(tracer: Any, val: FakeTensor, grad: bool) -> t.Tensor:
 
 def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: Step, stop: Stop | None,
            declared: bool = False) -> list[t.Tensor]:
-    """Record a loop that goes on while `condition` is true: its last state. `declared`: a call of torch.while_loop,
-    whose results require grad if a round makes them so."""
+    """Record a loop that runs while `condition` is true, and return its last state. `declared`: a call of
+    torch.while_loop, whose results require grad if a round's results do."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a loop that data ends in a function transform or mode")
     recorder = tracer.recorder
@@ -90,7 +90,7 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
 
 
 def _rounds(tracer: Any, wants: Sequence[bool]) -> Any:
-    """The number of rounds as a size, which the derivative of a loop needs."""
+    """Return the number of rounds as a size, which the derivative of a loop needs."""
     if not any(wants) or not torch.is_grad_enabled():
         return None
     env = tracer.recorder.shape_env
@@ -100,7 +100,7 @@ def _rounds(tracer: Any, wants: Sequence[bool]) -> Any:
 
 
 def _check_gradients(tracer: Any, initial: Sequence[Node], read: Sequence[Node]) -> None:
-    """Refuse where eager would leave the gradient of an input out that the graph has zeros for: without a round, a
+    """Refuse a loop for which eager would give no gradient for an input where the graph gives zeros: without a round, a
     result has gradients for its own first value alone."""
     around = inputs_of(tracer, [n for n in (*initial, *read) if n.op != "placeholder"])
     if any(around - inputs_of(tracer, [n]) for n in initial):
@@ -112,12 +112,12 @@ def _is_test(op: str) -> bool:
 
 
 def _jumps(op: str) -> bool:
-    """The truth with which a test jumps."""
+    """Return the truth value on which a test jumps."""
     return op == "POP_JUMP_IF_TRUE"
 
 
 class FrameLoop:
-    """A loop of a frame that goes on by a conditional jump on data: from the way `again`, out on the way `out`."""
+    """A loop of a frame whose conditional jump on data continues at `again`, and leaves at `out`."""
 
     def __init__(self, f: Frame, at: int, inside: frozenset[int], again: int, out: int) -> None:
         self.frame, self.at, self.inside, self.again, self.out = f, at, inside, again, out
@@ -128,12 +128,12 @@ class FrameLoop:
                 f.tracer.local(f, i)
         self.locals, self.stack = list(f.locals), f.stack[:-1]
         self.goes_on = True
-        """The truth of the condition with which it goes on."""
+        """The truth value of the condition for another round."""
 
     @staticmethod
     def behind(f: Frame, at: int) -> tuple[FrameLoop, FrameLoop] | None:
-        """The tests that lead into a loop from the jump at `at` on, as a loop that ends with the last of them, and the
-        loop, which ends with the same tests; None if `at` is none of them."""
+        """Return the tests that lead into a loop from the jump at `at` on, as a loop that ends with the last of them,
+        and the loop, which ends with the same tests; None if `at` is not such a test."""
         instrs = f.dec.instrs
         for k in range(at + 2, len(instrs)):
             start = instrs[k].target
@@ -154,20 +154,20 @@ class FrameLoop:
 
     @staticmethod
     def around(f: Frame, at: int, target: int) -> FrameLoop | None:
-        """The loop that the jump at `at` goes on with or leaves; None if it does neither, or an iterator ends the loop,
-        too."""
+        """Return the loop that the jump at `at` continues or leaves; None if it does neither, or an iterator may also
+        end the loop."""
         head, inside = loop_around(f.code, at)
         if (target in inside) is (at + 1 in inside) or f.dec.instrs[head].op.startswith("FOR_ITER"):
             return None
         return FrameLoop(f, at, inside, *((target, at + 1) if target in inside else (at + 1, target)))
 
     def exit_of(self, f: Frame, at: int, target: int) -> int:
-        """The way by which a jump leaves the loop, which is another one than that which it goes on with; -1: none."""
+        """Return the target by which a jump leaves the loop, if the other one continues it; -1: none."""
         ways = [way for way in (target, at + 1) if way not in self.inside]
         return ways[0] if f is self.frame and at in self.inside and at != self.at and len(ways) == 1 else -1
 
     def goes(self, v: t.Tracker | None) -> t.Tensor:
-        """The truth of the condition at the end of the body; of the one that leaves the loop for None."""
+        """Return the truth of the condition at the end of the body; for None, of the one that leaves the loop."""
         tracer = self.frame.tracer
         if v is None or not data.decides(tracer, v):
             truth = v.truth(tracer) if v is not None else not self.goes_on
@@ -179,7 +179,7 @@ class FrameLoop:
         return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})  # type: ignore[no-any-return]
 
     def run(self, condition: t.Tensor, begins: bool, stop: Stop | None) -> None:
-        """Record the loop, which begins if the truth of `condition` is `begins`; the frame is behind it then."""
+        """Record the loop, which is entered if the truth of `condition` is `begins`, and move the frame past it."""
         f, tracer = self.frame, self.frame.tracer
 
         def following(v: t.Tracker) -> t.Tracker:
@@ -212,7 +212,7 @@ class FrameLoop:
         f.locals[:], f.stack[:], f.ip = values, self.stack, self.out
 
     def _once(self, changed: dict[int, t.Tracker]) -> t.Tracker:
-        """Run the body; the condition that it comes to."""
+        """Run the body, and return the condition at its end."""
         f = self.frame
         f.locals[:] = [changed.get(i, x) for i, x in enumerate(self.locals)]
         f.stack[:], f.ip = self.stack, self.again
@@ -224,7 +224,7 @@ class FrameLoop:
         return condition
 
     def _changed(self, trial: Arm) -> list[int]:
-        """The variables that the loop changes, all tensors and numbers."""
+        """Return the variables that the loop changes, all tensors and numbers."""
         slots = []
         for i in self.live:
             before, after = self.locals[i], trial.values[1 + i]

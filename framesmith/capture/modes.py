@@ -22,22 +22,22 @@ def default_device() -> torch.device | None:
 
 
 def foreign_mode() -> bool:
-    """A mode of the user's is active, or `torch.jit.trace` records: they are to see each operator, so nothing is
-    compiled beneath them."""
+    """Return whether a mode of the user's is active, or `torch.jit.trace` records: these must see each operator, so
+    nothing is compiled."""
     functions = torch._C._len_torch_function_stack()
     return torch._C._is_torch_function_all_disabled() or functions > 1 or functions == 1 and default_device() is None \
         or torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
 
 
 def recomputing() -> bool:
-    """Return whether a backward runs a forward again for the tensors that it saves: as many as the first time."""
+    """Return whether a backward is recomputing a forward for the tensors that it saves: as many as the first time."""
     return (torch._C._current_graph_task_id() >= 0
             and torch._C._autograd._top_saved_tensors_default_hooks(True) is not None)
 
 
 @contextmanager
 def under_functions(pushed: list[tuple[Any, Any]]) -> Iterator[None]:
-    """Within function modes that captured code is in: as (what the program pushed, the mode)."""
+    """Enter the function modes of captured code within the block, given as (the program's mode, the mode to enter)."""
     for _, mode in pushed:
         _push_mode(mode)
     try:
@@ -48,15 +48,14 @@ def under_functions(pushed: list[tuple[Any, Any]]) -> Iterator[None]:
 
 
 def devices() -> tuple[Any, ...]:
-    """All that `with torch.device(...)` and `torch.set_default_device` change in a thread."""
+    """Return the thread's state that `with torch.device(...)` and `torch.set_default_device` change."""
     modes = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
     return modes, _device.CURRENT_DEVICE, getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
 @contextmanager
 def without_default_device() -> Iterator[None]:
-    """Within code of the compiler, which makes its tensors where it means to: the program's default device is none of
-    it."""
+    """Disable the program's default device within the block, for code of the compiler, which names its devices."""
     kept = devices()
     if not kept[0]:
         yield
@@ -69,7 +68,7 @@ def without_default_device() -> Iterator[None]:
 
 
 def restore_devices(kept: tuple[Any, ...]) -> None:
-    """Set that back."""
+    """Restore the state that `devices` returned."""
     modes, current, default = kept
     while torch._C._len_torch_function_stack():
         _pop_mode()

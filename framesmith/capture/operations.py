@@ -58,7 +58,7 @@ class Operations(Attempts):
         return None
 
     def numeric(self, how: str, fn: Callable[..., Any], args: list[t.Tracker]) -> t.Tracker:
-        """An operator of tensors, or of NumPy arrays."""
+        """Apply an operator of tensors, or of NumPy arrays."""
         if any(type(a) is t.Array for a in args):
             return cast(t.Tracker, self.methods(t.Array, how)(self, fn.__name__, args))
         if fn in (operator.eq, operator.ne) and t.NONE in args and not self.asks(*args):
@@ -68,22 +68,22 @@ class Operations(Attempts):
         return self.torch_function(fn, args, {})
 
     def operated(self, x: t.Tracker, name: str) -> None:
-        """An operator runs on a tensor by torch's own method."""
+        """Apply an operator to a tensor by torch's own method."""
         if isinstance(x, t.Tensor):
             for method in (name, _MIRRORED.get(name, name[1:] if name[0] == "i" else f"r{name}")):
                 if t.is_users(self.lookup(x.pytype(), f"__{method}__")):
                     raise Unsupported(f"Tensor.__{method}__, which was replaced")
 
     def constants(self, fn: Callable[..., Any], *args: Any) -> t.Tracker:
-        """An operator on constants."""
+        """Apply an operator to constants."""
         if (is_symbolic(*args) or fn in COMPARISONS
             and are_open(args)) and (found := computed(self, fn, args)) is not None:
             return found
         return self.fold(fn, tuple([a.value for a in args]))
 
     def by_dunder(self, base: str, a: t.Tracker, b: t.Tracker, symbol: str) -> t.Tracker:
-        """A binary operator by its special methods; the right operand goes first if its class is a subclass that has
-        its own."""
+        """Apply a binary operator by its special methods; the right operand's is called first if its class is a
+        subclass that overrides it."""
         left, right = a.pytype(), b.pytype()
         reflected = f"__r{base}__"
         first = (right is not left and issubclass(right, left)
@@ -183,8 +183,8 @@ class Operations(Attempts):
         return False
 
     def index(self, key: t.Tracker, of: str | None = None) -> Any:
-        """A number of elements, or a subscript of a sequence of kind `of`: an int or a slice (or what the sequence
-        itself will refuse)."""
+        """Return a number of elements, or a subscript of a sequence of kind `of`: an int or a slice (or a value that
+        the sequence itself refuses)."""
         if isinstance(key, (t.Const, t.Slice, t.Data)):
             return key.real(self)
         if isinstance(key, t.Sym):
@@ -205,13 +205,13 @@ class Operations(Attempts):
         return self.index(told)
 
     def mapping(self, v: t.Tracker) -> dict[Any, t.Tracker]:
-        """The entries of anything that ** takes."""
+        """Return the entries of any operand of `**`."""
         if isinstance(v, t.Dict):
             return v.open(self)
         return dict(self.mapping_items(v))
 
     def mapping_items(self, v: t.Tracker) -> Iterator[tuple[Any, t.Tracker]]:
-        """Keys and values of what has `keys`; each value is read when it is asked for."""
+        """Yield keys and values of an object that has `keys`; each value is read lazily."""
         if isinstance(v, t.Object) and isinstance(v.payload, t.Dict) and (self.lookup(v.cls, "__iter__")
                                                                           is dict.__iter__ or not any(
                 # as PyDict_Merge looks
@@ -228,7 +228,7 @@ def _folds(x: t.Tracker) -> bool:
 
 
 def _refusal(base: str, symbol: str, left: type, right: type) -> str:
-    """Return the text of Python's error where no side takes the operator; sequences have their own for + and *."""
+    """Return the text of Python's error for unsupported operands; sequences have their own for + and *."""
     if base == "add" and left in _SEQUENCES:
         return f'can only concatenate {left.__name__} (not "{right.__name__}") to {left.__name__}'
     if base == "mul" and (left in _SEQUENCES or right in _SEQUENCES):

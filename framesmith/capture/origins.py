@@ -1,5 +1,5 @@
-"""The origins of continuations. Continuations of continuations are made from the user's own code again, so a loop that
-breaks makes finitely many of them."""
+"""The origins of continuations. Continuations of continuations are derived from the user's own code, so a loop that
+breaks has finitely many of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def note_origin(made: CodeType, code: CodeType, shift: int) -> None:
 
 
 def origin(code: CodeType, index: int) -> tuple[CodeType, int]:
-    """The user's code and instruction behind an instruction of a (possible) continuation."""
+    """Return the user's code and instruction behind an instruction of a (possible) continuation."""
     hit = _origins.get(id(code))
     if hit is None:
         return code, index

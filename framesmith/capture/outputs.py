@@ -1,6 +1,6 @@
 """Tensors that leave captured code as views: of an input, or of another tensor that leaves with them.
 
-A view is made again on the memory that it views, by residual code, so that what is written to one is seen in the other.
+Residual code remakes a view on the memory that it views, so that writes to one are seen in the other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Views:
         self.hold: Callable[[Any], str] = rebuilder.hold
 
     def text(self, base: str, whole: FakeTensor, fake: FakeTensor) -> str:
-        """The expression of `fake`, a view of the tensor `whole` at `base`, which is the root of its alias."""
+        """Return the expression of `fake`, a view of the tensor `whole` at `base`, which is the root of its alias."""
         chain, root = [], fake._alias
         while root.parent is not None and root.func is not aten.detach.default:
             chain.append(root)
@@ -127,17 +127,17 @@ def _made(grad: bool, view: Callable[[torch.Tensor], torch.Tensor], base: torch.
 
 
 def _one_of_several(view: torch.Tensor) -> torch.Tensor:
-    """The view, for which autograd has the rules of those that one call made with others."""
+    """Return the view marked as one of several outputs of a call, for which autograd has rules of its own."""
     meta: Any = torch._C._autograd
     meta._set_creation_meta(view, meta.CreationMeta.MULTI_OUTPUT_NODE)
     return view
 
 
 def _is_made_again(fake: FakeTensor) -> bool:
-    """Return whether a view has what a back end that computes the view alone would not give: it begins behind what it
-    views, it is lazily conjugated or negated, its elements share memory, so that autograd takes a write to a part of
-    it back to what it views, it is one of several that a call gave, which autograd does not let be written, or it is a
-    part of memory that `as_strided` and the storage itself show as a whole."""
+    """Return whether residual code must remake a view, because a copy of its elements has not all of its properties: it
+    begins behind what it views, it is lazily conjugated or negated, its elements share memory, so that autograd takes a
+    write to a part of it back to what it views, it is one of several that a call gave, which autograd does not let be
+    written, or it is a part of memory that `as_strided` and the storage itself show as a whole."""
     if fake._alias.parent is None:
         return False
     whole = fake._alias.root.val

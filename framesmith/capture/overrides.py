@@ -18,8 +18,8 @@ from .trackers import Args, Kwargs
 
 
 def overriding(tracer: Any, args: Args) -> Args:
-    """The arguments, also within lists and tuples, whose classes override torch functions; subclasses before their
-    bases."""
+    """Return the arguments, also within lists and tuples, whose classes override torch functions; subclasses before
+    their bases."""
     found: Args = []
     for x in args if tracer.functions else ():
         if isinstance(x, t.Sequence) and x._items is not None:
@@ -53,12 +53,12 @@ def overridden(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker | 
 
 
 def is_class_of_programs(cls: type) -> bool:
-    """Tell whether a class of tensors is none of torch's own."""
+    """Return whether a class of tensors is not torch's own."""
     return cls not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def is_followed(cls: type) -> bool:
-    """Tell whether capture follows a class of tensors: it has no `__torch_dispatch__` nor protocols of Python's."""
+    """Return whether capture supports a class of tensors: it has no `__torch_dispatch__` nor protocols of Python's."""
     bases = [base for base in cls.__mro__[:cls.__mro__.index(torch.Tensor)] if base is not torch.nn.Parameter]
     asked: Any = [base.__dict__["__torch_function__"] for base in bases if "__torch_function__" in vars(base)]
     return type(cls) in _PLAIN_METAS and all(_HOOKS.isdisjoint(vars(base)) for base in bases) and all(
@@ -139,7 +139,7 @@ def as_class(x: torch.Tensor, cls: type, grad: bool = True) -> Any:
 
 
 def set_attribute(x: torch.Tensor, name: str, *value: Any) -> None:
-    """Set an attribute of a tensor, or delete it without a value; no class is asked."""
+    """Set an attribute of a tensor, or delete it if no value is given; no `__torch_function__` is called."""
     with torch._C.DisableTorchFunctionSubclass():
         setattr(x, name, *value) if value else delattr(x, name)
 

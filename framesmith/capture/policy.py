@@ -25,7 +25,7 @@ _WHOLE_MODULES = frozenset({
 })
 """Functions of these modules see only their arguments: they run for real, on fakes."""
 _CALLING = frozenset({torch.nn.functional.triplet_margin_with_distance_loss})
-"""Those that call an argument, which may be a module: they are inlined."""
+"""Functions that call an argument, which may be a module: they are inlined."""
 
 _WHOLE_TYPES = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _TENSOR_BASES = (torch._C.TensorBase, torch.Tensor)
@@ -93,13 +93,13 @@ def runs_whole(fn: Any) -> bool:
 
 
 def _lasts(fn: Any) -> bool:
-    """Functions that live as long as torch. The user's come and go: an entry would keep them alive."""
+    """Return whether a function lives as long as torch. Others are not cached, since an entry would keep them alive."""
     return isinstance(fn, (types.MethodDescriptorType,
                            types.WrapperDescriptorType)) or _own(fn) and not isinstance(fn, _WHOLE_TYPES)
 
 
 def _own(fn: Any) -> bool:
-    """Written by torch, whatever `functools.wraps` has put into `__module__`."""
+    """Return whether a function is defined by torch, even if `functools.wraps` has set another `__module__`."""
     name = fn.__globals__.get("__name__", "") if isinstance(fn, types.FunctionType) else getattr(fn, "__module__",
                                                                                                  None) or ""
     return name == "torch" or name.startswith("torch.")
@@ -123,12 +123,12 @@ def _runs_whole(fn: Any) -> bool:
 
 
 def stops_in_debugger(code: types.CodeType) -> bool:
-    """Code with a breakpoint in it runs in its own frame, for the user to look at."""
+    """Return whether code contains a breakpoint: it runs in its own frame, which the user can inspect."""
     return "breakpoint" in code.co_names or "set_trace" in code.co_names
 
 
 def refused_function(fn: Any) -> str | None:
-    """Why a Python function may not be inlined, or None."""
+    """Return the reason why a Python function may not be inlined, or None."""
     module = getattr(fn, "__module__", None)
     if isinstance(fn, types.FunctionType) and stops_in_debugger(fn.__code__):
         return f"{fn.__qualname__} has a breakpoint"
@@ -156,15 +156,15 @@ _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threa
 
 
 def is_foreign(code: types.CodeType) -> bool:
-    """Return whether nothing beneath frames of `code` is captured."""
+    """Return whether nothing that frames of `code` call is captured."""
     return _OTHERS.search(code.co_filename) is not None
 
 
 def is_machinery(code: types.CodeType, standard_library: bool) -> bool:
-    """Frames of torch (but its modules' own forward), framesmith and, unless wanted, the standard library stay as they
-    are; so do finalisers, which run where the collector will.
+    """Return whether frames of `code` run as plain Python: those of torch (except its modules' own forward), of
+    framesmith and, by default, of the standard library; and finalisers, which the garbage collector runs at any time.
 
-    What they call is seen.
+    Functions that they call may be captured.
     """
     file = code.co_filename
     if code.co_name == "__del__":

@@ -50,13 +50,13 @@ class Rebuilder:
         self.tracer = tracer
         self.code = code
         self.free = code.co_freevars
-        """Free variables of the code: in its text no global is known by such a name."""
+        """Free variables of the code, which shadow globals of the same names in its text."""
         self.types: dict[Source, type] = {}
         self.types_of = -1
         self.arg_names = arg_names
         self.lines: list[str] = []
         self.after: list[str] = []
-        """Statements for when all effects have happened."""
+        """Statements that run after all effects."""
         self.held: list[Any] = []
         self.held_at: dict[int, str] = {}
         self.outputs: list[Any] = []
@@ -66,24 +66,25 @@ class Rebuilder:
         self.unfinished = 0
         """Classes that do not have their attributes yet."""
         self.cells: list[t.Cell] = []
-        """Cells of their functions: what they hold may be keys by a method of such a class, and is made afterwards."""
+        """Cells of their functions: their contents may be keys that such a class hashes, so they are rebuilt
+        afterwards."""
         self.n_temps = 0
         self.detached: dict[int, str] = {}
         self.data_sizes: dict[str, str] = {}
         """Symbols of data, as views that leave the graph read them."""
         self.drawn_from: list[torch.Generator] = []
-        """Generators that are put back where an assertion on data does not hold."""
+        """Generators whose states are restored if an assertion on data fails."""
         self.targets: dict[Source, str] = {}
         """The referents of weak references, each read once: a referent may die between the guards and here."""
 
     # --- names --------------------------------------------------------------------------------------------------------
     @property
     def views(self) -> Views:
-        """The printer of views. It is not kept: it holds methods of this object."""
+        """The printer of views. It is not stored, since it holds methods of this object."""
         return Views(self, self.tracer.view_grad, self.emit, self.detached)
 
     def hold(self, obj: Any) -> str:
-        """An expression for an object kept in co_consts."""
+        """Return an expression for an object kept in co_consts."""
         name = self.held_at.get(id(obj))
         if name is None:
             name = self.held_at[id(obj)] = f"__fs_h{len(self.held)}"
@@ -91,16 +92,16 @@ class Rebuilder:
         return name
 
     def namespace(self, space: dict[str, Any]) -> str:
-        """An expression for a globals dict."""
+        """Return an expression for a globals dict."""
         plain = space is self.tracer.root_globals and "globals" not in space and "globals" not in self.free
         return "globals()" if plain else self.hold(space)
 
     def klass(self, cls: type) -> str:
-        """An expression for a class: one that the frame made is made again."""
+        """Return an expression for a class: one that the frame made is made again."""
         return self.value(self.tracer.seen[id(cls)]) if cls in self.tracer.made_classes else self.hold(cls)
 
     def type_at(self, source: Source) -> type | None:
-        """The class that the guards found at `source`, if one of them asks."""
+        """Return the class that guards require at `source`, if any."""
         guards = self.tracer.guards
         if self.types_of != len(guards):
             self.types_of = len(guards)
@@ -119,12 +120,12 @@ class Rebuilder:
 
     # --- sources ------------------------------------------------------------------------------------------------------
     def source(self, s: Source) -> str:
-        """The expression that walks a source."""
+        """Return the expression that walks a source."""
         return SOURCES[type(s)](self, s)
 
     # --- trackers -----------------------------------------------------------------------------------------------------
     def value(self, x: t.Tracker) -> str:
-        """The expression of a tracker's value; evaluated at most once when identity matters."""
+        """Return the expression of a tracker's value; evaluated at most once when identity matters."""
         if type(x) is t.Const:
             return self.const(x)
         key = id(x.fake) if isinstance(x, t.Tensor) else id(x)
@@ -142,7 +143,8 @@ class Rebuilder:
         return name
 
     def const(self, x: t.Const) -> str:
-        """The very object: one that guards compare by equality is read again, where it came from."""
+        """Return the expression of an identical object: one that guards compare by equality is read again from its
+        source."""
         v = x.value
         if self.tracer.made_classes and self.tracer.mentions_made(v):
             raise Unsupported(f"{type(v).__name__} of a class made in the frame lives across the end of captured code")
@@ -166,12 +168,12 @@ class Rebuilder:
         return [self.value(x) for x in xs]
 
     def key(self, key: Any) -> str:
-        """A key, to be put into a table or taken out of it."""
+        """Return the expression of a key that is inserted into a table or deleted."""
         self.tracer.settle_key(key)
         return self.value(self.tracer.unkey(key))
 
     def keys(self, keys: Any) -> str:
-        """A key, or what holds keys (of sets and dicts)."""
+        """Return the expression of a key, or of a set or dict of keys."""
         if type(keys) not in (list, set, frozenset, dict):
             return self.key(keys)
         text = f"[{', '.join(map(self.key, keys))}]"
@@ -184,13 +186,13 @@ class Rebuilder:
         return self.temp(f"{self.hold(fn)}({', '.join(self.values(list(given)))})")
 
     def bind(self, x: t.Tracker, expr: str) -> str:
-        """A name for a mutable value before its parts are made."""
+        """Return a name for a mutable value before its parts are made."""
         name = self.temp(expr)
         self.names[id(x)] = name
         return name
 
     def tensor(self, x: t.Tensor) -> str:
-        """A graph output, or the input itself."""
+        """Return the expression of a graph output, or of the input itself."""
         if x.value is not None and x.source is not None:
             return self.temp(self.input(x))
         node = self.tracer.recorder.input_aliased(x.fake)
@@ -215,7 +217,7 @@ class Rebuilder:
         return name
 
     def size(self, x: t.Sym) -> str:
-        """A number that is computed of inputs' sizes."""
+        """Return the expression of a number that is computed from inputs' sizes."""
         return self.temp(size_text(self, x.value))
 
     def of_class(self, x: t.Tensor, expr: str) -> str:
@@ -229,20 +231,22 @@ class Rebuilder:
         return f"{self.hold(as_class)}({expr}, {self.hold(cls)}, {grad})"
 
     def own_attributes(self, x: t.Tensor, name: str) -> None:
-        """Statements that set what the program has set on a tensor."""
+        """Write statements that set the attributes that the program has set on a tensor."""
         for k, v in (x.attrs or {}).items():
             if v is not t.DELETED:
                 self.emit(f"{name}.{k} = {self.value(v)}")
 
     def entered(self, x: Inference) -> str:
-        """The guard object of an inference mode that the program has entered and not left; the effects enter it."""
+        """Return the guard object of an inference mode that the program has entered and not left; the effects enter
+        it."""
         name = self.names.get(id(x))
         if name is None:
             name = self.names[id(x)] = self.temp(f"{self.hold(torch._C._InferenceMode)}({x.mode})")
         return name
 
     def input(self, x: t.Tensor) -> str:
-        """An input tensor by its place among the graph's inputs (the place is settled when the graph is finished)."""
+        """Return an input tensor by its place among the graph's inputs (the place is settled when the graph is
+        finished)."""
         return f"__fs_inputs[{self.tracer.input_slot(x)}]"
 
 
@@ -257,7 +261,7 @@ class Kept:
 
 
 def _lasts(text: str) -> bool:
-    """Return whether a string stays the object that it is among the constants of code."""
+    """Return whether a string among the constants of code remains the same object."""
     return (len(text) < 2 or not text.isascii() or not text.replace("_", "a").isalnum()
             or sys.intern("".join(text)) is text)
 
@@ -288,7 +292,7 @@ def _array(rebuilder: Rebuilder, x: t.Array) -> str:
 
 
 def _static(rebuilder: Rebuilder, x: t.Static | t.Function) -> str:
-    """The object itself: an argument of the frame is not kept alive by residual code."""
+    """Return the expression of the object itself: residual code does not keep an argument of the frame alive."""
     if x.source is not None and type(x.source.chain()[0]) is Local:
         return rebuilder.temp(rebuilder.source(x.source))
     return rebuilder.hold(x.value)
@@ -322,7 +326,7 @@ def _tuple(rebuilder: Rebuilder, x: t.Tuple) -> str:
 
 
 def fill_dict(rebuilder: Rebuilder, name: str, entries: dict[Any, t.Tracker], setter: str | None = None) -> None:
-    """Statements that store entries."""
+    """Write statements that store entries."""
     for k, v in entries.items():
         key = rebuilder.key(k)
         rebuilder.emit(f"{setter}({name}, {key}, {rebuilder.value(v)})" if setter
@@ -366,7 +370,7 @@ def _set(rebuilder: Rebuilder, x: t.Set) -> str:
 
 
 def set_changes(rebuilder: Rebuilder, name: str, x: t.Set) -> list[str]:
-    """Statements that change a set as the program did."""
+    """Return statements that change a set as the program did."""
     return [f"{rebuilder.hold(getattr(set, method))}({', '.join([name, *map(rebuilder.keys, args)])})" for method,
             args in x.changes]
 

@@ -10,14 +10,15 @@ from .class_making import getattr_static
 
 
 def own_dict(rebuilder: Any, text: str, cls: type | None) -> str:
-    """The `__dict__` of an object, past a `__getattribute__` of its class (whose own frame this may be)."""
+    """Return the expression of an object's `__dict__`, without calling a `__getattribute__` of its class (whose own
+    frame this may be)."""
     plain = getattr(cls, "__getattribute__", None) is object.__getattribute__
     return f"{text}.__dict__" if plain else f"{rebuilder.hold(object.__getattribute__)}({text}, '__dict__')"
 
 
 def assignment(rebuilder: Any, x: t.Object, name: str, key: Any, value: str | None) -> str:
-    """The statement that sets (or, without a value, deletes) what `x.attrs` has under `key`; no code of the program's
-    runs."""
+    """Return the statement that sets (or, without a value, deletes) what `x.attrs` has under `key`; no code of the
+    program's runs."""
     attribute = key if type(key) is str else key.__name__
     raw = getattr_static(x.cls, attribute)
     if raw is key or type(key) is str and (isinstance(raw, GetSetDescriptorType) or not hasattr(type(raw), "__set__")):

@@ -1,4 +1,4 @@
-"""Classes that the frame made, and what stands in them, in residual code."""
+"""Residual code of classes that the frame made, and of their attributes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from .standins import AT_CREATION, bare_class, fill_class
 
 
 def tuple_text(items: list[str]) -> str:
-    """The display of a tuple."""
+    """Return the display of a tuple."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def made_class(rebuilder: Any, x: t.MadeClass) -> str:
-    """A class statement's class: made bare, then filled, then what decorators of the library add."""
+    """Rebuild the class of a class statement: bare, then filled, then with the additions of the library's
+    decorators."""
     bases = tuple_text(rebuilder.values(x.bases) or [rebuilder.hold(object)])
     head = ", ".join(f"{n!r}: {rebuilder.value(v)}" for n, v in x.space.items() if n in AT_CREATION)
     name = rebuilder.bind(x, f"{rebuilder.hold(bare_class)}({rebuilder.value(x.meta)}, {x.value.__name__!r}, {bases}, "
@@ -41,7 +42,7 @@ def made_class(rebuilder: Any, x: t.MadeClass) -> str:
 
 
 def wrapped(rebuilder: Any, x: t.Wrapped) -> str:
-    """A property, classmethod or staticmethod."""
+    """Rebuild a property, classmethod or staticmethod."""
     made = rebuilder.temp(f"{rebuilder.hold(type(x.value))}({', '.join(rebuilder.values(list(x.parts.values())))})")
     if x.name is not None:
         rebuilder.emit(f"{made}.__set_name__(None, {x.name!r})")
@@ -49,7 +50,7 @@ def wrapped(rebuilder: Any, x: t.Wrapped) -> str:
 
 
 def function_of_made(rebuilder: Any, fn: Any) -> str:
-    """A function that a decorator of the library put into a class made in the frame."""
+    """Return the expression of a function that a library's decorator added to a class made in the frame."""
     place = rebuilder.tracer.of_made[id(fn)]
     if place is None:
         raise Unsupported(f"{fn.__qualname__} of a class made in the frame lives across the end of captured code")
@@ -57,7 +58,7 @@ def function_of_made(rebuilder: Any, fn: Any) -> str:
 
 
 def field(rebuilder: Any, made: Any) -> str:
-    """A field of a dataclass, made again."""
+    """Rebuild a field of a dataclass."""
     name = rebuilder.names.get(id(made))
     if name is None:
         parts = ", ".join(f"{k}={rebuilder.value(v)}" for k, v in rebuilder.tracer.fields[id(made)].items())

@@ -1,4 +1,4 @@
-"""Exceptions and their tracebacks -> statements of residual code that make them again."""
+"""Exceptions and their tracebacks -> statements of residual code that rebuild them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iterators and generators -> statements of residual code that make them again, where they stand."""
+"""Iterators and generators -> statements of residual code that rebuild them at their positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .resume import cell_names, leading, suspended
 
 
 def sequence_iterator(rebuilder: Any, x: t.SeqIter) -> str:
-    """Over the very list or tuple, so that later changes of a list are seen."""
+    """Rebuild an iterator over the same list or tuple, so that it sees later changes of a list."""
     kind = x.sequence.kind
     back = isinstance(x, t.Backward)
     make = reversed if back and kind is tuple else kind.__reversed__ if back else kind.__iter__
@@ -31,12 +31,12 @@ def sequence_iterator(rebuilder: Any, x: t.SeqIter) -> str:
 
 
 def constant_iterator(rebuilder: Any, x: t.Walk) -> str:
-    """Over the same constant."""
+    """Rebuild an iterator over the same constant."""
     return _advanced(rebuilder, rebuilder.temp(f"{rebuilder.hold(x.make)}({rebuilder.value(x.of)})"), x.index)
 
 
 def checked_iterator(rebuilder: Any, x: t.CheckedIter) -> str:
-    """Over the very container: it goes on to see that this changes."""
+    """Rebuild an iterator over the same container, so that it detects later changes."""
     over = x.owner or x.over
     if x.index < 0:
         empty = f"{rebuilder.hold(x.way.kind)}()"
@@ -62,24 +62,24 @@ def _advanced(rebuilder: Any, name: str, n: int) -> str:
 
 
 def values_iterator(rebuilder: Any, x: t.Iter) -> str:
-    """Over what is left to give."""
+    """Rebuild an iterator over the remaining values."""
     return rebuilder.temp(f"{rebuilder.hold(iter)}([{', '.join(rebuilder.values(x.rest(rebuilder.tracer)))}])")
 
 
 def outside_iterator(rebuilder: Any, x: t.Outside) -> str:
-    """The iterator itself; `effects` advances it."""
+    """Return the iterator itself; `effects` advances it."""
     return rebuilder.temp(rebuilder.source(x.source))
 
 
 def calling_iterator(rebuilder: Any, x: t.Until) -> str:
-    """Of the same function; one that has come to its end calls none."""
+    """Rebuild a calling iterator of the same function; one at its end calls none."""
     if x.fn is None:
         return _advanced(rebuilder, rebuilder.temp(f"{rebuilder.hold(iter)}({rebuilder.hold(int)}, 0)"), 1)
     return rebuilder.temp(f"{rebuilder.hold(iter)}({rebuilder.value(x.fn)}, {rebuilder.value(x.sentinel)})")
 
 
 def lazy_iterator(rebuilder: Any, x: t.Lazy) -> str:
-    """Made anew of what it reads from."""
+    """Rebuild an iterator from those that it reads."""
     if x.parts is None:
         raise StopAt(f"an iterator of {x.cls.__name__} lives across the end of captured code", x.stop)
     keywords = [f"{k}={rebuilder.value(v)}" for k, v in x.keywords.items()]
@@ -88,7 +88,7 @@ def lazy_iterator(rebuilder: Any, x: t.Lazy) -> str:
 
 
 def generator(rebuilder: Any, x: t.Generator) -> str:
-    """A generator that waits at the same instruction."""
+    """Rebuild a generator, suspended at the same instruction."""
     frame = x.frame
     if x.done:
         return rebuilder.temp(f"{rebuilder.hold(_finished)}()")
@@ -106,7 +106,7 @@ def generator(rebuilder: Any, x: t.Generator) -> str:
 
 
 def _led(p: Parts, code: CodeType, first: str) -> list[str]:
-    """The arguments of a suspended generator whose first one leads."""
+    """Return the arguments of a suspended generator, its leading one first."""
     order = cell_names(code)
     if first in order:
         return [f"{p.cells[order.index(first)]}.cell_contents", *p.args]

@@ -40,7 +40,8 @@ def _global(rebuilder: Any, s: Any) -> str:
 
 
 def _pinned(rebuilder: Any, s: Any) -> str:
-    """The object, by its argument if it is one: residual code does not keep those alive."""
+    """Return the expression of a pinned object: the argument itself if it is one, which residual code does not keep
+    alive."""
     at = getattr(rebuilder.tracer.seen.get(id(s.obj)), "source", None)
     return rebuilder.source(at) if at is not None and type(at.chain()[0]) is Local else rebuilder.hold(s.obj)
 
@@ -51,7 +52,8 @@ def _global_of(rebuilder: Any, s: Any) -> str:
 
 
 def _item(rebuilder: Any, s: Any) -> str:
-    """A subscript; by the raw method where the container's class has a subscript of its own, which must not run."""
+    """Return a subscript expression; by the raw method if the container's class overrides subscripts, since user code
+    must not run."""
     base, key = rebuilder.source(s.base), rebuilder.value(rebuilder.tracer.unkey(s.key))
     cls = rebuilder.type_at(s.base)
     if cls is not None and isinstance(getattr(cls, "__getitem__", None), types.FunctionType):
@@ -75,7 +77,8 @@ def _instance_dict(rebuilder: Any, base: Source) -> str:
 
 
 def _slot(rebuilder: Any, s: Any) -> str:
-    """A descriptor's reading; as an attribute where the object's class finds the descriptor itself."""
+    """Return the expression that reads a descriptor; as an attribute if the object's class finds the descriptor
+    itself."""
     base, cls = rebuilder.source(s.base), rebuilder.type_at(s.base)
     plain = getattr(cls, "__getattribute__", None) is object.__getattribute__
     if plain and getattr_static(cls, s.name) is vars(s.cls).get(s.name):

@@ -45,13 +45,13 @@ _HELD = re.compile(r"__fs_held_(\d+)__")
 
 
 def argument_names(code: CodeType) -> tuple[str, ...]:
-    """The argument locals, in co_varnames order."""
+    """Return the argument locals, in co_varnames order."""
     n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
     return code.co_varnames[:n]
 
 
 def parameter_names(code: CodeType, space: dict[str, Any]) -> dict[str, str]:
-    """Argument -> its name in residual text, where no global's and no builtin's name is taken (comprehensions have
+    """Return the name of each argument in residual text, none of which is a global's or builtin's (comprehensions have
     arguments like `.0`)."""
     taken = [not n.isidentifier() or n in space or hasattr(builtins, n) for n in argument_names(code)]
     return {n: f"__fs_p{i}" if taken[i] else n for i, n in enumerate(argument_names(code))}
@@ -76,14 +76,15 @@ class Residual:
 
     # --- the two ends -------------------------------------------------------------------------------------------------
     def returns(self, value: t.Tracker) -> None:
-        """The frame was captured to its return."""
+        """Write the end of a frame that was captured to its return."""
         self.draw()
         text = self.rebuilder.value(value)
         self.late = [*checks(self.rebuilder, lambda: plain_call(self.rebuilder)), *replay(self.rebuilder)]
         self.tail.append((0, f"return {text}"))
 
     def breaks(self, frames: list[Frame]) -> None:
-        """Capture stops before the present instruction of `frames[-1]`; every frame goes on from a bridge."""
+        """Write the end where capture stops before the present instruction of `frames[-1]`; every frame continues by a
+        bridge."""
         self.draw()
         make = self.rebuilder.hold(_C.tail_call)
         call = f"{make}({self.leave(frames[-1])})"
@@ -93,14 +94,14 @@ class Residual:
         self.tail.append((0, f"return {call}"))
 
     def draw(self) -> None:
-        """The random numbers of Python's generators, also those that nothing uses, before any value."""
+        """Draw the random numbers of Python's generators, used or not, before any value."""
         for x in self.tracer.draws:
             self.rebuilder.value(x)
         if self.tracer.modes.functions:
             raise Unsupported("captured code ends in a function mode")
 
     def leave(self, frame: Frame, inner: str | None = None) -> str:
-        """The bridge of a frame and its arguments, as text; `inner` is the call that a frame waits for."""
+        """Return the call of a frame's bridge, as text; `inner` is the call that the frame waits for."""
         rebuilder = self.rebuilder
         code, at = origin(frame.code, frame.ip - 1)
         stack = frame.stack if inner is None else frame.stack[:len(frame.stack) - operands(code, at)]
@@ -110,7 +111,7 @@ class Residual:
         return ", ".join([function_text(rebuilder, frame, made, p.cells), *args])
 
     def take(self, numbers: list[tuple[t.SymbolicNumber, Number | None]]) -> None:
-        """The graph takes these numbers behind its inputs; they are computed before it runs."""
+        """Pass these numbers to the graph after its inputs; they are computed before it runs."""
         rebuilder = self.rebuilder
         later, rebuilder.lines = rebuilder.lines, []
         texts = [late.text(rebuilder) for late, _ in numbers]
@@ -122,7 +123,7 @@ class Residual:
 
     # --- text to code -------------------------------------------------------------------------------------------------
     def text(self, graph: bool) -> str:
-        """The residual function as Python text."""
+        """Return the residual function as Python text."""
         params = ", ".join([*self.params.values(), INPUTS])
         body = [*before(self.rebuilder),
                 *(f"{self.rebuilder.hold(setter)}({seed})" for setter, seed in self.tracer.seeds.before)]
@@ -159,7 +160,7 @@ class Residual:
 
 
 def assemble(user: CodeType, text: str, line: int) -> CodeType:
-    """The code object of residual `text`, which stands for `user`, without the objects that it holds."""
+    """Return the code object of residual `text`, which stands for `user`, without the objects that it holds."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
@@ -175,7 +176,7 @@ def assemble(user: CodeType, text: str, line: int) -> CodeType:
 
 
 def link(code: CodeType, held: Sequence[Any], graph_call: Any) -> CodeType:
-    """Residual code with the objects that it holds, the compiled graph among them."""
+    """Return residual code with the objects that it holds, including the compiled graph."""
     return fill(code, [graph_call if h is GRAPH else h for h in held])
 
 
@@ -184,7 +185,7 @@ GRAPH = type("Graph", (), {"__repr__": lambda self: "<graph>"})()
 
 
 def _load(index: int) -> str:
-    """The statement that loads a held object."""
+    """Return the statement that loads a held object."""
     return f"__fs_h{index} = '__fs_held_{index}__'"
 
 

@@ -27,25 +27,25 @@ FIRST = "__fs_first"
 
 
 def cell_names(code: CodeType) -> tuple[str, ...]:
-    """All names that live in cells, in the order in which CPython puts the free variables of a continuation."""
+    """Return all names that live in cells, in the order in which CPython puts the free variables of a continuation."""
     return tuple(sorted(code.co_cellvars + code.co_freevars,
                         key=lambda name: OWN + name if name in code.co_cellvars else name))
 
 
 def free_names(code: CodeType) -> tuple[str, ...]:
-    """The names of a continuation's free variables, in the order of `cell_names`."""
+    """Return the names of a continuation's free variables, in the order of `cell_names`."""
     return tuple(OWN + name if name in code.co_cellvars else name for name in cell_names(code))
 
 
 def leading(code: CodeType) -> str | None:
-    """The first argument of code that calls `super()`, which looks for it in the first fast slot; else None."""
+    """Return the first argument of code that calls `super()`, which reads the first fast slot; else None."""
     return (code.co_varnames[0] if code.co_argcount and "super" in code.co_names
             and "__class__" in code.co_freevars else None)
 
 
 @kept_with_code
 def continuation(code: CodeType, index: int, layout: Layout, names: tuple[str, ...]) -> CodeType:
-    """The code that goes on at instruction `index` of the user's `code`.
+    """Return the code that continues at instruction `index` of the user's `code`.
 
     Parameters: `leading(code)`, if it is a name, what `layout` takes, then the locals `names`.  Free variables:
     `cell_names(code)`.
@@ -59,7 +59,7 @@ def continuation(code: CodeType, index: int, layout: Layout, names: tuple[str, .
 
 @kept_with_code
 def suspended(code: CodeType, index: int, layout: Layout, names: tuple[str, ...], started: bool) -> CodeType:
-    """The code of a generator function with the parameters of `continuation`.
+    """Return the code of a generator function with the parameters of `continuation`.
 
     Its generator goes on at `index`; if `started`, that is where a value is sent to, after `next` was called once.
     """
@@ -89,7 +89,7 @@ def slot_names(code: CodeType, layout: Layout, names: tuple[str, ...]) -> tuple[
 
 
 def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:
-    """The user's instructions and handlers, `shift` places further on."""
+    """Return the user's instructions and handlers, shifted by `shift` places."""
     body = []
     for ins in dec.instrs:
         if ins.target >= 0:
@@ -102,7 +102,7 @@ def shifted(dec: Decoded, shift: int) -> tuple[list[Instr], list[Handler]]:
 
 
 def cells_in(code: CodeType, first: int, line: int) -> list[Instr]:
-    """Takes the cells that come in; the user's function's own are put into the slots of cell variables, which begin at
+    """Store the incoming cells; those of the user's function itself go into the slots of cell variables, which begin at
     `first`."""
     cells = cell_names(code)
     out = [instr("COPY_FREE_VARS", len(cells), line)] if cells else []

@@ -1,7 +1,6 @@
-"""Tensors indexed by integers that vary from call to call: the graph takes the integer, and gives a copy in place of
-eager's view.
+"""Tensors indexed by dynamic integers: the graph takes the integer, and computes a copy in place of eager's view.
 
-A copy is as good as the view while nobody can tell: neither is written, and the view does not leave the graph.
+The copy is equivalent as long as neither it nor its base is written, and it does not leave the graph.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ OBSERVERS = frozenset({"storage_offset", "data_ptr", "untyped_storage", "storage
 
 
 class CopySeen(Unsupported):
-    """The program can tell the copy: the frame is captured with indices that are assumed."""
+    """The program can distinguish the copy from a view: the frame is captured with specialised indices."""
 
 
 class Copies(Session):
-    """The part of the session that keeps count of the copies."""
+    """The part of the session that tracks the copies."""
 
     def __init__(self) -> None:
         self.copies: list[tuple[FakeTensor, FakeTensor, int]] = []
@@ -40,12 +39,12 @@ class Copies(Session):
         self.assumes_indices = False
 
     def seen_as_copy(self, fake: FakeTensor) -> None:
-        """Something is done with `fake` that may tell a copy from a view."""
+        """Refuse an operation on `fake` that may distinguish a copy from a view."""
         if any(copy._alias.storage is fake._alias.storage for _, copy, _ in self.copies):
             raise CopySeen("an index that varies gives a view, which the program looks at as such")
 
     def check_copies(self, outputs: list[Any]) -> None:
-        """All is captured: refuse if a copy is an output, or was written, or what it was copied of."""
+        """Refuse, at the end of capture, if a copy is an output, or if it or its base was written."""
         for fake in outputs:
             if isinstance(fake, FakeTensor):
                 self.seen_as_copy(fake)
@@ -56,8 +55,8 @@ class Copies(Session):
 
 def indexed(tracer: Any, x: t.Tracker, key: t.Tracker,
             number: Callable[[Any, Any], Number]) -> tuple[Any, list[Any]] | None:
-    """Return the function to run on fakes for `x[key]`, and its arguments; None if an index is to be assumed, or none
-    varies."""
+    """Return the function to run on fakes for `x[key]`, and its arguments; None if an index is to be specialised, or
+    none is dynamic."""
     parts = key.open(tracer) if type(key) is t.Tuple else [key]
     at = [i for i, part in enumerate(parts) if is_symbolic(part)]
     fake = x.real(tracer)
@@ -77,7 +76,7 @@ def indexed(tracer: Any, x: t.Tracker, key: t.Tracker,
 
 
 def selected(tracer: Any, x: t.Tracker, dim: t.Tracker, index: t.Tracker) -> t.Tracker | None:
-    """The key with which `x[key]` is `x.select(dim, index)`."""
+    """Return the key with which `x[key]` is `x.select(dim, index)`."""
     if not isinstance(x, t.Tensor) or not isinstance(dim, t.Const) or not is_symbolic(index):
         return None
     at = dim.real(tracer)
@@ -87,7 +86,7 @@ def selected(tracer: Any, x: t.Tracker, dim: t.Tracker, index: t.Tracker) -> t.T
 
 
 def _dims(rest: list[Any], at: list[int], dim: int) -> list[int] | None:
-    """The dimension of the result of `x[rest]` at each of some places in `rest`."""
+    """Return the dimension of the result of `x[rest]` at each of some places in `rest`."""
     taken = sum(p is not None and p is not ... for p in rest)
     if taken > dim:
         return None

@@ -1,4 +1,4 @@
-"""Scans: the body is recorded once, over stand-ins for what is carried on and for a slice of each operand, and cut out
+"""Scans: the body is recorded once, over stand-ins for the carried state and for a slice of each operand, and cut out
 as the body of one node (`graph.control`)."""
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from .looping import entered
 
 aten = torch.ops.aten
 Step = Callable[[list[t.Tensor]], tuple[Sequence[t.Tracker], Sequence[t.Tracker], t.Tracker]]
-"""From the state and a slice of each operand to the next state, what is collected, and a value of Python."""
+"""A function from the state and a slice of each operand to the next state, the collected results, and a Python
+value."""
 
 
 def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.Tracker],
             backwards: bool) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
-    """Record a scan: the last state, what is collected, stacked, and the value of Python."""
+    """Record a scan, and return the last state, the stacked results, and the Python value."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a scan in a function transform or mode")
     recorder = tracer.recorder
@@ -79,7 +80,7 @@ def _tensors(tracer: Any, values: Sequence[t.Tracker]) -> list[t.Tensor]:
 
 
 def _result(tracer: Any, arm: Arm, x: t.Tensor, carried: bool) -> Node:
-    """A result of the body: what is carried on is no other tensor's memory, what is stacked may be."""
+    """Return a result of the body: the carried state has memory of its own, stacked results may share it."""
     node, other, _ = result_of(tracer, arm, x) if carried or meets_itself(x.fake) else (
         tracer.recorder.nodes(x.fake), None, False)
     if other is not None or node not in arm.region and node.op == "call_function" and carried:
@@ -91,7 +92,7 @@ def _result(tracer: Any, arm: Arm, x: t.Tensor, carried: bool) -> Node:
 
 
 def _laid_out(tracer: Any, x: t.Tensor, val: FakeTensor) -> t.Tensor:
-    """A first state in the layout in which the body gives the next."""
+    """Return a first state in the layout of the body's next state."""
     if (x.fake.shape, x.fake.dtype, x.fake.device) != (val.shape, val.dtype, val.device):
         raise Unsupported(f"a scan changes the layout of {x.describe()}")
     if x.fake.stride() == val.stride():

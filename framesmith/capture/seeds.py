@@ -1,4 +1,4 @@
-"""Seeds that a program sets: before the graph while nothing random is in it, behind it from then on."""
+"""Seeds that a program sets: before the graph as long as it draws nothing, after it from then on."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ class Seeds:
         return sum(draws(node.target, node.args, dict(node.kwargs)) for node in calls)  # type: ignore[arg-type]
 
     def note(self) -> None:
-        """A call has been recorded."""
+        """Note that a call has been recorded."""
         if self.behind and self.draws() > self.drawn:
             raise Unsupported("random numbers before and after a seed is set", hint="set the seed before the call")

@@ -1,4 +1,4 @@
-"""Settings of the process that a program asks for: read while it is captured, and guarded by reading them again."""
+"""Settings of the process that a program reads: read during capture, and guarded by reading them again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _OWNERS = ("torch", "torch._C")
 
 
 def reads_setting(fn: Any) -> bool:
-    """True if `fn` is a builtin of torch that, by its name, tells a setting."""
+    """Return whether `fn` is a builtin of torch that, by its name, reads a setting."""
     return (isinstance(fn, types.BuiltinFunctionType) and fn.__module__ in _OWNERS
             and _READERS.fullmatch(fn.__name__) is not None)
 
 
 def read_setting(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
-    """The value of a call of `fn`, for as long as it stays the same."""
+    """Return the value of a call of `fn`, guarded to stay the same."""
     given = tuple([a.real(tracer) for a in args])
     written = tracer.settings.get((fn, given))
     if written is not None and not kwargs:
@@ -42,8 +42,8 @@ def read_setting(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, 
 
 @dataclass(slots=True)
 class Written:
-    """A setting that the program has changed, for real during capture: no call that is captured depends on it, so
-    residual code sets what it is at the end."""
+    """A setting that the program has changed, for real during capture: no captured call depends on it, so residual code
+    sets its final value."""
 
     setter: Callable[..., Any]
     before: Any
@@ -65,13 +65,13 @@ def write_setting(tracer: Any, setter: Any, getter: Any, args: list[t.Tracker]) 
 
 
 def undo(settings: dict[Any, Written]) -> None:
-    """Set back what was set for real during capture."""
+    """Restore the settings that were changed during capture."""
     for (_, where), written in settings.items():
         written.setter(*where, written.before)
 
 
 def restoring(hold: Callable[[Any], str], settings: dict[Any, Written]) -> list[str]:
-    """Statements that leave the settings as the program leaves them."""
+    """Return the statements that leave the settings as the program does."""
     return [f"{hold(w.setter)}({', '.join(map(repr, (*where, w.now)))})" for (_, where),
             w in settings.items() if w.now != w.before]
 

@@ -1,4 +1,4 @@
-"""Sources, which say where a value came from, and guards, which say what was assumed of it.
+"""Sources, the places that values came from, and guards, the assumptions on them.
 
 A `Source` is a path from the frame (locals, globals, closure) to a value.  Sources are immutable, compare by value and
 cache their hash, so they serve as keys; `str(source)` prints the path in the user's terms: ``L['x'].weight``.
@@ -35,8 +35,8 @@ _NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, MethodDescriptorT
 
 
 def name_of(value: Any) -> str | None:
-    """The name of a class, a function or a module; None for anything else, whose attributes are the program's own
-    code."""
+    """Return the name of a class, a function or a module; None for anything else, whose attributes are the program's
+    own code."""
     if not issubclass(type(value), _NAMED):
         return None
     read = next((raw for base, raw in _RAW if issubclass(type(value), base)), object.__getattribute__)
@@ -52,7 +52,7 @@ def name_of(value: Any) -> str | None:
 
 _RAW: tuple[tuple[type, Callable[[Any, str], Any]], ...] = ((type, type.__getattribute__),
                                                             (ModuleType, ModuleType.__getattribute__))
-"""Lookups past what a metaclass or a module's class defines."""
+"""Lookups that ignore overrides by a metaclass or a module's class."""
 
 
 class Source:
@@ -79,7 +79,7 @@ class Source:
         return f"{type(self).__name__}({', '.join(map(repr, self._key))})"
 
     def chain(self) -> list[Source]:
-        """The path from the root (first) to this source (last)."""
+        """Return the path from the root (first) to this source (last)."""
         out: list[Source] = []
         s: Source | None = self
         while s is not None:
@@ -151,8 +151,7 @@ class GlobalOf(Source):
 
 
 class Pinned(Source):
-    """An object that the guard knows itself; compared by identity. No walk. With it, what it was guarded for is
-    gone."""
+    """An object that the guard holds; compared by identity, without a walk. The variant dies with it."""
 
     __slots__ = ("obj",)
 
@@ -171,7 +170,7 @@ class Pinned(Source):
 
 
 class Made(Pinned):
-    """An object that the program makes anew in each call, and that guards keep alive: nothing else need."""
+    """An object that the program recreates in each call, and that guards keep alive."""
 
     __slots__ = ()
 
@@ -210,8 +209,8 @@ class DictAttr(_Member):
 
 
 class Slot(_Child):
-    """``cls.__dict__[name].__get__(base)``: what a descriptor in C reads, past what classes below `cls` define; no user
-    code."""
+    """``cls.__dict__[name].__get__(base)``: the value that a C descriptor reads, ignoring overrides in subclasses of
+    `cls`; no user code runs."""
 
     __slots__ = ("cls", "name")
 
@@ -269,7 +268,7 @@ class TypeOf(_Child):
 
 
 class Applied(_Child):
-    """``function(base)``: a new value at each reading, without side effects; ``text`` says it to the user."""
+    """``function(base)``: a new value at each reading, without side effects; ``text`` is its form for the user."""
 
     __slots__ = ("function", "text")
 
@@ -305,16 +304,16 @@ class GlobalState:
     grad_enabled: bool
     inference_mode: bool
     autocast: tuple[tuple[str, bool, Any], ...]
-    """(device type, enabled, dtype) of each device type whose autocast is looked at."""
+    """(device type, enabled, dtype) of each device type whose autocast is guarded."""
     default_dtype: Any
     deterministic: bool = False
     default_device: Any = None
     """The device that `torch.set_default_device` set, through a function mode; no other mode may be active."""
     torch_functions: bool = True
-    """Torch functions ask tensors of subclasses."""
+    """Torch functions call the `__torch_function__` of subclasses."""
     autocast_depth: int = 0
     autocast_cache: bool = True
-    """These two are put back and replayed, but not guarded: no graph depends on them."""
+    """These two are restored and replayed, but not guarded: no graph depends on them."""
 
 
 KINDS = MappingProxyType({

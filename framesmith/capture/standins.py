@@ -1,7 +1,7 @@
 """Classes that a captured frame makes.
 
 During capture such a class is a stand-in: a real class of the right bases, whose attributes are stand-ins of their
-values.  Residual code makes the class itself anew, by the same two functions.  No hook of the user's runs in either
+values. Residual code creates the class itself, by the same two functions. No hook of the user's runs in either
 (`__init_subclass__`, `__set_name__`, metaclass methods): capture follows those symbolically, and what they changed is
 part of the class's state.
 """
@@ -19,7 +19,7 @@ AT_CREATION = ("__module__", "__qualname__", "__doc__", "__slots__")
 
 
 class Placeholder:
-    """Stands for a value that has no stand-in of its own type."""
+    """A stand-in for a value that has none of its own type."""
 
     __slots__ = ("__weakref__",)
 
@@ -55,7 +55,8 @@ def bare_class(meta: type, name: str, bases: tuple[type, ...], space: dict[str, 
 
 
 def _silent_bases(bases: tuple[type, ...]) -> Iterator[type]:
-    """Silent classes, one of which has the layout of the bases, so that it may be taken away from them again."""
+    """Yield silent base classes, one of which has the layout of the bases, so that it can be removed from them
+    afterwards."""
     yield _Silent
     yield _SilentSlots
     for base in bases:
@@ -65,7 +66,7 @@ def _silent_bases(bases: tuple[type, ...]) -> Iterator[type]:
 
 
 def fill_class(cls: type, items: dict[str, Any]) -> None:
-    """Set what the class body left, as `type.__new__` would."""
+    """Set the namespace of the class body, as `type.__new__` would."""
     if "__eq__" in items and "__hash__" not in items:
         type.__setattr__(cls, "__hash__", None)
     for name, value in items.items():
@@ -73,7 +74,7 @@ def fill_class(cls: type, items: dict[str, Any]) -> None:
 
 
 def attribute_of(name: str, value: Any) -> Any:
-    """The few functions that a class turns into methods of another kind."""
+    """Wrap the functions that a class implicitly makes static or class methods."""
     if isinstance(value, FunctionType):
         if name == "__new__":
             return staticmethod(value)
@@ -83,7 +84,7 @@ def attribute_of(name: str, value: Any) -> Any:
 
 
 def stand_in_function(code: Any, space: dict[str, Any], name: str, qualname: str) -> FunctionType:
-    """A function with empty cells, for its place in a stand-in class."""
+    """Return a function with empty cells, for its place in a stand-in class."""
     fn = FunctionType(code, space, name, None, tuple(CellType() for _ in code.co_freevars))
     fn.__qualname__ = qualname
     return fn

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`function`, which keeps its results or is the program's to call once, gave `result` for these arguments."""
+    """The `result` of `function`, which caches its results or may run only once, for these arguments."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -20,8 +20,8 @@ class Answer:
 
 @dataclass(slots=True)
 class Surroundings:
-    """`answers`: what functions said that another process may ask again. `bound`: what else was seen, in words; a
-    capture that has seen such a thing is of this process alone."""
+    """`answers`: results of functions that another process can check by calling them. `bound`: other facts seen, in
+    words, which tie the capture to this process."""
 
     answers: list[Answer] = field(default_factory=list)
     bound: str = ""

@@ -1,4 +1,4 @@
-"""Arithmetic on numbers that vary from call to call: what cannot fail becomes an expression of residual code."""
+"""Arithmetic on dynamic numbers: operations that cannot fail become expressions of residual code."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def varies(x: t.Tracker) -> bool:
-    """Return whether the next call may find another number here."""
+    """Return whether the number may differ in the next call."""
     return is_symbolic(x) or type(x) is t.Data and x.kind in (int, float)
 
 
 def are_open(values: Iterable[t.Tracker]) -> bool:
-    """Return whether all are integers, of which one may be another in the next call."""
+    """Return whether all are integers, one of which may differ in the next call."""
     return all(type(_known(v)) is int for v in values) and any(type(v) is t.SymbolicNumber and not v.settled
                                                                for v in values)
 
 
 def computed(tracer: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -> t.Tracker | None:
-    """`fn(*args)` as an expression; None if it may fail, or is none of numbers: then the values are to be settled."""
+    """`fn(*args)` as an expression; None if it may fail, or is not of numbers: then the values must be specialised."""
     if not all(type(_known(a)) in _NUMBERS for a in args) and not all(map(_as_numpy, args)):
         return None
     if len(args) == 1:
@@ -64,15 +64,14 @@ def computed(tracer: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -
 
 
 def _divides(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
-    """Return whether no quotient is an error: that the divisor is not zero is assumed, and so is that it is no
-    float."""
+    """Return whether the division cannot fail, assuming that the divisor is neither zero nor a float."""
     if type(b) is not t.SymbolicNumber or not b.varies:
         return bool(b.value)  # type: ignore[attr-defined]
     return type(b.example) is int and b.example != 0 and not is_symbolic(a) and tracer.outcome(b) is True
 
 
 def _as_numpy(x: t.Tracker) -> bool:
-    """A number with which NumPy's scalars compute without errors: one of them, or a small constant."""
+    """Return an operand with which NumPy's scalars compute without errors: one of them, or a small constant."""
     value = _known(x)
     return (type(value).__name__ in _OF_NUMPY or not is_symbolic(x)
             and type(value) in _NUMBERS
@@ -87,14 +86,15 @@ def written(tracer: Any, v: t.Tracker, spec: str) -> t.Tracker | None:
 
 
 def joined(tracer: Any, parts: list[t.Tracker]) -> t.Tracker:
-    """The parts of an f-string."""
+    """Return the parts of an f-string."""
     return t.symbolic(tracer, "".join([_known(p) for p in parts]), tuple(parts),
                       lambda *texts: f"''.join([{', '.join(texts)}])")
 
 
 def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> tuple[Any, list[Any],
                                                                                               dict[str, Any]]:
-    """A call on fakes. A number that varies goes to torch's C++ as one that operators may take for what it is then."""
+    """Return the function and arguments of a call on fakes: torch's C++ receives dynamic numbers as numbers that
+    operators may take as inputs."""
     if fn in MIRRORED and type(args[0]) in (t.SymbolicNumber, t.Data):
         fn, args = MIRRORED[fn], args[::-1]
     # what stands between here and the recorder takes a symbol for a number without value
@@ -131,17 +131,17 @@ def _concrete(value: Any) -> Any:
 
 @kept_with_code
 def _varying(code: CodeType) -> set[str]:
-    """The locals of the user's `code` that held a number that varies when it was left for a break."""
+    """Return the locals of the user's `code` that held a dynamic number when it was left for a break."""
     return set()
 
 
 def note_local(code: CodeType, name: str) -> None:
-    """A local of the user's `code` is one of those."""
+    """Note that a local of the user's `code` held a dynamic number."""
     _varying(code).add(name)
 
 
 def varying_local(code: CodeType, name: str) -> bool:
-    """Return whether a continuation is to expect that of a local that it is called with."""
+    """Return whether a continuation is to treat a local that it is called with as dynamic."""
     return is_continuation(code) and name in _varying(origin(code, 0)[0])
 
 
@@ -162,7 +162,7 @@ def _taken_by_operators(tracer: Any, x: t.Tracker) -> Any:
 
 
 def _plain(number: Any) -> Any:
-    """A number of NumPy's as the Python number that operators take it for."""
+    """Return NumPy's number as the Python number that operators take it for."""
     return number.item() if hasattr(number, "item") else number
 
 
@@ -177,7 +177,7 @@ def _number(tracer: Any, x: t.SymbolicNumber) -> Number:
 
 
 def _of_sizes(tracer: Any, x: t.Sym) -> Number | None:
-    """A quotient of sizes, which the graph computes from them; None for other numbers of sizes."""
+    """Return a quotient of sizes, which the graph computes; None for other numbers computed from sizes."""
     if type(x.value) is not torch.SymFloat or type(x.value.node) is not SymNode:
         return None
     found = tracer.numbers.get(id(x))
@@ -195,7 +195,7 @@ def _divided(num: Any, den: Any) -> torch.Tensor:
 
 
 def _of_data(tracer: Any, x: t.Data) -> Number:
-    """A number that the graph itself computes."""
+    """Return a number that the graph itself computes."""
     found = tracer.numbers.get(id(x))
     if found is None:
         if x.drawn:
@@ -210,7 +210,7 @@ def _of_data(tracer: Any, x: t.Data) -> Number:
 
 
 def _in_graph(tracer: Any, x: t.Data) -> Any:
-    """The number as float64 or int64: Python's own arithmetic, for floats."""
+    """Return the number as a tensor of float64 (Python's own arithmetic) or int64."""
     if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor):
         return tracer.recorder.inside(_scalar, x.parts[0].fake, torch.float64 if x.kind is float else torch.int64)
     if x.kind is not float or x.fn is None:
@@ -221,7 +221,7 @@ def _in_graph(tracer: Any, x: t.Data) -> Any:
 
 
 def _operand(tracer: Any, x: t.Tracker, tensor: bool) -> Any:
-    """A part of a number in the graph, as a float64 or, unless it is to be a `tensor`, as a float."""
+    """Return an operand of a number in the graph, as a float64 tensor or, unless it must be a `tensor`, as a float."""
     found = (_of_data(tracer, x) if type(x) is t.Data else _number(tracer, x) if type(x) is t.SymbolicNumber
              and x.varies else None)
     if found is not None:
@@ -236,7 +236,8 @@ def _scalar(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def entered(tracer: Any) -> list[tuple[t.SymbolicNumber, Number | None]]:
-    """The numbers that the graph takes behind its other inputs, in order; None with one that is a size."""
+    """Return the numbers that the graph takes after its other inputs, in order; None in the pair of one that is a
+    size."""
     found = {number.fake()._alias.node: (x, number) for x, number in tracer.numbers.values()
              if number.entered and type(x) is t.SymbolicNumber}
     found |= {fake._alias.node: (x, None) for x, fake in tracer.carriers.values()}
@@ -244,15 +245,15 @@ def entered(tracer: Any) -> list[tuple[t.SymbolicNumber, Number | None]]:
 
 
 def sizes_among(numbers: list[tuple[t.SymbolicNumber, Number | None]]) -> tuple[int, ...]:
-    """The places of those that are sizes."""
+    """Return the places of the numbers that are sizes."""
     return tuple([i for i, (_, number) in enumerate(numbers) if number is None])
 
 
 def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], sizes: tuple[int, ...],
                    *numbers: Any) -> tuple[Any, ...]:
-    """The inputs of a graph that takes numbers, too. Raises for one whose casts may be errors, and for zero among the
-    `divisors`, which are places among the numbers: the frame is to run in plain Python then. Those at the places
-    `sizes` come as sizes of tensors without elements."""
+    """Return the inputs of a graph that takes numbers, too. Raises for one whose casts may be errors, and for zero
+    among the `divisors`, which are places among the numbers: the frame is to run in plain Python then. Those at the
+    places `sizes` come as sizes of tensors without elements."""
     if any(numbers[i] == 0 for i in divisors):
         raise ZeroDivisionError("an integer division by a number that is zero")
     if any(type(n) is float and _LARGEST < abs(n) < math.inf for n in numbers):

@@ -22,7 +22,7 @@ class Texts(Session):
     """The part of the session that turns values to text."""
 
     def format_value(self, v: t.Tracker, conversion: int, spec: str) -> t.Tracker:
-        """One field of an f-string: converted (by !s, !r, !a), then formatted."""
+        """Format one field of an f-string: converted (by !s, !r, !a), then formatted."""
         if conversion:
             v = self.text(v, _CONVERSIONS[conversion])
             if conversion == 3:
@@ -94,7 +94,7 @@ class Texts(Session):
         return made.plain()
 
     def not_shown(self, v: t.Tracker) -> None:
-        """Outside of what is captured, no text of this container is being made, in which it would be dots."""
+        """Guard that the caller is not computing the repr of this container, within which it would be dots."""
         value = getattr(v, "value", None)
         if value is not None and isinstance(v, (t.Sequence, t.Dict, t.Set)):
             if not not_shown(value):
@@ -102,7 +102,7 @@ class Texts(Session):
             self.guard(v.source, "callable", not_shown)
 
     def set_text(self, v: t.Set) -> str:
-        """repr(v): a real set of stand-ins would have an order of its own."""
+        """repr(v) of a set, in the program's order: a real set of stand-ins would have another."""
         if not v.size(self):
             return f"{v.cls.__name__}()"
         if any(x is v for x in self.showing):
@@ -119,7 +119,7 @@ class Texts(Session):
 
 
 _TEXT_ALONE = (int.__format__, float.__format__, complex.__format__, str.__format__)
-"""Without a format, these say what str() says."""
+"""Types whose `format(x, "")` is `str(x)`."""
 def _has_tensor(v: t.Tracker) -> bool:
     if isinstance(v, t.Sequence) and v._items is not None:
         return any(_has_tensor(x) for x in v.items)

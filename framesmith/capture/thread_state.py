@@ -1,4 +1,4 @@
-"""The thread's torch state that capture depends on: read, and set back."""
+"""The thread's torch state that capture depends on: read and restored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sources import GlobalState
 
 
 def read_state() -> GlobalState:
-    """The thread's state that capture depends on."""
+    """Return the thread's state that capture depends on."""
     autocast = tuple([(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")])
     return GlobalState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype(),
                        torch.are_deterministic_algorithms_enabled(), default_device(),
@@ -22,12 +22,12 @@ def read_state() -> GlobalState:
 
 
 def casting(state: GlobalState) -> tuple[str, ...]:
-    """The device types for which autocast is on."""
+    """Return the device types for which autocast is on."""
     return tuple([device for device, enabled, _ in state.autocast if enabled])
 
 
 def restore_state(state: GlobalState) -> None:
-    """Set back what capture may have changed."""
+    """Restore the state that capture may have changed."""
     torch._C._set_grad_enabled(state.grad_enabled)
     for device, enabled, dtype in state.autocast:
         torch.set_autocast_enabled(device, enabled)
@@ -41,7 +41,7 @@ def restore_state(state: GlobalState) -> None:
 
 
 def handed_over() -> Callable[[], AbstractContextManager[None]]:
-    """The state of this thread, for another to be in: code is captured there as if this one did it."""
+    """Return this thread's state, for another thread that captures on its behalf."""
     state, placed = read_state(), devices()
     cuda = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
 

@@ -54,12 +54,12 @@ class TorchFunctions(Session):
     def __init__(self) -> None:
         self.state = read_state()
         self.functions = self.state.torch_functions
-        """Torch functions ask tensors of subclasses, at this point of the program."""
+        """Torch functions call the `__torch_function__` of subclasses at this point of the program."""
         self.fake_classes: dict[type, type] = {torch.Tensor: FakeTensor}
         self.questions: list[_Question] = []
 
     def asks(self, *values: t.Tracker) -> bool:
-        """Tell whether a torch function that reads `values` calls a `__torch_function__` of the program's."""
+        """Return whether a torch function that reads `values` calls a `__torch_function__` of the program's."""
         return self.functions and any(own_function(x.pyclass) for x in tensors_among(values, self))
 
     @contextmanager
@@ -72,7 +72,8 @@ class TorchFunctions(Session):
             self.functions = before
 
     def torch_function(self, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        """Call a torch function as the program does: classes with a `__torch_function__` are asked."""
+        """Call a torch function as the program does, by the `__torch_function__` of its arguments' classes if they have
+        one."""
         if not self.asks(*args, *kwargs.values()):
             return self.torch_call(fn, args, kwargs)
         if isinstance(fn, FunctionType) and fn not in _SUBSCRIPTS:
@@ -214,7 +215,7 @@ class TorchFunctions(Session):
                 return self.follow_function(cls, func, types, args, kwargs)
 
             def dispatch(stand: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                """Record a function that asks nobody."""
+                """Record a function that calls no `__torch_function__`."""
                 with self.questions[-1].apart(), torch._C.DisableTorchFunctionSubclass():
                     return FakeTensor.__torch_dispatch__(func, types, args, kwargs)
 
@@ -249,7 +250,7 @@ _NO_DATA = "data is not allocated yet"
 
 
 def _is_own_fault(error: Exception) -> bool:
-    """Return whether an error in a call on fakes says that we cannot record it, rather than what eager would say."""
+    """Return whether an error in a call on fakes is a failure of recording, not the error that eager would raise."""
     if _NO_DATA in str(error):
         return True
     if not isinstance(error, _FAULTS) or error.__traceback__ is None:
@@ -283,7 +284,7 @@ class _Question:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Make them plain fakes for a while."""
+        """Make them plain fakes within the block."""
         self.__exit__()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Tracebacks of exceptions that captured code raised and caught, for those that live on: plain Python would have made
+"""Tracebacks of exceptions that captured code raised and caught, and that are still alive: plain Python would have made
 one."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from framesmith import _C
 
 
 class Ended:
-    """A frame that came to the instruction at a byte offset.  Kept by residual code, so it keeps no code alive."""
+    """A frame at the instruction at a byte offset. Residual code holds it, so it must keep no code alive."""
 
     __slots__ = ("code", "offset")
 
@@ -20,7 +20,7 @@ class Ended:
         self.offset = offset
 
     def __call__(self, space: dict[str, Any]) -> FrameType:
-        """A new frame object that holds nothing but its globals."""
+        """Return a new frame object that holds nothing but its globals."""
         code = self.code()
         return _C.dead_frame(code or Ended.__call__.__code__, space, self.offset if code is not None else 0)
 

@@ -59,7 +59,7 @@ _dispatch_keys = torch._C._dispatch_keys
 
 
 class BreakHere(Exception):
-    """The capture has come to the instruction at which an earlier attempt failed."""
+    """Capture has reached the instruction at which an earlier attempt failed."""
 
     def __init__(self, depth: int) -> None:
         super().__init__(depth)
@@ -110,25 +110,25 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         self.last_step = self.break_step
         self.break_depth = break_depth
         self.due: Unsupported | None = None
-        """Why capture is to end at the next instruction that a bridge can run."""
+        """The reason to end capture at the next instruction that a bridge can run, or None."""
         self.inputs: list[t.Tensor] = []
         self.cleaning: list[tuple[t.Generator, Stop | None]] = []
-        """Generators with handlers that the frame made, and where capture could have stopped before."""
+        """Generators with handlers that the frame made, and the points before them at which capture could stop."""
         self.settings: dict[Any, Written] = {}
         """Settings of the process that the program has changed, by what reads them."""
         self.readings: dict[tuple[Any, tuple[Any, ...]], Any] = {}
         """Settings of the process that were read and are guarded, by function and arguments."""
         self.locks: dict[int, t.Tracker] = {}
-        """Locks that captured code has taken or given back."""
+        """Locks that captured code has acquired or released."""
         self.deferred: list[tuple[t.Tracker, list[t.Tracker], dict[str, t.Tracker]]] = []
         self.branching: list[tuple[Frame, int, int]] = []
         """Branches and loops on data that are being followed: frame, instruction, and the step at which each began."""
         self.looping: list[Any] = []
-        """Of these the loops, see `looping`."""
+        """Those of them that are loops, see `looping`."""
         self.shared: list[Shared] = []
-        """Results of branches on data that may be tensors from before."""
+        """Results of branches on data that may be earlier tensors."""
         self.draws: list[t.Draw] = []
-        """Random numbers that the program drew of Python's generators, in order."""
+        """Random numbers that the program drew from Python's generators, in order."""
         self.checks: list[t.Tracker] = []
         """Conditions that the program asserts: see `assertions`."""
         self.surroundings = Surroundings()
@@ -136,18 +136,18 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         self.dtypes, self.seeds = DefaultDtypes(recorder), Seeds(recorder)
         self.devices = devices()
         self.device_changes: list[tuple[Any, tuple[Any, ...]]] = []
-        """Calls that change the default device, not taken back yet."""
+        """Calls that change the default device, not undone yet."""
         self.keyed: dict[int, t.Tracker] = {}
-        """Values from outside that were elements of sets, or keys of dicts, by their identity."""
+        """Values from outside that were elements of sets, or keys of dicts, by identity."""
         self.cells: dict[int, t.Cell] = {}
         self.pending: dict[int, tuple[Source, Any]] = {}
-        """Arguments of the root frame that were not read yet, by fast slot."""
+        """Arguments of the root frame that have not been read yet, by fast slot."""
         self.arguments: dict[int, Any] = {}
         """All arguments of the root frame, by fast slot."""
         self.varying: frozenset[str] | None = None
-        """Sources, as text, of the numbers that vary from call to call; None: all are assumed."""
+        """Sources, as text, of the dynamic numbers; None: all are specialised."""
         self.numbers: dict[int, tuple[t.SymbolicNumber | t.Data, Number]] = {}
-        """Those of them that operators were given."""
+        """Dynamic numbers that operators have received."""
         TorchFunctions.__init__(self)
         self.modes = Modes()
         recorder.autocast = casting(self.state)
@@ -157,7 +157,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
 
     # --- guards -------------------------------------------------------------------------------------------------------
     def guard(self, source: Source | None, kind: str, value: Any = None) -> None:
-        """Assume `kind(value)` of the value at `source`; nothing to do for what capture made itself."""
+        """Guard that the value at `source` satisfies `kind` with `value`; a value that capture made needs no guard."""
         if source is None:
             return
         cls = type(value)
@@ -167,7 +167,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             self.keep.append(value)
 
     def all_guards(self) -> list[Guard]:
-        """Every assumption made."""
+        """Return all guards."""
         for fake in self.recorder.placed:
             self.guard_owners(fake, torch.Tensor.storage_offset)
         out = [Guard(None, "globals_state", self.state)]
@@ -181,8 +181,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return out
 
     def varies(self, source: Source) -> bool:
-        """Return whether a number is not to be assumed: because it was assumed in vain, or since a bridge's instruction
-        made it."""
+        """Return whether a number is dynamic: because an earlier specialisation failed, or because a bridge's
+        instruction computed it."""
         if self.is_early(source):
             return True
         if self.varying is None:
@@ -199,12 +199,12 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return data.size(self, x) if type(x) is t.Data and data.is_size(self, x) else x.real(self)
 
     def by_range(self, x: t.Data) -> bool | None:
-        """The truth of a comparison of sizes of data, if what is known of them decides it."""
+        """Return the truth of a comparison of data-dependent sizes, if their known ranges decide it."""
         return data.decided(self, x)
 
     # --- tensors ------------------------------------------------------------------------------------------------------
     def input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:
-        """A real tensor becomes an input of the graph."""
+        """Make a real tensor an input of the graph."""
         found = self.known(value, source)
         if found is not None:
             return found
@@ -251,15 +251,16 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return tracker
 
     def fake_input(self, value: torch.Tensor, name: str, shape: tuple[Any, ...] | None = None) -> FakeTensor:
-        """An inference tensor where the real one is: it exists already, whatever mode the program is in by now."""
+        """Return a fake input, an inference tensor if the real one is: it was created earlier, whatever mode the
+        program is in now."""
         if torch.is_inference_mode_enabled() is value.is_inference():
             return self.recorder.input(value, name, shape=shape)
         with torch._C._InferenceMode(value.is_inference()):
             return self.recorder.input(value, name, shape=shape)
 
     def release(self) -> None:
-        """Let go of everything (trackers refer to each other in circles, and would keep the user's model until the next
-        collection), and of the devices that the program has entered."""
+        """Drop all references (trackers are in reference cycles, and would keep the user's model until the next
+        collection), and leave the devices that the program has entered."""
         if self.device_changes or devices() != self.devices:
             restore_devices(self.devices)
         for frame in self.traced:
@@ -277,19 +278,19 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return values
 
     def input_slot(self, x: t.Tensor) -> int:
-        """The place of an input among the graph's inputs."""
+        """Return the place of an input among the graph's inputs."""
         node = x.fake._alias.storage.input
         places = (n for n in self.recorder.graph.nodes if n.op == "placeholder")
         return next(i for i, n in enumerate(places) if n is node)
 
     def same_grad_flag(self, obj: t.Tensor, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> bool:
-        """requires_grad_ that changes nothing."""
+        """requires_grad_ that has no effect."""
         flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
         return isinstance(flag, t.Const) and flag.value == obj.get(self, "requires_grad").real(self)
 
     def user_place(self) -> tuple[tuple[str, int, str], ...]:
-        """The innermost place in the user's own code, or in any if there is none, as a stack of one; empty before the
-        first instruction."""
+        """Return the innermost place in the user's own code, or in any if there is none, as a stack of one; empty
+        before the first instruction."""
         for f in reversed(self.frames):
             if not f.dec.foreign:
                 break
@@ -300,7 +301,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return ((f.code.co_filename, f.line, f.code.co_name),)
 
     def where(self) -> tuple[str, int, str] | None:
-        """The same file, line and function, or None."""
+        """Return the same as (file, line, function), or None."""
         return next(iter(self.user_place()), None)
 
     def user_stack(self) -> tuple[tuple[str, int, str], ...]:
@@ -315,7 +316,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return frame.locals[index]
 
     def unset_local(self, frame: Frame, index: int) -> t.Tracker:
-        """A fast slot that is empty: an argument of the root frame not read yet, or an unbound local."""
+        """Return the value of an empty fast slot: an argument of the root frame not read yet, or an unbound local."""
         if frame is self.frames[0] and index in self.pending:
             source, value = self.pending.pop(index)
             found = frame.locals[index] = self.wrap(value, source)
@@ -324,7 +325,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return self.unset(name, True)
 
     def cell(self, real: Any, source: Source | None) -> t.Cell:
-        """The tracker of an existing cell."""
+        """Return the tracker of an existing cell."""
         found = self.cells.get(id(real))
         if found is None:
             found = self.cells[id(real)] = t.Cell(None, real, source)
@@ -332,12 +333,12 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return found
 
     def load_cell(self, cell: Any, name: str, own: bool = False) -> t.Tracker:
-        """The content of a cell; `own`: it is a variable of the frame itself, not of one around it."""
+        """Return the content of a cell; `own`: it is a variable of the frame itself, not of one around it."""
         found = self.cell_value(cell)
         return found if found is not None else self.unset(name, own)
 
     def cell_value(self, cell: Any) -> t.Tracker | None:
-        """The content of a cell; None if it is empty."""
+        """Return the content of a cell; None if it is empty."""
         if cell.content is None and cell.real_cell is not None and not cell.written:
             value = contents(cell.real_cell)
             if value is not UNSET:
@@ -349,7 +350,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return cell.content
 
     def unset(self, name: str, own: bool) -> t.Tracker:
-        """The error of a variable that is not set."""
+        """Raise the error of a variable that is not set."""
         if own:
             return self.raise_(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated "
                                                  "with a value"))
@@ -357,7 +358,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return self.raise_(NameError(text, name=name))
 
     def touch(self, what: Any) -> None:
-        """Something is changed that trackers stand for: a tracker, a cell, a namespace."""
+        """Note a mutation of a tracked object: a tracker, a cell, a namespace."""
         self.changes += 1
         if self.touched is not None:
             self.touched.append(what)
@@ -370,7 +371,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             self.mutated.setdefault(id(cell), cell)
 
     def mutates(self, tracker: t.Tracker) -> None:
-        """A tracker is changed; of something that exists outside, the final state is to be replayed."""
+        """Note a mutation of a tracker's value; if it exists outside, its final state is replayed."""
         self.touch(tracker)
         if getattr(tracker, "value", None) is not None:
             if id(tracker.value) in self.global_values or tracker.value is _BUILTINS:  # type: ignore[attr-defined]
@@ -382,12 +383,12 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
                 self.mutated[id(tracker)] = tracker
 
     def may_have_died(self, target: Any) -> bool:
-        """Return whether what the frame has dropped or changed so far may have held `target`."""
+        """Return whether an object that the frame has dropped or changed so far may have held `target`."""
         return may_have_died(self, target)
 
     # --- small protocols ----------------------------------------------------------------------------------------------
     def special_method(self, obj: t.Tracker, name: str) -> t.Tracker:
-        """A method of the context manager protocol, bound."""
+        """Return a method of the context manager protocol, bound."""
         raw = self.lookup(obj.pytype(), name)
         if raw is MISSING:
             missed = " (missed __exit__ method)" if name == "__exit__" else ""
@@ -403,7 +404,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return {n: i for i, n in enumerate(fields or ())}
 
     def tuple_attr(self, tup: t.Tuple, name: str) -> t.Tracker:
-        """An attribute of an instance of a subclass of tuple that is no field."""
+        """Return an attribute of an instance of a subclass of tuple that is no field."""
         raw = self.lookup(tup.cls, name)
         if tup.value is not None and tup.cls.__dictoffset__ and (raw is MISSING or not hasattr(type(raw), "__set__")):
             own = namespace_of(tup.value)
@@ -425,7 +426,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
                           name) if hasattr(type(raw), "__get__") else self.class_value(tup.cls, name, raw)
 
     def is_passable(self, obj: t.Object) -> bool:
-        """May the real object be handed to a function that is run for real?"""
+        """Return whether the real object may be passed to a function that is run for real."""
         return obj.before is None and type(obj.value) in CONSTANT_TYPES
 
     def opaque_method(self, obj: t.Object, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
@@ -480,12 +481,12 @@ def contents(cell: Any) -> Any:
 
 
 def _is_empty(cell: Any) -> bool:
-    """A variable is not set."""
+    """Return whether a variable is not set."""
     return contents(cell) is UNSET
 
 
 def cell_content(source: Source | None, real: Any) -> Source | None:
-    """The source of what a cell holds."""
+    """Return the source of a cell's content."""
     from_cell = source if source is not None else Pinned(real)
     if isinstance(from_cell, Cell):
         return from_cell
@@ -493,7 +494,7 @@ def cell_content(source: Source | None, real: Any) -> Source | None:
 
 
 def is_param(source: Source) -> bool:
-    """A parameter or buffer of a module, by its path."""
+    """Return whether a source is the path of a parameter or buffer of a module."""
     return type(source) is Item and type(source.base) is DictAttr and source.base.name in ("_parameters", "_buffers")
 
 

@@ -1,4 +1,4 @@
-"""The traceback that an exception gathers on its way out of frames under capture."""
+"""Tracebacks of exceptions that pass through frames under capture."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class TracedFrame(Protocol):
 
 
 def trace(frame: TracedFrame, error: Any) -> None:
-    """An exception comes out of the present instruction of `frame`: an entry, unless the instruction raises it on."""
+    """Add an entry for an exception that leaves the present instruction of `frame`, unless the instruction re-raises
+    it."""
     index = max(frame.ip - 1, 0)
     ins = frame.dec.instrs[index]
     if (ins.op in ("RERAISE", "CLEANUP_THROW") or ins.op == "RAISE_VARARGS" and ins.arg == 0
@@ -44,19 +45,19 @@ def trace(frame: TracedFrame, error: Any) -> None:
 
 
 def place(frame: TracedFrame) -> tuple[CodeType, int]:
-    """The user's code and the byte offset of the present instruction in it."""
+    """Return the user's code and the byte offset of the present instruction in it."""
     code, at = origin(frame.code, raised_at(frame))
     return code, decoded(code).instrs[at].offset
 
 
 def raised_at(frame: TracedFrame) -> int:
-    """The present instruction, or the one whose exception it raises again."""
+    """Return the present instruction, or the one whose exception it re-raises."""
     index = max(frame.ip - 1, 0)
     return frame.again if frame.dec.instrs[index].op == "RERAISE" and frame.again >= 0 else index
 
 
 def traced(tb: TracebackType | None) -> t.Tracker:
-    """The traceback of an exception that a function raised which capture ran for real: from that function on."""
+    """Return the traceback of an exception of a function that capture ran for real: from that function on."""
     while tb is not None and tb.tb_frame.f_code.co_filename.startswith(_OWN):
         tb = tb.tb_next
     entries = []

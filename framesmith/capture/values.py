@@ -1,6 +1,7 @@
-"""Values to trackers: `wrap` what came from outside (guarded by its source), `made` what capture itself computed.
+"""Values to trackers: `wrap` for values from outside (guarded by their sources), `made` for values that capture
+computed.
 
-What a value is, its type says: `isinstance` would ask the value's own `__class__`, which is the program's code, and may
+Rows are chosen by `type`: `isinstance` would read the value's own `__class__`, which is the program's code, and may
 lie.
 """
 
@@ -54,8 +55,7 @@ CONSTANT_TYPES: set[type] = {
     type(typing.Literal["a"]),
     type(typing.Annotated[int, 1]), typing.ParamSpec, typing.NewType,
 }
-"""Immutable types: an instance read from outside is guarded by equality (or identity) once, and then free to fold
-with."""
+"""Immutable types: an instance read from outside is guarded by equality (or identity) once, and may then be folded."""
 
 BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
                          torch.memory_format, range,
@@ -64,12 +64,13 @@ BY_EQUALITY = frozenset({int, bool, float, complex, str, bytes, torch.dtype, tor
                           types.UnionType, type(typing.Optional[int]), type(typing.List[int])})  # noqa: UP006, UP045
 
 MOST_GUARDED = 4000
-"""Elements of one container that guards may look at: with more, plain Python is faster than the guards."""
+"""The maximal number of elements of one container that guards compare: with more, plain Python is faster than the
+guards."""
 _PASSED = (Local, Cell, Item)
-"""Paths to what is passed in: elsewhere a number seldom varies, and its value is a cheaper guard."""
+"""Sources of arguments: elsewhere a number seldom varies, and its value is a cheaper guard."""
 ONE_OF_A_KIND = frozenset({dataclasses.Field, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType,
                            typing.ForwardRef})
-"""Of these an instance is known by its identity: no two calls give the same one."""
+"""Types whose instances are guarded by identity: no two calls give the same one."""
 
 STATIC_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
                     types.MethodWrapperType,
@@ -82,7 +83,7 @@ class Values(Session):
 
     # --- from outside -------------------------------------------------------------------------------------------------
     def wrap(self, value: Any, source: Source | None) -> t.Tracker:
-        """The tracker of a value read at `source`; guards what its kind assumes."""
+        """Return the tracker of a value read at `source`; guard what its kind assumes."""
         cls = type(value)
         row = WRAP.get(cls)
         if row is None:
@@ -104,7 +105,7 @@ class Values(Session):
         return self.wrap(value, source if source is not None else Pinned(value))
 
     def static(self, value: Any, source: Source | None) -> t.Tracker:
-        """A function, class, module or builtin whose identity is guarded elsewhere."""
+        """Return a function, class, module or builtin whose identity is guarded elsewhere."""
         found = self.seen.get(id(value))
         if found is not None:
             return found
@@ -128,7 +129,8 @@ class Values(Session):
         return tracker
 
     def reads_whole(self, container: Any) -> None:
-        """Every element of a container from outside is about to be read, and guarded."""
+        """Check that a container from outside, of which every element is about to be read and guarded, is small
+        enough."""
         kind = next(base for base in _WHOLE if issubclass(type(container), base))
         self.many_guarded(kind.__len__(container), f"elements of a {type(container).__name__}")
 
@@ -138,7 +140,7 @@ class Values(Session):
             raise Unsupported(f"more than {MOST_GUARDED} {what}")
 
     def known(self, value: Any, source: Source | None) -> t.Tracker | None:
-        """The tracker of an object met before; guards that this path leads to the same object."""
+        """Return the tracker of an object met before; guard that this path leads to the same object."""
         found = self.seen.get(id(value))
         if found is not None and source is not None and found.source is not None and found.source != source:
             self.guard(source, "same", found.source)
@@ -146,7 +148,7 @@ class Values(Session):
 
     # --- computed -----------------------------------------------------------------------------------------------------
     def made(self, value: Any) -> t.Tracker:
-        """The tracker of a value that capture computed; nothing to guard."""
+        """Return the tracker of a value that capture computed; nothing to guard."""
         cls = type(value)
         row = MADE.get(cls)
         if row is not None:
@@ -172,7 +174,7 @@ class Values(Session):
         return self.wrap(value, Pinned(value))
 
     def fake(self, value: FakeTensor) -> t.Tracker:
-        """The one tracker of a fake."""
+        """Return the one tracker of a fake."""
         found = self.seen.get(id(value))
         return found if found is not None else self.remember(value, t.Tensor(value))
 
@@ -184,7 +186,7 @@ class Values(Session):
         return t.SeqIter(sequence)
 
     def unkey(self, key: Any) -> t.Tracker:
-        """The tracker that a stored dict key stands for."""
+        """Return the tracker that a stored dict key stands for."""
         if isinstance(key, t.Tracker):
             return key
         if isinstance(key, (t.Hashed, t.AddressKey)):
@@ -226,7 +228,7 @@ def _static(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _once(row: Callable[..., t.Tracker]) -> Callable[..., t.Tracker]:
-    """Make a row by which an object has one tracker, wherever it is met again."""
+    """Make a row by which an object has one tracker, wherever it is found."""
 
     def once(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
         found = tracer.known(value, source)
@@ -315,7 +317,7 @@ def _base_of(cls: type, bases: tuple[type, ...]) -> type:
 
 
 def _compiled(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    """A compiled function called in captured code is captured with it, unless it is a disabled one."""
+    """Return the tracker of a compiled function: it is captured with its caller, unless it is disabled."""
     tracer.guard(source, "id", value)
     if value.callback is None:
         return t.Disabled(value, source)
@@ -331,7 +333,7 @@ def _method(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _builtin(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    """A builtin function, or a method bound to its object: that is a new one each time."""
+    """Return the tracker of a builtin function, or of a bound method, which is a new object at each reading."""
     owner, name = value.__self__, value.__name__
     if source is None or owner is None or issubclass(type(owner), (type, types.ModuleType)):
         return _static(tracer, value, source)
@@ -416,7 +418,7 @@ def _proxied(tracer: Any, key: Any) -> Any:
 
 
 def _proxy(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    """A mapping proxy: one that stands in a class or was made of it is as constant as the class."""
+    """Return the tracker of a mapping proxy: one in a class, or of a class, is as constant as the class."""
     if type(next(iter(gc.get_referents(value)), None)) not in (dict, collections.OrderedDict):
         return _opaque(tracer, value, source)
     if source is None or isinstance(source, Pinned):
@@ -432,7 +434,7 @@ def _proxy(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _row_of(cls: type) -> Callable[..., t.Tracker]:
-    """The row for a class not in WRAP: by the nearest kind that it is a subclass of."""
+    """Return the row for a class not in WRAP: by the nearest kind that it is a subclass of."""
     for base, row in _BY_BASE:
         if issubclass(cls, base):
             return row

@@ -1,4 +1,5 @@
-"""Warnings of functions that capture runs for real: each run of the program is to issue them, at its own place."""
+"""Warnings of functions that capture runs for real: each run of the program must issue them, at the program's own
+place."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class _Refusing:
 
 @contextlib.contextmanager
 def refused_in(folding: CodeType) -> Iterator[None]:
-    """A warning that is about to be shown beneath a frame of `folding` is refused, as if it had never been issued."""
+    """Refuse, within the block, a warning that is about to be shown below a frame of `folding`, as if it had never been
+    issued."""
     shown: Any = warnings._showwarnmsg  # type: ignore[attr-defined]
     refusing = shown if isinstance(shown, _Refusing) else _Refusing(folding, shown)
     refusing.within += 1
@@ -49,7 +51,7 @@ def refused_in(folding: CodeType) -> Iterator[None]:
 
 
 def _forget(message: Any, frames: list[FrameType]) -> None:
-    """Take back that a warning was issued: filters that show it once would keep it from the program."""
+    """Undo the record that a warning was issued: filters that show it once would hide it from the program."""
     text = str(message.message)
     spaces = [frame.f_globals.get("__warningregistry__", {}) for frame in frames]
     for registry in (*spaces, warnings.onceregistry):  # type: ignore[attr-defined]

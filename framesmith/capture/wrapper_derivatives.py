@@ -1,7 +1,7 @@
 """Derivatives of operators on tensors that are made of others.
 
-Autograd differentiates the operator, and not what a class does to the parts (which may round, say). So an operator runs
-above autograd on leaves over the same parts, and the engine runs over it at once, with tangents that are made of
+Autograd differentiates the operator, not the class's computation on the parts (which may round, say). So an operator
+runs above autograd on leaves over the same parts, and the engine runs over it at once, with tangents that are made of
 tangents of parts. What is recorded then is the derivative of the parts of the results: see `graph.derivative`.
 """
 
@@ -63,7 +63,7 @@ def differentiated(tracer: Any, fn: Callable[..., Any], real: list[Any], named: 
 
 
 def _numbers(x: Any) -> list[FakeTensor]:
-    """The tensors through which gradients of `x` go: itself, or parts."""
+    """Return the tensors through which gradients of `x` go: itself, or parts."""
     return [x] if type(x) is FakeTensor else [p for p in flattened(x)[0].values() if is_differentiable(p.dtype)]
 
 
@@ -72,7 +72,7 @@ def _nodes(recorder: Any, values: list[Any]) -> list[Any]:
 
 
 def _made(x: Any, change: Callable[[FakeTensor], FakeTensor]) -> Any:
-    """A tensor as `x`, with something else for what gradients go through."""
+    """Return a tensor like `x`, with other values for the tensors that gradients go through."""
     if type(x) is FakeTensor:
         return change(x)
     parts, context = flattened(x)
@@ -83,7 +83,7 @@ def _made(x: Any, change: Callable[[FakeTensor], FakeTensor]) -> Any:
 
 
 def _bare(x: FakeTensor) -> FakeTensor:
-    """The same value without autograd's nodes."""
+    """Return the same value without autograd's nodes."""
     found = metadata_of(x)
     found._alias = x._alias
     return found
@@ -98,7 +98,7 @@ def _leaf(x: Any) -> Any:
 
 
 def _apart(tracer: Any, x: Any) -> Any:
-    """A result in memory of its own: history belongs to the whole of a storage."""
+    """Return a result in memory of its own: history belongs to a whole storage."""
     def own(part: FakeTensor) -> FakeTensor:
         alias = part._alias
         if alias.parent is None and alias.storage.input is None:
@@ -120,7 +120,7 @@ def _tangent(recorder: Any, x: Any) -> Any:
 
 
 def _gradients(x: Any, grad: Any) -> list[FakeTensor | None]:
-    """The gradients of what `_numbers` gives for `x`."""
+    """Return the gradients of the tensors that `_numbers` returns for `x`."""
     if grad is None:
         return [None] * len(_numbers(x))
     if type(grad) is not type(x):

@@ -1,8 +1,8 @@
 """Tensors of classes that wrap others (`fake.wrappers`) at the borders of captured code.
 
 One that comes in is flattened: the graph takes its parts, by their attributes, and guards hold its class and context.
-One that leaves is made again of what the graph gives for its parts. Where gradients go through it, a node of the
-autograd engine joins the wrapper and its part, in either direction.
+One that leaves is rebuilt from the graph's outputs for its parts. Where gradients go through it, a node of the autograd
+engine joins the wrapper and its part, in either direction.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Wraps:
 
 
 def wrapper(tracer: Any, value: Any, source: Source) -> t.Tracker:
-    """The tracker of a tensor of such a class, which came from outside or was computed of fakes."""
+    """Return the tracker of a tensor of such a class, which came from outside or was computed of fakes."""
     parts, context = flattened(value)
     tracer.surroundings.bind(f"operators on a {type(value).__qualname__}, which run whole: what they read is not seen")
     if any(isinstance(x, FakeTensor) for x in parts.values()):
@@ -93,8 +93,8 @@ def prepare_nested(recorder: Any) -> None:
 
 
 def outer_layout(value: Any, parts: dict[str, Any]) -> tuple[list[Any], tuple[Any, ...] | None, tuple[Any, ...] | None]:
-    """The sizes that guards are to hold, and the sizes and strides of a fake: a size is a symbol where the size of a
-    part is that is equal to it. None: the class has symbols of its own among them, and knows what they are."""
+    """Return the sizes to guard, and the sizes and strides of a fake: a size is a symbol where an equal size of a part
+    is. None: the class has its own symbols among them, and defines them."""
     with torch._C.DisableTorchFunctionSubclass():
         shape, strides = tuple(value.shape), value.stride()
     if any(type(n) is not int for n in (*shape, *strides)):
@@ -107,7 +107,7 @@ def outer_layout(value: Any, parts: dict[str, Any]) -> tuple[list[Any], tuple[An
 
 
 def carrier(value: Any, parts: dict[str, Any]) -> str | None:
-    """The part through which gradients of a tensor that requires grad go; None: there are none."""
+    """Return the part through which gradients of a tensor that requires grad go; None: there are none."""
     if not value.requires_grad:
         return None
     found = [name for name, x in parts.items() if is_differentiable(x.dtype) and x.numel()]
@@ -125,7 +125,7 @@ def needs_derivative(tracer: Any, own: list[Any], values: list[Any]) -> bool:
 
 # --- tensors that leave -----------------------------------------------------------------------------------------------
 def rewrapped(rebuilder: Any, x: t.WrapperTensor) -> str:
-    """The expression that makes the tensor again."""
+    """Return the expression that makes the tensor again."""
     if x.source is not None and x.value is not None:
         return rebuilder.temp(rebuilder.source(x.source))  # type: ignore[no-any-return]
     tracer = rebuilder.tracer
@@ -163,7 +163,7 @@ def _made(cls: Any, parts: dict[str, Any], context: Any, size: Any, stride: Any,
 
 @functools.cache
 def unwrapping(name: str) -> Callable[[Any], torch.Tensor]:
-    """The function that gives the part `name` of a tensor, with its history."""
+    """Return the function that gives the part `name` of a tensor, with its history."""
     return lambda x: _Unwrap.apply(x, (name,))[0]  # type: ignore[no-any-return]
 
 
@@ -198,5 +198,5 @@ class _Unwrap(torch.autograd.Function):
 
 
 def apart(sources: dict[Source, None]) -> list[Guard]:
-    """That parts of wrappers are different objects: a class may compare them."""
+    """Guard that parts of wrappers are different objects: a class may compare them."""
     return [Guard(None, "distinct", tuple(sources))] if len(sources) > 1 else []

@@ -1,5 +1,4 @@
-"""Calls of builtins with arguments that they do not take: a handler's row fails on them, the builtin itself says what
-is wrong."""
+"""Calls of builtins with invalid arguments: a handler's row fails on them, and the builtin itself raises the error."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ TAKES: dict[Any, tuple[int, int, frozenset[str]]] = {
     itertools.chain: (0, MANY, frozenset()),
     collections.deque: (0, 2, frozenset({"iterable", "maxlen"})),
 }
-"""The least and the most arguments, and the keywords, of functions that have no signature to read them from."""
+"""The minimal and maximal number of arguments, and the keywords, of functions without a readable signature."""
 
 _fits: dict[tuple[Any, int, tuple[str, ...]], bool] = {}
 
@@ -53,8 +52,8 @@ def fits(fn: Any, n: int, names: tuple[str, ...]) -> bool:
 
 
 def explain(tracer: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """The program raises what `fn` raises for such arguments; if `fn` takes them, nothing happens: the row is at
-    fault."""
+    """Raise, in the program, the error of `fn` for such arguments; if `fn` accepts them, do nothing: the row is
+    wrong."""
     try:
         inspect.signature(fn).bind(*args, **kwargs)
         return

@@ -21,7 +21,7 @@ _FAST = {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST
 
 
 def instr(name: str, arg: int = 0, line: int = 0, target: int = -1) -> Instr:
-    """A new instruction for a prologue."""
+    """Return a new instruction for a prologue."""
     ins = Instr(name, arg, -1, line)
     ins.target = target
     return ins
@@ -75,7 +75,7 @@ def _emit_varint(value: int, first: bool) -> bytes:
 
 
 def exception_table(rows: Sequence[Handler], starts: Sequence[int]) -> bytes:
-    """The exception table over laid out instructions."""
+    """Return the exception table over laid out instructions."""
     out = b""
     for r in rows:
         s, e = starts[r.start], starts[r.end]
@@ -93,7 +93,7 @@ def _line_varint(value: int) -> bytes:
 
 
 def line_table(lines: Sequence[tuple[int, int]], first: int) -> bytes:
-    """The location table of (line, units) runs: lines without columns."""
+    """Return the location table of (line, units) runs: lines without columns."""
     out = bytearray()
     now = first
     for line, units in lines:
@@ -111,7 +111,7 @@ def assemble(code: CodeType, instrs: Sequence[Instr], handlers: Sequence[Handler
              argcount: int,
              cellvars: tuple[str, ...], freevars: tuple[str, ...], old: Decoded, stacksize: int,
              consts: tuple[Any, ...] = ()) -> CodeType:
-    """A code object of `instrs`.
+    """Return a code object of `instrs`.
 
     `names` are the plain locals (arguments first); instructions that come from `old` (offset >= 0) have their fast
     slots mapped by name into the new layout, while new ones (offset < 0) already use new slots.  `consts` stand behind

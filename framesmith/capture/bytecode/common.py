@@ -41,7 +41,7 @@ def global_of(ins: Any, code: CodeType, names: tuple[str, ...]) -> None:
 
 
 def renamed(op: str, then: Row | None = None) -> Row:
-    """The same operation under the normalised name `op`."""
+    """Return the same operation under the normalised name `op`."""
 
     def row(ins: Any, code: CodeType, names: tuple[str, ...]) -> None:
         ins.op = op

@@ -1,5 +1,5 @@
-"""The shape of a code object: where the ways from a branch come together again (its immediate post-dominator), and its
-natural loops."""
+"""The control flow of a code object: immediate post-dominators, at which the paths from a branch join, and natural
+loops."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
 
 
 def join_of(code: CodeType, index: int) -> int:
-    """The first instruction that all ways from `index` on come to, but for those that raise; the number of
-    instructions if that is the end of the code."""
+    """Return the first instruction on all paths from `index`, except for those that raise; the number of instructions
+    if that is the end of the code."""
     behind = _post_dominators(code)
     later = behind[index] & ~(1 << index)
     found = [k for k in _bits(later) if behind[k] & later == later]
@@ -23,7 +23,7 @@ def join_of(code: CodeType, index: int) -> int:
 
 @kept_with_code
 def _post_dominators(code: CodeType) -> list[int]:
-    """For each instruction, and for the end, those (as bits) that each way from it comes to."""
+    """Return for each instruction, and for the end, the instructions (as bits) on all paths from it."""
     after = _successors(code)
     end = len(after)
     everything = (1 << end + 1) - 1
@@ -42,7 +42,7 @@ def _post_dominators(code: CodeType) -> list[int]:
 
 
 def _successors(code: CodeType) -> list[list[int]]:
-    """For each instruction, those that may follow it, but for handlers of exceptions; the end of the code is one."""
+    """Return for each instruction its successors, except for exception handlers; the end of the code is one."""
     instrs = decoded(code).instrs
     after = []
     for k, ins in enumerate(instrs):
@@ -52,7 +52,7 @@ def _successors(code: CodeType) -> list[list[int]]:
 
 
 def loop_around(code: CodeType, index: int) -> tuple[int, frozenset[int]]:
-    """The head and all instructions of the innermost loop that instruction `index` is in; (-1, none) if it is in no
+    """Return the head and all instructions of the innermost loop around instruction `index`; (-1, none) if it is in no
     loop."""
     before: dict[int, list[int]] = {}
     back: dict[int, list[int]] = {}

@@ -67,7 +67,7 @@ class Decoded:
     """The interpreter's own bound form: [(handler, argument), …]."""
 
     def handler_at(self, index: int) -> Handler | None:
-        """The innermost exception handler that covers instruction `index`."""
+        """Return the innermost exception handler that covers instruction `index`."""
         found = None
         for row in self.handlers:
             if row.start <= index < row.end:

@@ -14,7 +14,7 @@ VALUE = 1
 HANDLED = 2
 """The value that PUSH_EXC_INFO saved. Its parameter is the exception that is handled above it."""
 LASTI = 3
-"""The place of the instruction that raised, below an exception."""
+"""The index of the instruction that raised, below an exception."""
 
 Layout = tuple[int, ...]
 
@@ -47,6 +47,6 @@ def push(layout: Sequence[int], line: int, zero: int, slot: int = 0, stay: int =
 
 
 def leave(layout: Sequence[int], line: int, scratch: int) -> list[Instr]:
-    """Take a stack off from its top; `scratch` is a free fast slot."""
+    """Pop a stack from its top; `scratch` is a free fast slot."""
     rows = {NULL: ("STORE_FAST", scratch), VALUE: ("POP_TOP", 0), HANDLED: ("POP_EXCEPT", 0), LASTI: ("POP_TOP", 0)}
     return [instr(rows[kind][0], rows[kind][1], line) for kind in reversed(layout)]

@@ -26,7 +26,8 @@ def _successors(dec: Decoded, i: int) -> list[int]:
 
 @kept_with_code
 def _solve(code: CodeType) -> list[int]:
-    """Before each instruction, the slots (as bits) that a path from there reads before it writes them."""
+    """Return for the point before each instruction the slots (as bits) that a path from there reads before writing
+    them."""
     dec, n_locals = decoded(code), code.co_nlocals
     reads, keeps = [], []
     before: list[list[int]] = [[] for _ in dec.instrs]
@@ -53,11 +54,11 @@ def _solve(code: CodeType) -> list[int]:
 
 
 _SEES = frozenset({"locals", "vars", "dir", "exec", "eval"})
-"""Names of functions that see all locals of the frame that calls them."""
+"""Names of functions that can read all locals of their caller's frame."""
 
 
 def liveness(code: CodeType, index: int) -> frozenset[str]:
-    """Names of fast locals for which a path from instruction `index` reads before it writes, or calls what sees
-    them."""
+    """Return the fast locals that a path from instruction `index` reads before writing them, or that a function called
+    there can read."""
     bits = _solve(code)[index] if _SEES.isdisjoint(code.co_names) else -1
     return frozenset(name for slot, name in enumerate(code.co_varnames) if bits >> slot & 1)

@@ -1,7 +1,6 @@
-"""The stack effects of opcodes: what an instruction reads from the stack and leaves there, which a bridge needs to
-know.
+"""Stack effects of opcodes: the entries that an instruction reads and pushes, for bridges.
 
-CPython's own table (`dis.stack_effect`) gives the difference; the rows here say how much of the top is new.
+CPython's own table (`dis.stack_effect`) gives the difference; the rows here say how many of the top entries are new.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _PUSHES: dict[str, _Count] = {
     "UNPACK_EX": lambda n: (n & 255) + 1 + (n >> 8),
     "BEFORE_WITH": lambda n: 2,
 }
-"""Entries that an instruction makes; one if it has no row."""
+"""The number of entries that an instruction pushes; one if it has no row."""
 
 _READS: dict[str, _Count] = {
     "CHECK_EG_MATCH": lambda n: 2, "CHECK_EXC_MATCH": lambda n: 2, "DICT_MERGE": lambda n: n + 3,
@@ -38,7 +37,7 @@ _READS: dict[str, _Count] = {
     "SET_UPDATE": lambda n: n + 1,
     "WITH_EXCEPT_START": lambda n: 4, "JUMP_IF_FALSE_OR_POP": lambda n: 1, "JUMP_IF_TRUE_OR_POP": lambda n: 1,
 }
-"""Entries that an instruction looks at, where that is more than it takes off."""
+"""The number of entries that an instruction reads, where it is more than it pops."""
 
 
 def effect(ins: Instr, jump: bool) -> int:
@@ -60,6 +59,6 @@ def pushes(ins: Instr, jump: bool) -> int:
 
 
 def reads(ins: Instr) -> int:
-    """Count the entries at the top that the instruction looks at."""
+    """Count the entries at the top that the instruction reads."""
     row = _READS.get(ins.name)
     return pushes(ins, False) - effect(ins, False) if row is None else row(ins.arg)

@@ -18,7 +18,7 @@ JUMPS = _version.JUMPS
 CACHES = _version.CACHES
 """name -> number of inline cache units that follow the instruction."""
 emit = _version.emit
-"""The few spellings that continuations and bridges need: what is to be done -> names of instructions."""
+"""The names of the instructions that continuations and bridges are made of, by operation."""
 PLAIN = _version.PLAIN
 """Instructions that may push a NULL or a self beside their value: (the name, the bit to clear) of the form that pushes
 the value only."""

@@ -1,5 +1,4 @@
-"""NumPy arrays that are followed: how they come of tensors and become tensors, their elements, and functions of
-them."""
+"""NumPy arrays under capture: conversions from and to tensors, elements, and functions of arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from .ufuncs import cast, dtype_of, of_tensor, run, ufunc
 
 # --- in and out -------------------------------------------------------------------------------------------------------
 def as_input(x: Any) -> torch.Tensor | None:
-    """The tensor over an array's memory; None where it can have none."""
+    """Return the tensor over an array's memory; None if there can be none."""
     numpy = sys.modules["numpy"]
     if (type(x) is not numpy.ndarray or str(x.dtype) not in DTYPES or not x.dtype.isnative or not x.flags.writeable
         or not x.flags.aligned):
@@ -33,7 +32,7 @@ def as_input(x: Any) -> torch.Tensor | None:
 
 
 def _outside(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    """An array of the caller's: its memory is an input of the graph."""
+    """Return the tracker of an array of the caller's: its memory is an input of the graph."""
     with tracer.recorder.off():
         tensor = as_input(value) if source is not None else None
     if tensor is None or source is None:
@@ -101,7 +100,7 @@ def numpy_dtype(tracer: Any, x: t.Tracker) -> Any:
 
 # --- elements ---------------------------------------------------------------------------------------------------------
 def _key(tracer: Any, x: t.Array, key: t.Tracker) -> tuple[t.Tracker, bool]:
-    """The key for torch, and whether it picks by arrays."""
+    """Return the subscript for torch, and whether it is advanced indexing."""
     parts = key.open(tracer) if isinstance(key, t.Tuple) else [key]
     arrays = [p for p in parts if isinstance(p, t.Array)]
     plain = [p.real(tracer) for p in parts if isinstance(p, (t.Const, t.Slice))]
@@ -147,8 +146,8 @@ def _set_item(tracer: Any, x: t.Array, key: t.Tracker, value: t.Tracker) -> t.Tr
 
 # --- reductions -------------------------------------------------------------------------------------------------------
 def _reduction(name: str, fn: Callable[..., Any], inner: Callable[[Any, Any], Any], several: bool = True) -> None:
-    """`inner(dtype, result dtype)`: what to compute in; `several`: torch's function takes many dimensions, or none for
-    all."""
+    """Make the row of a reduction. `inner(dtype, result dtype)`: the dtype to compute in; `several`: torch's function
+    takes many dimensions, or none for all."""
 
     def row(tracer: Any, x: t.Array, axis: t.Tracker = t.NONE, keepdims: t.Tracker = t.FALSE,
             **more: t.Tracker) -> t.Tracker:
@@ -202,7 +201,7 @@ def both(*names: str) -> Callable[[Callable[..., t.Tracker]], Callable[..., t.Tr
 
 @both("reshape")
 def _reshape(tracer: Any, x: t.Array, *shape: t.Tracker) -> t.Tracker:
-    """A view where NumPy has one, too: of what lies in order."""
+    """Reshape: a view where NumPy returns one, of elements that are in order in memory."""
     if not x.tensor.fake.is_contiguous():
         raise Unsupported("reshape of a NumPy array that does not lie in order")
     sizes = shape[0] if len(shape) == 1 else t.Tuple(list(shape))
@@ -238,7 +237,7 @@ def _squeeze(tracer: Any, x: t.Array, axis: t.Tracker = t.NONE) -> t.Tracker:
 
 @both("copy")
 def _copy(tracer: Any, x: t.Array) -> t.Tracker:
-    """In row-major order, as both the method and the function are used for."""
+    """Copy in row-major order, the default of both the method and the function."""
     if not x.tensor.fake.is_contiguous():
         raise Unsupported("copy of a NumPy array that does not lie in order")
     return t.Array(run(tracer, torch.clone, x.tensor))
@@ -309,7 +308,7 @@ def _where(tracer: Any, condition: t.Tracker, *choices: t.Tracker) -> t.Tracker:
 
 
 def _same(name: str, fn: Callable[..., Any]) -> None:
-    """A function that torch has, too, with the same arguments behind the array."""
+    """Make the row of a function that torch has as well, with the same arguments after the array."""
 
     def row(tracer: Any, x: t.Tracker, *args: t.Tracker) -> t.Tracker:
         if not isinstance(x, t.Array):
@@ -334,7 +333,7 @@ _PURE = frozenset((
     "size",
     "ndim", "iscomplexobj", "isrealobj", "real", "imag",
 ))
-"""Functions of numbers whose results are scalars, and fold."""
+"""Functions of numbers with scalar results, which are folded."""
 
 
 def _ufunc_of_numbers(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -383,7 +382,7 @@ def _dispatched(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _made(fn: Any, copy: bool | None) -> None:
-    """`copy`: whether `fn(array)` is another array; None: it takes none, but numbers."""
+    """Make the row of a constructor. `copy`: whether `fn(array)` is another array; None: it takes numbers only."""
 
     @calls(fn)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:

@@ -1,8 +1,8 @@
-"""Attention with score modifications in Python (`torch.nn.attention.flex_attention`): its checks are followed like
-other Python; what it comes down to is computed here.
+"""Attention with score modifications in Python (`torch.nn.attention.flex_attention`): its checks are captured like
+other Python; the computation itself is defined here.
 
-A modification speaks of one score and its indices. Mostly it does with all scores at once the same that it does with
-each: then it is called once, with indices that broadcast. Else `torch.vmap` calls it.
+A modification is a function of one score and its indices. If it is elementwise, it is called once, on all scores, with
+indices that broadcast; otherwise `torch.vmap` calls it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _annotate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 class ByIndex(TorchFunctionMode):
-    """An index that is a tensor stays one: in eager, one of a single number is read out."""
+    """Keep an index that is a tensor of one element a tensor, where eager would read the number."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__:
@@ -77,7 +77,7 @@ def _is_index(x: Any) -> bool:
 
 
 def _modified(fn: t.Tracker, scored: bool, tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """`fn` at every place; `scored`: the first argument are the scores."""
+    """Apply `fn` at every position; `scored`: the first argument are the scores."""
     out = _at_once(tracer, fn, args)
     if out is not None:
         return out
@@ -89,7 +89,7 @@ def _modified(fn: t.Tracker, scored: bool, tracer: Any, args: Args, kwargs: Kwar
 
 
 def _at_once(tracer: Any, fn: t.Tracker, args: Args) -> t.Tensor | None:
-    """`fn` of all scores and their indices; None if that is not what it is of each."""
+    """Apply `fn` to all scores and their indices at once; return None unless that equals applying it to each."""
     last, writes = tracer.end()
     with _indexing(tracer):
         out = fn.call(tracer, args, {})
@@ -104,7 +104,7 @@ def _at_once(tracer: Any, fn: t.Tracker, args: Args) -> t.Tensor | None:
 
 
 class _indexing:
-    """Within: `ByIndex` is the innermost of the program's modes."""
+    """Make `ByIndex` the innermost of the program's modes within the block."""
 
     def __init__(self, tracer: Any) -> None:
         self.modes = tracer.modes.functions
@@ -117,8 +117,8 @@ class _indexing:
 
 
 def _is_elementwise(node: Node) -> bool:
-    """Return whether what was recorded of all scores at once is what would have been of each: by its operator, and by
-    its rank."""
+    """Return whether a recorded operator on all scores at once equals the operator on each, by its kind and its
+    rank."""
     val = node.meta["val"]
     plain = node.op == "placeholder" or torch.Tag.pointwise in getattr(node.target, "tags", ()) or node.target in _ALIKE
     return plain and isinstance(val, FakeTensor) and (node.op == "placeholder" or val.dim() in (0, 4))

@@ -1,6 +1,5 @@
-"""Attention with score modifications as one node, for devices that go over the scores tile by tile: modifications and
-masks are traced once for all scores, with the derivative of the modification, and stand in the node as graphs of their
-own."""
+"""Attention with score modifications as one node, for devices with tiled kernels: modifications and masks are traced
+once, as functions of one score, with the derivative of the modification, and the node holds them as graphs."""
 
 from __future__ import annotations
 
@@ -25,18 +24,18 @@ from ..registry import named
 from ..trackers import Args
 
 DEVICES = frozenset({"cuda"})
-"""Devices whose kernels go over tiles."""
+"""Devices with tiled kernels."""
 _NO_BLOCKS = 1 << 30
 _DTYPES = (torch.bfloat16, torch.float16)
 
 
 def attention(tracer: Any, tensors: Args, mods: tuple[t.Tracker, t.Tracker], mask: Args, scale: float,
               trace: Callable[..., Any]) -> Any:
-    """(output, total) of query, key and value `tensors`; None where the call has no tiles, or a modification is none of
-    elements.
+    """Return (output, total) of query, key and value `tensors`; None where no tiled kernel applies, or a modification
+    is not elementwise.
 
     `mods`: of scores, and the mask; `mask`: the block mask's fields. `trace(fn, given)` calls a modification; None if
-    it is none of elements.
+    it is not elementwise.
     """
     query, key, value = [x.fake for x in tensors]  # type: ignore[attr-defined]
     apart = query.device.type not in DEVICES or query.dtype not in _DTYPES or {query.dtype, key.dtype,
@@ -111,7 +110,7 @@ class _Traced:
         return derivative.graphs[one], len(operands)
 
     def blocks(self, mask: Args) -> tuple[int, int] | None:
-        """Rows and columns of a block of the mask, if its lists are good for these scores."""
+        """Return the rows and columns of a block of the mask, if its lists fit these scores."""
         rows, columns = (int(self.tracer.index(x)) for x in mask[-3:-1])
         number = mask[2]
         if max(rows, columns) >= _NO_BLOCKS or not isinstance(number, t.Tensor):
@@ -126,7 +125,7 @@ def _pulled_back(score_mod: t.Tracker, tracer: Any, args: Args, kwargs: Any) -> 
 
 
 def _is(fn: t.Tracker, name: str) -> bool:
-    """Return whether a modification is one of torch's own that changes nothing."""
+    """Return whether a modification is one of torch's own no-ops."""
     value = getattr(fn, "value", None)
     return value is not None and value is named(f"torch.nn.attention.flex_attention.{name}")
 
@@ -163,7 +162,7 @@ class _Call:
                 tracer.follow(*before)
 
     def backward(self, out: FakeTensor, total: FakeTensor, wanted: list[int]) -> Traced:
-        """The region of nodes that gives the gradients of the inputs at `wanted`."""
+        """Return the nodes that compute the gradients of the inputs at `wanted`."""
         tracer = self.tracer
         last, _ = tracer.end()
         vals = like(out), like(total)
@@ -177,6 +176,6 @@ class _Call:
 
 
 def _strides(size: tuple[int, ...], query: FakeTensor) -> tuple[int, ...]:
-    """The last dimension innermost and the others in the order that they have in the query."""
+    """Return strides with the last dimension innermost and the others in the order of the query's."""
     order = [*sorted([2, 1, 0], key=lambda dim: query.stride(dim))[::-1], 3]
     return strides_in_order(size, order)

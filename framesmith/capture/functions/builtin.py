@@ -1,4 +1,4 @@
-"""Python's builtin functions that look at values: isinstance, getattr, type, len, the constructors of scalars, …"""
+"""Python's builtin functions that inspect values: isinstance, getattr, type, len, the constructors of scalars, …"""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _range(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _changed(how: str) -> Callable[..., t.Tracker]:
-    """Make the row of a call that changes its first argument by that method."""
+    """Make the row of a function that mutates its first argument by that method."""
 
     def row(tracer: Any, x: t.Tracker, key: t.Tracker, *value: t.Tracker) -> t.Tracker:
         getattr(x, how)(tracer, key if how.endswith("_item") else key.real(tracer), *value)

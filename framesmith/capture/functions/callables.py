@@ -96,9 +96,9 @@ _ASIDE = (int, float, complex, str, bytes, bool, type(None), type, types.Functio
 
 
 def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A call of what lru_cache made.  With constants it is made for real: the cache is filled as in plain Python, and
-    hits are guarded. With an object the cache must have the result.  With what else is a key by its identity, as
-    tensors are, the call ends the graph."""
+    """Call a function wrapped by lru_cache. With constants the call runs for real: the cache is filled as in plain
+    Python, and hits are guarded. With an object the cache must have the result. With other keys by identity, such as
+    tensors, the call ends the graph."""
     given = [*args, *kwargs.values()]
     for a in given:
         if isinstance(a, (t.List, t.Dict, t.Set)):
@@ -134,14 +134,14 @@ def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _is_fixed(tracer: Any, x: t.Tracker) -> bool:
-    """A constant, or a tuple of such."""
+    """Return whether an argument is a constant, or a tuple of constants."""
     if type(x) is t.Tuple:
         return all(_is_fixed(tracer, part) for part in x.open(tracer))
     return x.constant or isinstance(x, t.Static)
 
 
 def _is_known(tracer: Any, x: t.Tracker) -> bool:
-    """An object from outside that is a key by its identity."""
+    """Return whether an argument is an object from outside that is hashed by identity."""
     return isinstance(x, t.Object) and x.value is not None and all(
         tracer.lookup(x.cls, name) is getattr(object, name) for name in ("__hash__", "__eq__"))
 
@@ -158,7 +158,7 @@ _find_impl: Any = functools._find_impl  # type: ignore[attr-defined]
 
 
 def _dispatching(dispatch: Any) -> tuple[Any, Any, Any]:
-    """The registry of a generic function, its cache, and the state of abstract classes that the cache is of."""
+    """Return the registry of a generic function, its cache, and the ABC cache token for which the cache is valid."""
     space = {name: cell.cell_contents for name, cell in zip(dispatch.__code__.co_freevars, dispatch.__closure__)}
     return space["registry"], space["dispatch_cache"], space["cache_token"]
 
@@ -203,7 +203,7 @@ CODES[id(functools.singledispatch(lambda x: x).dispatch.__code__)] = _choose
 
 # --- functools.cached_property ----------------------------------------------------------------------------------------
 def _cached_property(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Without its lock: nobody else sees the instance before the changes are replayed."""
+    """Compute a cached property without its lock: no other thread sees the instance before the changes are replayed."""
     prop, obj = args[:2]
     name = prop.get(tracer, "attrname").real(tracer)
     if not isinstance(obj, t.Object) or not obj.cls.__dictoffset__ or name is None:
@@ -257,7 +257,7 @@ def _deref(tracer: Any, obj: t.Object) -> t.Tracker:
 
 
 def _is_dead(ref: Any) -> bool:
-    """The referent of a weak reference is dead."""
+    """Return whether the referent of a weak reference is dead."""
     return referent(ref) is None
 
 
@@ -279,7 +279,7 @@ def _target(tracer: Any, ref: Any) -> t.Tracker:
 @method(t.WeakRef, "__eq__")
 @opaque(weakref.ReferenceType, "__eq__")
 def _same_referent(tracer: Any, ref: t.Tracker, other: t.Tracker) -> t.Tracker | None:
-    """References are equal if what they refer to is; dead ones, if they are one."""
+    """Compare weak references: live ones by their referents, dead ones by identity."""
     if not issubclass(other.pytype(), weakref.ReferenceType):
         return None
     first, second = _target(tracer, ref), _target(tracer, other)

@@ -1,4 +1,5 @@
-"""`__build_class__`, `type(...)`, property and its kin, and the decorators and metaclasses of the standard library."""
+"""`__build_class__`, `type(...)`, property and similar descriptors, and the standard library's decorators and
+metaclasses."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def _build_class(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _entries(tracer: Any, originals: Args) -> Args:
-    """The bases, with `__mro_entries__` of those that are no classes."""
+    """Return the bases, with `__mro_entries__` of those that are not classes."""
     out: Args = []
     for base in originals:
         if (isinstance(base, t.Class) or base.constant
@@ -169,7 +170,7 @@ _INIT_SUBCLASS = getattr(typing.Generic.__init_subclass__, "__func__",
 
 @calls(_INIT_SUBCLASS)
 def _generic(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """It does nothing but set the class's type parameters."""
+    """Set the class's type parameters, the only effect of the original."""
     made = args[0]
     mro = made.pytype().__mro__ if not isinstance(made, t.Class) else made.value.__mro__
     if not isinstance(made, t.MadeClass) or kwargs or any("__init_subclass__" in vars(c)

@@ -1,4 +1,4 @@
-"""isinstance and issubclass: by the classes alone, or by what a class itself has to say."""
+"""isinstance and issubclass: by the classes alone, or by a class's own hook."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def class_test(tracer: Any, kind: type, klass: Any, asked: Any = issubclass) -> 
 
 
 def _refuse_hooks(tracer: Any, klass: Any) -> None:
-    """A class made in the frame is asked by name only if no function that may look at it has a say: it is not there
-    yet."""
+    """Refuse a class made in the frame where a function that may inspect it decides: it does not exist yet."""
     for k in klass if isinstance(klass, tuple) else (klass,):
         if isinstance(k, tuple):
             _refuse_hooks(tracer, k)
@@ -58,11 +57,11 @@ def _refuse_hooks(tracer: Any, klass: Any) -> None:
 
 
 _LIBRARY = ("abc", "typing", "typing_extensions", "torch", "enum")
-"""Whose `__instancecheck__` looks at classes and has no effects."""
+"""Metaclasses whose `__instancecheck__` inspects classes only and has no effects."""
 
 
 def _own_check(tracer: Any, klass: t.Tracker, name: str) -> Any:
-    """The `__instancecheck__` or `__subclasscheck__` that a class's metaclass has, if it may do more than look at
+    """Return the `__instancecheck__` or `__subclasscheck__` of a class's metaclass, if it may do more than inspect
     classes; or None."""
     if not isinstance(klass, t.Class) or type(klass.value) is type:
         return None
@@ -75,7 +74,7 @@ def _own_check(tracer: Any, klass: t.Tracker, name: str) -> Any:
 
 
 def _value(x: t.Const | t.Static) -> Any:
-    """A value of its class: of a number that varies, the present one."""
+    """Return a value of the tracker's class: for a dynamic number, the present one."""
     return x.example if type(x) is t.SymbolicNumber else x.value
 
 
@@ -106,7 +105,7 @@ def _isinstance(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _says_instance(tracer: Any, obj: t.Object, klass: Any) -> bool:
-    """isinstance by the `__class__` that an object's own `__getattribute__` gives."""
+    """Decide isinstance by the `__class__` that an object's own `__getattribute__` returns."""
     if type(klass) is not type:
         raise Unsupported(f"isinstance of {obj.describe()}, which has a __getattribute__ of its own")
     said = tracer.unless(AttributeError, obj.get, tracer, "__class__")
@@ -114,7 +113,7 @@ def _says_instance(tracer: Any, obj: t.Object, klass: Any) -> bool:
 
 
 def _tensor_kind(tracer: Any, obj: t.Tensor, klass: Any) -> bool:
-    """isinstance of a tensor: torch.FloatTensor and its kin ask for a dtype."""
+    """Decide isinstance of a tensor: torch.FloatTensor and similar classes test the dtype."""
     if isinstance(klass, tuple):
         return any(_tensor_kind(tracer, obj, k) for k in klass)
     if type(klass).__name__ == "tensortype":

@@ -1,5 +1,5 @@
-"""Lists, tuples and deques: constructors and methods. What CPython's own methods can answer over real containers of
-trackers, they do."""
+"""Lists, tuples and deques: constructors and methods. CPython's own methods run over real containers of trackers
+wherever they can."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def _tuple_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 # --- what real containers of trackers answer --------------------------------------------------------------------------
 class Sought:
-    """Stands for what a method of a real container is to find: equal to each element that it equals in the program."""
+    """A stand-in for the value that a method of a real container searches: it equals the elements that the value equals
+    in the program."""
 
     __slots__ = ("item", "tracer")
     __hash__ = None  # type: ignore[assignment]
@@ -66,7 +67,8 @@ def _index(tracer: Any, x: t.Tracker) -> Any:
 
 
 def _asks(family: type, name: str, *kinds: Callable[[Any, t.Tracker], Any], changes: bool = False) -> None:
-    """Let CPython's own method answer, over the trackers of the elements; `kinds`: what is made of each argument."""
+    """Make a row that runs CPython's own method over the trackers of the elements; `kinds`: the conversion of each
+    argument."""
 
     @method(family, name)
     def row(tracer: Any, self: t.Sequence, *args: t.Tracker) -> t.Tracker:
@@ -244,7 +246,7 @@ def _append(tracer: Any, self: t.List, item: t.Tracker) -> t.Tracker:
 
 
 def extended(tracer: Any, self: t.List, other: t.Tracker) -> None:
-    """`self.extend(other)`: the list grows with each value, so code that makes the next one sees it."""
+    """`self.extend(other)`: the list grows with each value, which code that computes the next one sees."""
     if isinstance(other, (t.Sequence, t.Set, t.Dict)):
         self.extend(tracer, other.items_list(tracer))
         return
@@ -316,14 +318,14 @@ def ordered(tracer: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) 
 
 
 def backwards(tracer: Any, reverse: t.Tracker) -> bool:
-    """The truth of `reverse`, unless this Python takes only numbers for it."""
+    """Return the truth of `reverse`; raise the error of versions of Python that accept only numbers."""
     if reverse.constant:
         tracer.folded([].sort, (), {"reverse": reverse.real(tracer)})
     return reverse.truth(tracer)
 
 
 def order(tracer: Any, items: list[t.Tracker], key: t.Tracker, reverse: bool) -> None:
-    """Sort in place; if a comparison raises, the items are left as CPython leaves them."""
+    """Sort in place; if a comparison raises, the items keep the order that CPython leaves."""
     plain = key is t.NONE
     wrapped = [_Ordered(tracer, i if plain else key.call(tracer, [i], {}), i) for i in items]
     try:

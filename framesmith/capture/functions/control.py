@@ -1,4 +1,4 @@
-"""Control flow on data by function: torch.cond and torch.while_loop, known by their names."""
+"""Control flow on data by functions: torch.cond and torch.while_loop, known by their names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _while_loop(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _repeated(tracer: Any, cond_fn: t.Tracker, body_fn: t.Tracker, carried_inputs: t.Tracker) -> t.Tracker:
-    """The loop over tensors; an integer of its state is a tensor within, and data behind it."""
+    """Record the loop over tensors; an integer of its state is a tensor within the loop, and data after it."""
     initial = [_as_tensor(tracer, x) for x in _leaves(tracer, carried_inputs)]
     kinds = [x.pytype() for x in _leaves(tracer, carried_inputs)]
 
@@ -70,7 +70,7 @@ def _repeated(tracer: Any, cond_fn: t.Tracker, body_fn: t.Tracker, carried_input
 
 
 def _as_tensor(tracer: Any, x: t.Tracker) -> t.Tensor:
-    """A tensor of its own: a loop that does not run gives no tensor from before."""
+    """Return a copy of a tensor: a loop that does not run returns no earlier tensor."""
     return tracer.torch_call(torch.clone, [data.tensor_of(tracer, x)], {})  # type: ignore[no-any-return]
 
 
@@ -83,7 +83,7 @@ def _leaves(tracer: Any, x: t.Tracker) -> list[t.Tracker]:
 
 
 def _like(tracer: Any, x: t.Tracker, leaves: Iterator[t.Tracker]) -> t.Tracker:
-    """A value of the structure of `x`, with other leaves."""
+    """Return a value of the structure of `x`, with other leaves."""
     if isinstance(x, t.Dict):
         return t.Dict({k: _like(tracer, v, leaves) for k, v in x.entries.items()})
     if isinstance(x, t.Sequence):

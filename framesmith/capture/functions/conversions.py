@@ -16,9 +16,9 @@ from ..sources import MISSING
 from ..trackers import Args, Kwargs
 
 _SPECIAL: dict[type, tuple[str, ...]] = {int: ("__int__", "__index__", "__trunc__"), float: ("__float__", "__index__")}
-"""The methods that answer, in the order in which they are asked."""
+"""The methods that convert, in the order in which they are tried."""
 _READ = (str, bytes)
-"""Builtin classes of text that both read."""
+"""Builtin classes of text that both parse."""
 
 
 def _scalar(kind: type) -> Any:

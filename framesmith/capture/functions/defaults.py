@@ -1,5 +1,5 @@
-"""Changes of torch's global state. The default dtype and device are changed for real during capture, set back when it
-ends, and the changes replayed; seeds are set by residual code."""
+"""Changes of torch's global state. The default dtype and device are changed for real during capture and restored when
+it ends, and residual code replays the changes; it also sets seeds."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from .builtin import callable_
 
 
 def entries_of(tracer: Any, source: t.Tracker) -> Iterable[tuple[Any, t.Tracker]]:
-    """The keys and values of a mapping or of an iterable of pairs; of the latter, each pair is read when it is asked
-    for."""
+    """Return the keys and values of a mapping or of an iterable of pairs; of the latter, each pair is read when it is
+    asked for."""
     if isinstance(source, t.Dict):
         return list(source.open(tracer).items())
     if tracer.lookup(source.pytype(), "keys") is not MISSING:
@@ -98,7 +98,7 @@ def _ior(tracer: Any, self: t.Dict, other: t.Tracker) -> t.Tracker:
 
 
 def _dict_entries(tracer: Any, x: t.Tracker) -> dict[Any, t.Tracker] | None:
-    """The entries of a dict or of an instance of a subclass; None of anything else."""
+    """Return the entries of a dict or of an instance of a subclass; None of anything else."""
     x = x.plain()
     return x.open(tracer) if isinstance(x, t.Dict) else None
 

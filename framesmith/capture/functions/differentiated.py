@@ -1,5 +1,5 @@
 """torch.autograd.Function: the forward is captured without gradients, and the backward as a graph of its own, which
-autograd takes for the derivative of what the forward gives; see `graph.derivative`."""
+autograd uses as the derivative of the forward's results; see `graph.derivative`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from ..trackers import Args, Kwargs
 
 own = torch.autograd.function
 MOST = 3
-"""Results of a function that takes missing gradients as None: there is a graph for each pattern of them."""
+"""The maximal number of results of a function that takes missing gradients as None: there is a graph for each pattern
+of them."""
 
 PLAIN.add(torch._C._FunctionBase)  # an instance is good for nothing but `apply`
 
@@ -84,13 +85,13 @@ def _forward(tracer: Any, klass: t.Tracker, real: Any, ctx: t.Object, given: Arg
 
 
 def _listed(tracer: Any, ctx: t.Object, name: str) -> list[t.Tracker]:
-    """The tensors that a method of the context was given."""
+    """Return the tensors that a method of the context received."""
     found = ctx.attrs.get(name)
     return list(found.open(tracer)) if isinstance(found, t.Tuple) else []
 
 
 def _wrapped(tracer: Any, out: t.Tracker, args: Args, dirty: Any) -> t.Tracker:
-    """An argument that comes back, and was not written to, comes back as a view of itself."""
+    """Return a result; an argument that is returned without having been written is returned as a view of itself."""
     if isinstance(out, t.Tuple):
         return t.Tuple([_wrapped(tracer, o, args, dirty) if isinstance(o, t.Tensor) else o
                              for o in out.open(tracer)])
@@ -138,7 +139,7 @@ class _Application:
         return True if flag is None else flag.truth(self.tracer)
 
     def _apart(self, out: t.Tracker) -> t.Tracker:
-        """In memory of its own: history belongs to the whole of a storage."""
+        """Return a tensor in memory of its own: history belongs to a whole storage."""
         assert isinstance(out, t.Tensor)
         alias = out.fake._alias
         if alias.parent is None and alias.storage.input is None:
@@ -157,7 +158,7 @@ class _Backward:
         self.tangents: list[Node] = []
 
     def trace(self) -> Traced | None:
-        """None: with these gradients the backward raises."""
+        """Trace the backward; return None if it raises for these gradients."""
         of, tracer = self.of, self.tracer
         last, writes = tracer.end()
         before, around, tracer.touched = effects(tracer), tracer.touched, []
@@ -183,7 +184,8 @@ class _Backward:
         return None if told is None else Traced(region, self.tangents, self._read(told))
 
     def _touches(self, changed: list[Any]) -> bool:
-        """Return whether something was changed that was there before, but attributes of the context."""
+        """Return whether the backward changed an object that existed before it, other than attributes of the
+        context."""
         ctx = self.of.ctx
         found = reachable([*ctx.attrs.values(), self._function()]) | {id(ctx): ctx}
         return any(not isinstance(x, t.Tracker) or id(x) in found and x is not ctx for x in changed)
@@ -210,7 +212,7 @@ class _Backward:
         return tracer.made(tracer.recorder.own(val, node))  # type: ignore[no-any-return]
 
     def _read(self, told: t.Tracker) -> list[Node | None]:
-        """The gradients of the inputs that want one."""
+        """Return the gradients of the inputs that require one."""
         of, tracer = self.of, self.tracer
         grads = list(told.open(tracer)) if isinstance(told, t.Tuple) else [told]
         if len(grads) < of.count or any(g is not t.NONE for k, g in enumerate(grads) if k >= of.count):

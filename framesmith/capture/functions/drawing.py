@@ -13,7 +13,7 @@ from ..registry import CONSTANT_METHODS, opaque
 
 @opaque(Random, "random")
 def _drawn(tracer: Any, generator: t.Tracker) -> t.Tracker:
-    """The next number of a generator; what its seed and state are is not looked at."""
+    """Return the next number of a generator, whose seed and state are not guarded."""
     if any(lock.held > 0 for lock in tracer.locks.values()):
         raise Unsupported("a random number drawn under a lock")
     tracer.changes += 1

@@ -1,4 +1,4 @@
-"""Methods of exceptions; exception groups; what `sys` says of the exception being handled."""
+"""Methods of exceptions; exception groups; functions of `sys` about the exception being handled."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _new_group(tracer: Any, cls: type, args: Args) -> t.Error:
 
 
 def _keep_fields(tracer: Any, error: t.Error, args: Args, kwargs: Kwargs) -> None:
-    """Keep what C keeps of the arguments beside `args`: a real exception of the builtin kind, made of stand-ins for
-    them, says it."""
+    """Set the fields that C sets from the arguments in addition to `args`, as read from a real exception of the builtin
+    kind made of stand-ins."""
     base = builtin_part(error.cls)
     names = [name for kind, names in CARRIED if issubclass(base, kind) for name in names]
     if not names and not kwargs:
@@ -161,7 +161,7 @@ Matcher = Callable[[t.Tracker], bool]
 
 
 def members(tracer: Any, group: t.Tracker) -> list[t.Tracker]:
-    """The exceptions of a group."""
+    """Return the exceptions of a group."""
     return group.get(tracer, "exceptions").open(tracer)  # type: ignore[attr-defined]
 
 
@@ -170,7 +170,7 @@ def is_group(error: t.Tracker) -> bool:
 
 
 def matcher(tracer: Any, want: t.Tracker) -> Matcher:
-    """The test that `split` and `subgroup` take: a class, a tuple of classes, or a predicate."""
+    """Return the test that `split` and `subgroup` take: a class, a tuple of classes, or a predicate."""
     if isinstance(want, t.Class) and issubclass(want.value, BaseException):
         return lambda e: issubclass(e.pytype(), want.value)
     if isinstance(want, t.Tuple) and all(isinstance(c, t.Class) for c in want.open(tracer)):
@@ -197,7 +197,7 @@ def split(tracer: Any, group: t.Tracker, fits: Matcher, rest_too: bool = True) -
 
 
 def derived(tracer: Any, group: t.Tracker, part: Args) -> t.Tracker:
-    """A group of `part` with the metadata of `group`."""
+    """Return a group of `part` with the metadata of `group`."""
     if not part:
         return t.NONE
     new = group.get(tracer, "derive").call(tracer, [t.List(part)], {})
@@ -226,7 +226,8 @@ def _subgroup(tracer: Any, self: t.Error, want: t.Tracker) -> t.Tracker:
 
 
 def prep_reraise(tracer: Any, original: t.Tracker, raised: Args) -> t.Tracker:
-    """Return what an `except*` statement raises in the end: what its clauses raised anew, with what no clause took."""
+    """Return the exception that an `except*` statement raises: the exceptions raised in its clauses, and the part that
+    no clause took."""
     raised = [e for e in raised if e is not t.NONE]
     if not raised:
         return t.NONE
@@ -269,7 +270,7 @@ if hasattr(sys, "exception"):
 
 
 def traceback_of(error: t.Tracker) -> t.Tracker:
-    """The traceback that a handler is given."""
+    """Return the traceback that a handler sees."""
     if isinstance(error, t.Error) and error.value is None:
         return error.attrs.get("__traceback__", t.NONE)
     raise Unsupported("the traceback of an exception that was made outside")

@@ -1,4 +1,4 @@
-"""Pure functions: on constants they run for real, unless they print, or call what the program hands them."""
+"""Pure functions: on constants they run for real, unless they print, or call functions of the program's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Functions over lists of tensors, as the calls on each tensor that they are; and the fused steps of optimisers, which
-are such loops."""
+"""Functions over lists of tensors, captured as a call for each tensor; and the fused steps of optimisers, which are
+such loops."""
 
 from __future__ import annotations
 

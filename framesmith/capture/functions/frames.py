@@ -1,5 +1,5 @@
-"""Functions that look at the frame which calls them, or count what refers to an object: neither survives a rewrite of
-the frame."""
+"""Functions that inspect their caller's frame, or count references to an object: their results change if the frame is
+rewritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..trackers import Args, Kwargs
 
 @calls(exec, eval)
 def _exec(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """With a namespace of its own it is like any other function of unknown effect; without, it sees the locals."""
+    """`exec` with an explicit namespace is a function of unknown effect; without one, it sees the frame's locals."""
     if len(args) + len(kwargs) < 2 or isinstance(args[1], t.Const):
         raise FrameSeen("exec or eval without a namespace")
     raise Unsupported("exec or eval")
@@ -31,7 +31,8 @@ def _getframe(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(sys.getsizeof)
 def _size(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """It tells, for one, whether instances of a class that died already have shared their keys."""
+    """`getsizeof` depends on state that capture changes, such as whether dead instances of a class shared their
+    keys."""
     if any(n.op == "call_function" for n in tracer.recorder.graph.nodes):
         raise Unsupported("a size in memory")
     raise MemorySeen("a size in memory")

@@ -1,4 +1,4 @@
-"""iter, next, zip, map, sum and their kin; itertools; generator objects."""
+"""iter, next, zip, map, sum and similar functions; itertools; generator objects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _tuple(row: Iterable[t.Tracker]) -> t.Tracker:
 
 
 def _values(tracer: Any, x: t.Tracker) -> Iterator[t.Tracker]:
-    """A real iterator over what iteration gives."""
+    """Return a real iterator over the values of an iteration."""
     return t.steps(tracer, x.iterate(tracer))
 
 
@@ -56,7 +56,7 @@ def _called(tracer: Any, fn: t.Tracker) -> Callable[..., t.Tracker]:
 
 
 def _holds(tracer: Any, fn: t.Tracker) -> Callable[[t.Tracker], bool]:
-    """The truth of what `fn` gives, or for None of the value itself."""
+    """Return the truth of `fn(value)`, or of the value itself if `fn` is None."""
     return lambda v: (v if fn is t.NONE else fn.call(tracer, [v], {})).truth(tracer)
 
 
@@ -84,7 +84,7 @@ def _enumerate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _enumerated(tracer: Any, parts: list[t.Tracker]) -> Iterator[t.Tracker]:
-    """Of an iterator and the next number, which is kept up to date."""
+    """Make an `enumerate` of an iterator and the next number, which is kept up to date."""
     for n, v in enumerate(t.steps(tracer, parts[0]), tracer.index(parts[1])):
         parts[1] = t.Const(n + 1)
         yield t.Tuple([t.Const(n), v])
@@ -122,8 +122,8 @@ def _reversed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def unordered(tracer: Any, x: t.Tracker, key: t.Tracker) -> Iterable[t.Tracker]:
-    """The elements for a function to which their order makes no difference, if they are constants compared by
-    themselves."""
+    """Return the elements for a function that does not depend on their order, if they are constants with builtin
+    comparison."""
     if isinstance(x, t.Set) and key is t.NONE:
         items = [tracer.unkey(k) for k in x.open(tracer)]
         if all(i.constant for i in items):
@@ -249,8 +249,8 @@ for _fn in (itertools.permutations, itertools.combinations, itertools.combinatio
 
 
 def _iterates(fn: Any, over: Callable[..., Iterator[t.Tracker]], *places: int, cls: Any = None) -> None:
-    """Calls of `fn` make an iterator of class `cls` (itself), whose values `over` gives: it is handed real iterators
-    for the arguments at `places`, or for all, if there are none. These are asked for their iterators at once."""
+    """Let calls of `fn` make an iterator of class `cls` (default: `fn`), whose values `over` yields: it receives real
+    iterators for the arguments at `places`, or for all if there are none. `iter` of these is called at once."""
 
     @calls(fn)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -273,7 +273,7 @@ def _accumulated(tracer: Any, it: Iterator[t.Tracker], func: t.Tracker = t.NONE,
 
 
 class _Key(Sought):
-    """A key of `groupby`, which compares two of them."""
+    """A key of `groupby`, which compares neighbours."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

@@ -36,8 +36,8 @@ def _run(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @by_name("triton.runtime.autotuner.Autotuner.run")
 def _tuned(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """The tuner chooses at the first call, as in eager; a grid is asked for each of its configurations ahead. If it has
-    chosen, or has no choice, it is a call of what it is around."""
+    """Launch a tuned kernel: the tuner chooses at the first call, as in eager, so the grid is computed for each
+    configuration. If it has chosen, or has one configuration, the kernel inside it is launched."""
     call = _Call(tracer, args, kwargs)
     tuner = call.kernel
     chosen = tuner.configs[0] if len(tuner.configs) == 1 else call.chosen()
@@ -86,7 +86,7 @@ class _Call:
         self.bound: dict[str, t.Tracker] = bound.arguments
 
     def grid(self, chosen: dict[str, t.Tracker]) -> tuple[int, ...]:
-        """The programs along each axis; `chosen`: what a tuner adds to the arguments."""
+        """Return the number of programs along each axis; `chosen`: the arguments that a tuner adds."""
         tracer, asked = self.tracer, self.asked
         if not isinstance(asked, t.Sequence):
             defaults = {p.name: tracer.made(p.default)
@@ -95,7 +95,7 @@ class _Call:
         return tuple([int(tracer.index(x)) for x in asked.items_list(tracer)])
 
     def chosen(self) -> Any:
-        """The configuration that the tuner has chosen for such arguments, if it has."""
+        """Return the configuration that the tuner has chosen for such arguments, if it has."""
         tuner = self.kernel
         given = {**dict(zip(tuner.arg_names, self.positional)),
                  **{k: v for k, v in self.keywords.items() if k in tuner.arg_names}}
@@ -130,7 +130,7 @@ class _Call:
                 tracer.follow(*before)
 
     def value(self, x: t.Tracker, memories: Memories) -> Any:
-        """An argument as the launch holds it."""
+        """Return an argument in the form that the launch holds."""
         if isinstance(x, t.Tensor):
             return memories.windows[id(x.fake)]
         if isinstance(x, t.Tuple):
@@ -172,7 +172,7 @@ def _hooks(tuner: Any) -> bool:
 
 
 def _itself(tracer: Any, x: t.Tracker) -> Any:
-    """The object of Triton's that a tracker stands for."""
+    """Return the object of Triton's that a tracker represents."""
     if not isinstance(x, t.Object) or x.value is None:
         raise Unsupported("a kernel that the frame makes")
     tracer.guard(x.source, "id", x.value)

@@ -1,4 +1,5 @@
-"""Functions by which a program speaks to the compiler: breaks, functions taken whole, refused, or run once."""
+"""Functions by which a program directs the compiler: graph breaks, and functions that are taken whole, refused, or run
+once."""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ CODES[id(torch._disable_dynamo(lambda: None).__code__)] = _kept_from_dynamo
 
 
 def allow(fn: Callable[..., Any]) -> None:
-    """Calls of `fn` run as a whole on fakes: every operator that they reach is recorded, their Python is not
-    followed. A class of tensors: so do operators on them (`fake.wrappers.declare`)."""
+    """Let calls of `fn` run as a whole on fakes: every operator that they reach is recorded, their Python is not
+    followed. If `fn` is a class of tensors, so do operators on them (`fake.wrappers.declare`)."""
     if isinstance(fn, type) and issubclass(fn, torch.Tensor):
         declare(fn)
     else:
@@ -80,7 +81,7 @@ def allow(fn: Callable[..., Any]) -> None:
 
 
 def disallow(fn: Callable[..., Any], why: str) -> None:
-    """Calls of `fn` end the graph."""
+    """Let calls of `fn` end the graph."""
 
     @calls(fn)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -88,7 +89,7 @@ def disallow(fn: Callable[..., Any], why: str) -> None:
 
 
 def constant(fn: Callable[..., Any]) -> None:
-    """A call of `fn` runs during capture, and its result is part of the compiled code."""
+    """Let calls of `fn` run during capture, and their results be constants of the compiled code."""
 
     def asked(*args: Any, **kwargs: Any) -> Any:
         with torch._C._EnableTorchFunction():  # capture itself asks no class of tensors
@@ -102,10 +103,10 @@ def constant(fn: Callable[..., Any]) -> None:
 
 
 def substitute(original: Callable[..., Any], fn: Callable[..., Any]) -> None:
-    """Calls of `original` are captured as calls of `fn`."""
+    """Let calls of `original` be captured as calls of `fn`."""
     calls(original)(lambda tracer, args, kwargs: tracer.made(fn).call(tracer, args, kwargs))
 
 
 def forget(fn: Callable[..., Any]) -> None:
-    """Calls of `fn` are captured like any other's again."""
+    """Let calls of `fn` be captured like any other's again."""
     CALLS.pop(fn, None)

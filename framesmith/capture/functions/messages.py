@@ -1,6 +1,6 @@
-"""print, logging and warnings: kept in order, and emitted after the graph that they stand in.
+"""print, logging and warnings: kept in order, and emitted after the graph that they occur in.
 
-What a message says is settled where it stands: text of Python values is made there, tensors are copied in the graph.
+The content of a message is fixed where it occurs: text of Python values is made there, tensors are copied in the graph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LATER = "format it, or move it out of the compiled code"
 
 
 def settled(tracer: Any, x: t.Tracker) -> t.Tracker:
-    """A tracker that will print as `x` does now, whatever happens to `x` later in the frame."""
+    """Return a tracker that prints as `x` does now, whatever happens to `x` later in the frame."""
     if isinstance(x, (t.Const, t.Static, t.Data)):
         return x
     if isinstance(x, t.Tensor):
@@ -44,7 +44,7 @@ def settled(tracer: Any, x: t.Tracker) -> t.Tracker:
 
 
 def _printed(tracer: Any, x: t.Tracker) -> t.Tracker:
-    """The same for an argument of print, which only its text enters."""
+    """Return the same for an argument of print, of which only the text matters."""
     try:
         return settled(tracer, x)
     except Unsupported:
@@ -59,7 +59,7 @@ def _defer(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _place(tracer: Any, level: int) -> tuple[str, int, str]:
-    """The `level`th frame from within."""
+    """Return the place of the `level`th frame, counted from the innermost."""
     if level > len(tracer.frames):
         raise Unsupported("a message with a stacklevel beyond the compiled code")
     frame = tracer.frames[-max(level, 1)]
@@ -98,7 +98,7 @@ def _print(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @dataclass(frozen=True, slots=True)
 class _NoError:
-    """No filter turns warnings of the category into errors, which would have to be raised where they stand."""
+    """No filter turns warnings of the category into errors, which would be raised in the middle of the frame."""
 
     category: type[Warning]
 
@@ -141,7 +141,7 @@ class _Disabled:
 
 
 def _log(tracer: Any, logger: t.Tracker | None, level: int, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A message of `logger` (None: of the root, through the module's functions)."""
+    """Defer a message of `logger` (None: of the root, through the module's functions)."""
     real = logging.root if logger is None else getattr(logger, "value", None)
     if not isinstance(real, logging.Logger):
         raise Unsupported("a logger made in the frame")
@@ -184,8 +184,8 @@ def _log_function(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def log_once(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker | None:
-    """A cached function that a program put onto Logger (`logger.warning_once`): it is called as a whole, so that its
-    cache holds. None if `fn` is another kind of cached function."""
+    """Defer a call of a cached function that a program added to Logger (`logger.warning_once`): it is called as a
+    whole, which keeps its cache valid. Return None if `fn` is another kind of cached function."""
     if getattr(logging.Logger, fn.__wrapped__.__name__, None) is not fn:
         return None
     logger, *said = args
@@ -194,7 +194,7 @@ def log_once(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker | No
 
 
 def _bound(tracer: Any, obj: t.Tracker, raw: Any, name: str) -> t.Tracker:
-    """A cached function in a class is a method, as a plain one is."""
+    """Bind a cached function that is found in a class, as a plain function is bound."""
     return t.Method(tracer.class_function(raw), obj)
 
 

@@ -1,4 +1,4 @@
-"""torch.inference_mode and torch.autocast: what their Python calls."""
+"""The functions that the Python of torch.inference_mode and torch.autocast calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 def _autocast_setter(fn: Any) -> None:
-    """State of autocast: set for real during capture; `effects` sets it after, `convert` sets it back."""
+    """Make the row of a setter of autocast's state: set for real during capture, restored by `entry`, and replayed by
+    `effects`."""
 
     @calls(fn)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -42,8 +43,8 @@ for _setter in (torch.set_autocast_enabled, torch.set_autocast_dtype, torch.auto
 
 @calls(torch._C._is_torch_function_mode_enabled)
 def _function_mode(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Nothing is captured under a function mode from outside but the one of the default device, which autocast does not
-    concern."""
+    """Ignore function modes: the only mode from outside under which anything is captured is that of the default device,
+    which autocast does not depend on."""
     return t.boolean(bool(tracer.modes.functions))
 
 

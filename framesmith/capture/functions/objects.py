@@ -1,5 +1,4 @@
-"""Methods of `object`, dataclasses, functools, copy, warnings, typing: what programs call on instances and
-functions."""
+"""Functions of instances and functions: methods of `object`, dataclasses, functools, copy, warnings, typing."""
 
 from __future__ import annotations
 
@@ -193,12 +192,12 @@ def _has_dict(tracer: Any, x: t.Partial) -> bool:
 
 
 def _with_dict(x: Any) -> bool:
-    """It has an instance dict."""
+    """A partial has an instance dict."""
     return instance_dict(x) is not None
 
 
 def _without_dict(x: Any) -> bool:
-    """It has no instance dict."""
+    """A partial has no instance dict."""
     return instance_dict(x) is None
 
 
@@ -247,8 +246,8 @@ def _duplicate(tracer: Any, x: t.Object, hook: tuple[str, Args], memo: dict[int,
 
 
 def _reduces_plainly(tracer: Any, cls: type) -> bool:
-    """Return whether a copy of an instance is a new one with the same contents: no method of the copy protocol has a
-    say."""
+    """Return whether a copy of an instance is a new one with the same contents, without any method of the copy
+    protocol."""
     if cls in copyreg.dispatch_table or builtin_part(cls) not in _COPIED:
         return False
     own = any(tracer.lookup(cls, name) is not tracer.lookup(object, name)
@@ -258,7 +257,7 @@ def _reduces_plainly(tracer: Any, cls: type) -> bool:
 
 
 _COPIED = frozenset({object, dict, list, set, frozenset, tuple, str, int, float, types.SimpleNamespace})
-"""Classes of C, instances of whose subclasses are copied by what capture knows of them."""
+"""Classes written in C whose subclasses' instances are copied by their tracked state."""
 
 
 def _by_hook(tracer: Any, x: t.Object, name: str, args: Args) -> t.Tracker | None:
@@ -268,8 +267,8 @@ def _by_hook(tracer: Any, x: t.Object, name: str, args: Args) -> t.Tracker | Non
 
 
 def _by_reduce(tracer: Any, x: t.Object, copied: Any) -> t.Tracker:
-    """Copy an object as the user's `__reduce__` says: by a call, whose arguments are `copied`, and a state for the
-    instance dict."""
+    """Copy an object by the user's `__reduce__`: by a call, whose arguments are `copied`, and a state for the instance
+    dict."""
     hook = tracer.lookup(x.cls, "__reduce__")
     if not isinstance(hook, types.FunctionType) or tracer.lookup(x.cls, "__reduce_ex__") is not object.__reduce_ex__:
         raise Unsupported(f"copy of {x.describe()}")
@@ -294,7 +293,7 @@ def _deepcopy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 class Memo(t.Dict):
-    """The memo that a `__deepcopy__` is handed. `done`: what was copied so far."""
+    """The memo that a `__deepcopy__` receives. `done`: the objects copied so far."""
 
     __slots__ = ("done",)
 
@@ -341,7 +340,7 @@ def deep_copy(tracer: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracke
 
 
 def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
-    """Return what a plain copy of an object copies: its instance dict and its slots."""
+    """Return the state that a plain copy of an object copies: its instance dict and its slots."""
     if tracer.lookup(x.cls, "__getstate__") is not tracer.lookup(object, "__getstate__") and not _slots_only(x.cls):
         raise Unsupported(f"copy of {x.describe()}, which says itself what its state is")
     state = dict(tracer.instance_dict(x).open(tracer)) if x.cls.__dictoffset__ else {}
@@ -352,12 +351,12 @@ def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
 
 
 def _slots_only(cls: type) -> bool:
-    """A dataclass with slots: its __getstate__ lists its fields."""
+    """Return whether the class is a dataclass with slots: its __getstate__ lists its fields."""
     return dataclasses.is_dataclass(cls) and not cls.__dictoffset__
 
 
 def _environment(tracer: Any, key: t.Tracker, default: t.Tracker = t.NONE) -> t.Tracker:
-    """An environment variable, guarded."""
+    """Return the value of an environment variable, guarded."""
     name = key.real(tracer)
     value = os.environ.get(name)
     tracer.guard(Pinned(os.environ), "callable", _SameVariable(name, value))

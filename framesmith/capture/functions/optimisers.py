@@ -1,4 +1,4 @@
-"""Optimisers: their Python is followed, without what it says to profilers and to torch.compile."""
+"""Optimisers: their Python is captured, without its calls for profilers and for torch.compile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..trackers import Args, Kwargs
 
 @calls(torch.autograd.profiler.record_function)
 def _record_function(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A region for a profiler, which sees compiled code as one call."""
+    """Ignore a profiler's region: a profiler sees compiled code as one call."""
     return tracer.made(contextlib.nullcontext).call(tracer, [], {})
 
 
@@ -31,8 +31,8 @@ def _use_grad(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Trac
 
 @calls(own._get_value)
 def _get_value(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A number that Python computes with, as in eager: not what a program that is being compiled gets. As a count of
-    steps, or a product of momenta, it divides what no count makes an error of."""
+    """Return a number that Python computes with, as in eager, not the tensor that a compiled program gets. As a count
+    of steps, or a product of momenta, it never makes a division fail."""
     if not isinstance(args[0], t.Tensor):
         return args[0]
     found = args[0].get(tracer, "item").call(tracer, [], {})
@@ -48,7 +48,7 @@ def _stack_if_compiling(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(own.Optimizer._group_tensors_by_device_and_dtype)
 def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Tensors alike are one group, under their device and dtype as in eager; torch says None to a compiler."""
+    """Group tensors by device and dtype as in eager; under a compiler, torch would group by None."""
     first = args[0].items_list(tracer)[0].items_list(tracer)  # type: ignore[attr-defined]
     kinds = {(x.fake.device, x.fake.dtype) for x in first if isinstance(x, t.Tensor)}
     return tracer.made(in_one_group).call(tracer, [args[0], *map(tracer.made,
@@ -56,7 +56,8 @@ def _grouped(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _branching(name: str, python: Callable[..., None]) -> None:
-    """Calls of the two ways of an optimiser are calls of `python`, unless torch's own Python of it does not branch."""
+    """Let calls of both implementations of an optimiser be calls of `python`, except for `capturable` ones, which do
+    not branch."""
     for way in ("single", "multi"):
         path = f"torch.optim.{name}._{way}_tensor_{name}"
 

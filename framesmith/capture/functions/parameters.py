@@ -1,7 +1,7 @@
-"""Parameters that a program makes while it runs: a detached tensor of class Parameter, which residual code makes one
-for real.
+"""Parameters that a program creates while it runs: a detached tensor of class Parameter, which residual code turns into
+a real one.
 
-Its gradient is none of capture's: where grad mode is on, or is turned on later, capture refuses.
+Its gradient is not captured: where grad mode is on, or is turned on later, capture refuses.
 """
 
 from __future__ import annotations

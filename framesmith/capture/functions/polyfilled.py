@@ -1,5 +1,5 @@
-"""Functions written in C whose Python statement is inlined: ours (`polyfills/`), or the standard library's own
-fallback."""
+"""Functions written in C for which a Python implementation is inlined: ours (`polyfills/`), or the standard library's
+own fallback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..trackers import Args, Kwargs
 
 
 def states(python: Any, *functions: Any) -> None:
-    """Calls of `functions` are calls of `python`, a Python function or class."""
+    """Let calls of `functions` be calls of `python`, a Python function or class."""
 
     @calls(*functions)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -30,7 +30,7 @@ def states(python: Any, *functions: Any) -> None:
 
 
 def without(name: str, missing: str) -> dict[str, Any]:
-    """The namespace of a module of the standard library as it is where its C part `missing` does not exist."""
+    """Return the namespace of a module of the standard library as if its C part `missing` did not exist."""
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.loader is not None
     real = builtins.__import__

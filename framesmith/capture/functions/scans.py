@@ -20,13 +20,13 @@ from ..trackers import Args, Kwargs
 
 _MOVES = frozenset({torch.ops.aten.slice.Tensor, torch.ops.aten.cat.default, torch.ops.aten.flip.default})
 LONGEST = 128
-"""Slices that are computed one by one."""
+"""The maximal number of slices that are computed one by one."""
 
 
 def _by_slices(unrolled: Callable[..., Any], at_once: Callable[..., Any], place: int,
                along: int) -> Callable[[Any, Args, Kwargs], t.Tracker]:
-    """A handler that inlines `unrolled`, whose argument `place` is sliced along dimension `dim`, or along `along`; of
-    more slices, or a number of them that varies, `at_once`, which is a node."""
+    """Make a handler that inlines `unrolled`, whose argument `place` is sliced along dimension `dim`, or along `along`;
+    for more slices, or a dynamic number of them, it inlines `at_once`, which is one node."""
 
     def handler(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         xs = args[place] if len(args) > place else kwargs["xs"]

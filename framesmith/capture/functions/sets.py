@@ -12,7 +12,7 @@ from ..trackers import Args, Kwargs
 
 
 def keys_of(tracer: Any, source: t.Tracker) -> Any:
-    """Return what a method of a real set takes in place of `source`: a set, a dict, or a list of keys."""
+    """Return the argument of a real set's method for `source`: a set, a dict, or a list of keys."""
     if isinstance(source.plain(), t.Set):
         return source.plain().open(tracer)  # type: ignore[attr-defined]
     if isinstance(source, t.Dict):
@@ -33,7 +33,7 @@ def _frozenset(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def loosened(made: Any, sources: Iterable[t.Tracker]) -> Any:
-    """A set made of others: with one from outside, its order is not known."""
+    """Note that a set made of others has no known order if one of them is from outside."""
     if isinstance(made, t.Set):
         made.loose = any(isinstance(x, t.Set) and (x.loose or x.value is not None) for x in sources)
     return made
@@ -47,7 +47,7 @@ def _init(tracer: Any, self: t.Set, *args: t.Tracker) -> t.Tracker:
 
 
 def _result(tracer: Any, value: Any) -> t.Tracker | None:
-    """Return the tracker of what a real set's method gave; None for NotImplemented."""
+    """Return the tracker of a real set's method's result; None for NotImplemented."""
     if value is NotImplemented:
         return None
     return t.Set(value, cls=type(value)) if isinstance(value, (set, frozenset)) else tracer.unkey(value)
@@ -62,13 +62,13 @@ def _combining(name: str) -> None:
 
 @method(t.Set, "isdisjoint")
 def _isdisjoint(tracer: Any, self: t.Set, other: t.Tracker) -> t.Tracker:
-    """Of all methods only this one walks over an instance of a subclass of set."""
+    """isdisjoint, the one method that iterates over an instance of a subclass of set."""
     keys = [v.element(tracer) for v in tracer.each(other)] if isinstance(other, t.Object) else keys_of(tracer, other)
     return t.boolean(self.open(tracer).isdisjoint(keys))
 
 
 def _operating(name: str) -> None:
-    """Operators take sets only."""
+    """Make the row of an operator, which takes sets only."""
 
     @method(t.Set, name)
     def row(tracer: Any, self: t.Set, other: t.Tracker) -> t.Tracker | None:

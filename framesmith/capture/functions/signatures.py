@@ -1,4 +1,4 @@
-"""inspect.signature: of functions and methods, by what of them is guarded."""
+"""inspect.signature of functions and methods, from their guarded parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..sources import Pinned
 from ..trackers import Args, Kwargs
 
 _SAYS = ("__wrapped__", "__signature__", "__text_signature__")
-"""Attributes of a function by which it tells another signature."""
+"""Attributes by which a function declares another signature."""
 
 
 class SameAnnotations:
@@ -45,7 +45,8 @@ def _signature(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _outside(tracer: Any, fn: t.Function) -> Any:
-    """A function that exists: its code and defaults are guarded, its annotations, and that it names no other."""
+    """Return the signature of an existing function; guard its code, defaults and annotations, and that it declares no
+    other."""
     value: Any = fn.value
     if id(value) in tracer.of_made or not value.__dict__.keys().isdisjoint(_SAYS):
         raise Unsupported(f"the signature of {fn.describe()}")
@@ -58,7 +59,7 @@ def _outside(tracer: Any, fn: t.Function) -> Any:
 
 
 def _inside(tracer: Any, fn: t.Function) -> Any:
-    """A function of the frame's, with constants for defaults and annotations."""
+    """Return the signature of a function made in the frame, with constants for defaults and annotations."""
     made = types.FunctionType(fn.code, fn.globals, fn.name, tuple([d.real(tracer) for d in fn.defaults or ()]),
                               tuple([types.CellType() for _ in fn.closure or ()]))
     made.__kwdefaults__ = {k: d.real(tracer) for k, d in (fn.kwdefaults or {}).items()}

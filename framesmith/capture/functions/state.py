@@ -1,4 +1,4 @@
-"""The thread's torch state: grad mode, autocast, default dtype; and what asks whether compilation is on."""
+"""The thread's torch state: grad mode, autocast, default dtype; and functions that ask whether compilation is on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _constant(value: Any, *functions: Any) -> None:
 
 @calls(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def _is_compiling(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Whoever asks in a program; torch's function transforms would make other functions under a compiler."""
+    """Return True to the program; torch's function transforms, which would behave differently, get False."""
     frame = tracer.frames[-1]
     asks = str(frame.globals.get("__name__"))
     if asks == "torch.nn.modules.transformer":
@@ -40,7 +40,7 @@ def _is_compiling(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @by_name("torch.fx._symbolic_trace.is_fx_tracing")
 def _is_fx_tracing(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Its warning, once a process, is given at capture."""
+    """Run the original at capture, where it warns once in a process."""
     is_tracing = named("torch.fx._symbolic_trace.is_fx_tracing")
     tracer.folded(is_tracing, ())
     return cast(t.Tracker, tracer.read_global(is_tracing.__globals__, "_is_fx_tracing_flag"))
@@ -90,7 +90,7 @@ if torch.distributed.is_available():
 
 
 def _writes(setter: str, getter: str) -> None:
-    """Register the setter of a setting that concerns no device that is captured for."""
+    """Register the setter of a setting of devices that no graph is captured for."""
     fn, reads = named(f"torch._C.{setter}"), named(f"torch._C.{getter}")
     if fn is not None and reads is not None:
         calls(fn)(lambda tracer, args, kwargs: write_setting(tracer, fn, reads, args))

@@ -1,4 +1,4 @@
-"""Methods of strings and patterns that take more than constants."""
+"""Methods of strings and patterns with arguments that are not constants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _format(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def formatted(tracer: Any, self: t.Tracker, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """str.format; the text of what is no constant is asked for as CPython comes to it."""
+    """str.format; the text of a value that is no constant is computed when CPython reaches it."""
     return tracer.fold(lambda text, *a: text.format(*a, **{k: tracer.shown(v) for k, v in kwargs.items()}),
                    (self.real(tracer), *[tracer.shown(a) for a in args]))
 

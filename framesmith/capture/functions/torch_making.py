@@ -1,4 +1,4 @@
-"""Tensors that are made or copied in ways of their own: legacy constructors, copy and deepcopy, generators."""
+"""Functions that create or copy tensors and need handlers: legacy constructors, copy and deepcopy, generators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEGACY = {
 def _legacy(cls: Any, dtype: torch.dtype | None) -> None:
     @calls(cls)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        """Sizes make an unfilled tensor, a sequence one of its numbers."""
+        """Make an uninitialised tensor of the given sizes, or a tensor of the numbers of a sequence."""
         options = {"dtype": tracer.made(dtype or torch.get_default_dtype())}
         if kwargs or any(isinstance(a, t.Tensor) for a in args):
             raise Unsupported("a legacy constructor of tensors from a tensor", hint="use torch.tensor, or x.to()")
@@ -47,7 +47,7 @@ for _cls, _dtype in _LEGACY.items():
 
 @calls(torch.linspace)
 def _evenly_spaced(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Of as many numbers as a size: torch takes a constant there."""
+    """Make evenly spaced numbers, as many as a size; torch accepts only a constant."""
     if len(args) == 3 and type(args[2]) is t.Sym and kwargs.keys() <= {"dtype", "device"} and not any(
             isinstance(a, t.Tensor) for a in args):
         return tracer.made(evenly_spaced).call(tracer, args, kwargs)  # type: ignore[no-any-return]
@@ -56,8 +56,8 @@ def _evenly_spaced(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(torch.tensor)
 def _tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Of an array; of nested sequences, with tensors of no dimension among the numbers: stacked, in the type that all
-    promote to."""
+    """torch.tensor of an array, or of nested sequences of numbers and zero-dimensional tensors, which are stacked in
+    their promoted dtype."""
     if args and isinstance(args[0], t.Array):
         return made_of_array(tracer, torch.tensor, args, kwargs)
     if len(args) == 1 and (is_symbolic(args[0])
@@ -85,7 +85,7 @@ def _tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _shape(tracer: Any, x: t.Tracker, leaves: list[t.Tracker]) -> tuple[int, ...] | None:
-    """The shape of nested sequences, whose leaves are collected; None if it is ragged."""
+    """Return the shape of nested sequences, whose leaves are collected; None if it is ragged."""
     if not isinstance(x, t.Sequence):
         leaves.append(x)
         return ()
@@ -107,7 +107,7 @@ def same_memory(tracer: Any, x: t.Tensor) -> t.Tracker:
 
 
 def other_memory(tracer: Any, x: t.Tensor) -> t.Tracker:
-    """copy.deepcopy: the memory is copied with all that the tensor does not show."""
+    """copy.deepcopy: the whole storage is copied, including elements that the tensor does not show."""
     base = x.fake._alias
     if base.parent is not None or not is_dense(x.fake.shape, x.fake.stride()):
         raise Unsupported("deepcopy of a view, which copies all that it views")

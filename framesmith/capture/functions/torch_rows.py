@@ -1,4 +1,4 @@
-"""torch functions that need more than a run on fakes."""
+"""torch functions for which a run on fakes is not enough."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..trackers.opaque import Opaque
 
 @calls(_lazy_property_and_property)
 def _lazy_in_class(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """Return what a class of distributions gives for a lazy property: a mark, of which only the kind is asked."""
+    """Return the value of a lazy property in a class of distributions: a marker, of which only the type is read."""
     return Opaque(_lazy_property_and_property, None, None)
 
 
 @by_name("torch.fx.graph_module.GraphModule.recompile.<locals>.call_wrapped")
 def _graph_module(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """The call of a GraphModule: nn.Module's, in which an error is worded otherwise."""
+    """Call a GraphModule as an nn.Module; only the wording of errors differs."""
     if args[0].pytype()._wrapped_call.cls_call is not None:  # type: ignore[attr-defined]
         raise Unsupported("a GraphModule whose class defines __call__")
     return t.Method(tracer.class_function(nn.Module.__call__), args[0]).call(tracer, args[1:], kwargs)

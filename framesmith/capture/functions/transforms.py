@@ -20,14 +20,14 @@ from ..values import MADE
 
 
 class _Run:
-    """One run of a transform. `other`: a value went through it that torch cannot look into."""
+    """One run of a transform. `other`: a value passed through it that torch cannot inspect."""
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
         self.other = False
 
     def callback(self, fn: t.Tracker) -> Callable[..., Any]:
-        """`fn` as the transform calls it."""
+        """Return `fn` in the form that the transform calls."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             tracer = self.tracer
@@ -38,7 +38,7 @@ class _Run:
         return call
 
     def given(self, x: t.Tracker) -> Any:
-        """A value as torch's Python sees it."""
+        """Return a value in the form that torch's Python sees."""
         if type(x) is t.Tuple or type(x) is t.List:
             items = [self.given(v) for v in x.open(self.tracer)]
             return getattr(x.pytype(), "_make", x.pytype())(items)
@@ -74,7 +74,8 @@ class _Run:
 
 
 def _applied(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """A call of what `vmap(f)`, `grad(f)` and their kin gave: their own closure over a callback in the place of `f`."""
+    """Call the result of `vmap(f)`, `grad(f)` or a similar transform: its own closure, over a callback in place of
+    `f`."""
     fn.open(tracer)
     run = _Run(tracer)
     cells = []
@@ -85,7 +86,7 @@ def _applied(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Track
 
 
 def _wrappers(*transforms: Callable[..., Any]) -> Iterator[types.CodeType]:
-    """The code of the functions that the transforms give."""
+    """Yield the code of the functions that the transforms give."""
     for transform in transforms:
         for code in transform.__code__.co_consts:
             if isinstance(code, types.CodeType) and "func" in code.co_freevars:
@@ -118,7 +119,7 @@ def _vjp(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @by_name("torch._functorch.apis._wraps_without_dynamo_attrs")
 def _wraps(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """`functools.wraps` of what is transformed; a partial has no name to give."""
+    """`functools.wraps` of the transformed function; a partial has no name."""
     partial = args[0]
     if not isinstance(partial, t.Partial):
         return tracer.made(functools.wraps).call(tracer, args, kwargs)

@@ -1,4 +1,4 @@
-"""NumPy's universal functions on arrays that are followed: the loop that NumPy would choose, by torch's operator."""
+"""NumPy's universal functions on tracked arrays: the loop that NumPy would choose, computed by torch's operator."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ UFUNCS: dict[str, Callable[..., Any]] = {
     "matmul": torch.matmul,
 }
 _OF_FLOATS = frozenset(("power", "remainder", "fmod", "floor_divide", "reciprocal", "floor", "ceil", "trunc", "rint"))
-"""Those whose loops over integers are not torch's: division by zero and negative powers are no errors there, or there
-is no operator."""
+"""Functions whose integer loops torch does not have: division by zero and negative powers are no errors in NumPy, or
+torch has no operator."""
 _OF_NUMBERS = frozenset(("copysign", "signbit", "arctan2", "hypot"))
-"""Those that are something else for complex numbers or bools."""
+"""Functions that differ for complex numbers or bools."""
 
 
 def run(tracer: Any, fn: Callable[..., Any], *args: t.Tracker, **kwargs: t.Tracker) -> t.Tensor:
-    """A call of torch's. Where it raises, NumPy would raise too, and say it in other words."""
+    """Call torch. Where it raises, NumPy would raise too, with another message."""
     try:
         return tracer.torch_call(fn, list(args), kwargs)  # type: ignore[no-any-return]
     except t.CapturedError as e:
@@ -58,12 +58,12 @@ def run(tracer: Any, fn: Callable[..., Any], *args: t.Tracker, **kwargs: t.Track
 
 
 def of_tensor(tracer: Any, x: t.Tensor) -> t.Array:
-    """A computed result: a scalar if it has no dimensions."""
+    """Return a computed result: a scalar if it has no dimensions."""
     return t.Array(x, scalar=not x.fake.dim())
 
 
 def cast(tracer: Any, x: t.Tensor, dtype: Any) -> t.Tensor:
-    """The tensor in NumPy's `dtype`."""
+    """Return the tensor in NumPy's `dtype`."""
     if str(dtype) not in DTYPES:
         raise Unsupported(f"NumPy arrays of {dtype}")
     wanted = getattr(torch, str(dtype))
@@ -71,7 +71,7 @@ def cast(tracer: Any, x: t.Tensor, dtype: Any) -> t.Tensor:
 
 
 def dtype_of(x: t.Tracker) -> Any:
-    """Return what NumPy's promotion looks at: a dtype, or the class of a Python number."""
+    """Return the operand of NumPy's promotion: a dtype, or the class of a Python number."""
     if isinstance(x, t.Array):
         return x.dtype
     kind = x.pytype() if isinstance(x, t.Const) else None
@@ -83,7 +83,7 @@ def dtype_of(x: t.Tracker) -> Any:
 
 
 def ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """`fn(*args)`, of which one is an array that is followed."""
+    """`fn(*args)`, where one argument is a tracked array."""
     torch_fn = UFUNCS.get(fn.__name__)
     if torch_fn is None or kwargs or len(args) != fn.nin or fn.nout != 1:
         raise Unsupported(f"NumPy's {fn.__name__} with these arguments", hint="use torch's function")
@@ -95,7 +95,7 @@ def ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def loop_of(fn: Any, args: Args) -> tuple[Any, ...]:
-    """The dtypes of the loop that NumPy takes, the result's last."""
+    """Return the dtypes of the loop that NumPy chooses, the result's last."""
     try:
         loop = tuple(fn.resolve_dtypes((*map(dtype_of, args), None)))
         shapes = [a.shape for a in args if isinstance(a, t.Array)]
@@ -121,7 +121,8 @@ def _operand(tracer: Any, x: t.Tracker, dtype: Any) -> t.Tracker:
 
 
 def _in_order(fn: Callable[..., Any], operands: Args, tracer: Any) -> Args:
-    """torch's functions take a number second, or not at all: then as a tensor."""
+    """Convert operands for torch: a number becomes a tensor if it is the first operand, or if the function takes
+    tensors only."""
     like = next(x for x in operands if isinstance(x, t.Tensor)).fake
     as_tensor = isinstance(operands[0], t.Const) or fn in _TENSORS
     options = {"dtype": tracer.made(like.dtype)}
@@ -135,7 +136,7 @@ _TENSORS = frozenset((torch.maximum, torch.minimum, torch.fmax, torch.fmin, torc
 
 
 def _operator(tracer: Any, name: str, args: Args) -> t.Tracker:
-    """`a + b` and its kin, by the name of the function in `operator`."""
+    """Return a binary operator such as `a + b`, by the name of its function in `operator`."""
     fn = getattr(sys.modules["numpy"], _OPERATORS.get(name, ""), None)
     if fn is None:
         raise Unsupported(f"operator {name} of a NumPy array", hint="use torch's function")

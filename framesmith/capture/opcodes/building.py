@@ -132,14 +132,14 @@ def _dict_merge(f: Frame, n: int) -> None:
 
 
 def keyword_mapping(tracer: Any, v: t.Tracker, called: str) -> dict[Any, t.Tracker]:
-    """The entries of `**v` in a call."""
+    """Return the entries of `**v` in a call."""
     if not isinstance(v, t.Dict) and not tracer.has_attr(v, "keys"):
         tracer.raise_(TypeError(f"{called} argument after ** must be a mapping, not {v.pytype().__name__}"))
     return tracer.mapping(v)
 
 
 def called_name(fn: t.Tracker) -> str:
-    """A callable as errors of its call name it."""
+    """Return the name of a callable in errors of its call."""
     if isinstance(fn, t.Method):
         fn = fn.func
     if isinstance(fn, t.Function):
@@ -167,7 +167,7 @@ def _unpack(f: Frame, n: int) -> None:
 
 
 def first_values(tracer: Any, v: t.Tracker, n: int | None) -> list[t.Tracker]:
-    """Return the values that `a, b = v` takes from `v`: no more than `n`, if that is given."""
+    """Return the values that `a, b = v` takes from `v`: at most `n`, if that is given."""
     if isinstance(v, (t.Sequence, t.Set)):
         return v.items_list(tracer)
     if not isinstance(v, (t.Tensor, t.Dict)) and not tracer.is_iterable(v):

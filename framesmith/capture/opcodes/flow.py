@@ -28,8 +28,8 @@ def _pop_jump(jumps: bool) -> Callable[[Frame, int], Any]:
 
 
 def _branch(f: Frame, target: int, jumps: bool) -> Any:
-    """Jump to `target` if the truth of the condition is `jumps`. Where data decides, and one of both ways raises, it
-    is assumed that the other is taken; else both are followed."""
+    """Jump to `target` if the truth of the condition is `jumps`. If it depends on data and one of the paths raises, the
+    other is assumed; otherwise both are followed."""
     v = f.stack[-1]
     if type(v) is t.Const or not data.decides(f.tracer, v):
         truth = v.truth(f.tracer)
@@ -80,7 +80,7 @@ def _iter(f: Frame, arg: Any) -> None:
 
 
 def _next(f: Frame) -> t.Tracker | None:
-    """The next value of a loop; NULL for one that goes into a variable that is never read."""
+    """Return the next value of a loop; NULL for a variable that is never read."""
     it = f.stack[-1]
     if type(it) is t.Outside:
         store = f.dec.instrs[f.ip]

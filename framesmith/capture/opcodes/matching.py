@@ -10,7 +10,7 @@ from ..frame import Frame
 from ..registry import CALLS, op
 
 _SEQUENCE, _MAPPING, _ITSELF = 1 << 5, 1 << 6, 1 << 22
-"""Flags of types: its instances match sequence or mapping patterns; a single positional sub-pattern takes the instance
+"""Flags of types: instances match sequence or mapping patterns; a single positional sub-pattern matches the instance
 itself."""
 
 
@@ -43,7 +43,7 @@ def _keys(f: Frame, arg: Any) -> None:
 
 
 def _value_at(tracer: Any, subject: t.Tracker, key: t.Tracker) -> t.Tracker | None:
-    """The value under `key` by the mapping's `get`, which makes no entry."""
+    """Return the value under `key` by the mapping's `get`, which adds no entry."""
     if type(subject) is t.Dict:
         return subject.lookup(tracer, key.key(tracer))
     absent = t.Object(object)

@@ -125,7 +125,7 @@ def _import_from(f: Frame, name: str) -> None:
 
 # --- class bodies: names in a mapping ---------------------------------------------------------------------------------
 def space_of(f: Frame) -> t.Tracker:
-    """The namespace of a class body."""
+    """Return the namespace of a class body."""
     if f.space is None:
         raise Unsupported("code of a module or of exec()")
     return f.space

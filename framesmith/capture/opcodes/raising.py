@@ -32,7 +32,7 @@ def _raise(f: Frame, n: int) -> None:
 
 
 def instance(tracer: Any, x: t.Tracker, message: str) -> t.Error:
-    """The exception that `raise x` raises."""
+    """Return the exception that `raise x` raises."""
     if isinstance(x, t.Class) and issubclass(x.value, BaseException):
         made = x.call(tracer, [], {})
         if not isinstance(made, t.Error):
@@ -69,7 +69,7 @@ def _pop_except(f: Frame, arg: Any) -> None:
 
 
 def _classes(tracer: Any, want: t.Tracker) -> tuple[type, ...]:
-    """The classes of an except clause."""
+    """Return the classes of an except clause."""
     kinds = want.open(tracer) if isinstance(want, t.Tuple) else [want]
     if not all(isinstance(k, t.Class) and issubclass(k.value, BaseException) for k in kinds):
         tracer.raise_(TypeError(_NOT_CLASSES))
@@ -120,7 +120,7 @@ def _prep_reraise(f: Frame, arg: Any) -> None:
 
 @op("CLEANUP_THROW")
 def _cleanup_throw(f: Frame, arg: Any) -> None:
-    """An exception came out of the iterator that `yield from` delegates to."""
+    """Handle an exception from the iterator that `yield from` delegates to."""
     s = f.stack
     exc = s[-1]
     if not _matches(exc, (StopIteration,)):

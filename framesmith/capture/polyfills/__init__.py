@@ -1,2 +1,2 @@
-"""Plain Python that states what functions written in C do; capture inlines it in their place.  Nothing here knows of
+"""Python implementations of functions written in C, which capture inlines in their place. Nothing here depends on
 capture."""

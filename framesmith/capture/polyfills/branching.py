@@ -1,4 +1,4 @@
-"""Optimisers of torch that branch on their state: both ways, and a choice of the data."""
+"""Optimisers of torch that branch on their state: both paths are computed, and data selects one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of collections, functools and operator that are written in C, and of torch that are written for another
+"""Functions of collections, functools and operator that are written in C, and of torch that are written for another
 compiler."""
 
 from __future__ import annotations

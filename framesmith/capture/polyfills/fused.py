@@ -1,4 +1,5 @@
-"""The fused steps of optimisers, which torch has as one operator over all parameters: what they compute for each."""
+"""The fused steps of optimisers, which torch has as one operator over all parameters, as computations for each
+parameter."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ KEEPS_DIM = torch.__version__ >= "2.13"
 
 
 def _stacked(parts: list[Any], dim: int) -> Any:
-    """The results of slices joined, leaf by leaf; a leaf that has too few dimensions along the first."""
+    """Return the results of slices joined, leaf by leaf; a leaf that has too few dimensions along the first."""
     flat = [tree_flatten(part) for part in parts]
     joined = [torch.stack(leaves, dim if dim < leaves[0].ndim + 1 else 0) for leaves in zip(*[f[0] for f in flat])]
     return tree_unflatten(joined, flat[0][1])
@@ -113,7 +113,7 @@ def associative_scan_at_once(combine_fn: Any, xs: Any, dim: int, reverse: bool =
 
 
 def scanned(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
-    """The associative scan of a function that works element by element: it is given many elements at once."""
+    """Return the associative scan of a function that works element by element: it is given many elements at once."""
     parts, spec = tree_flatten(xs)
     if reverse:
         parts = [x.flip(dim) for x in parts]

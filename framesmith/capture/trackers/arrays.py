@@ -1,4 +1,4 @@
-"""NumPy arrays, and scalars that are computed: a tensor in the recorder under NumPy's face."""
+"""NumPy arrays, and computed NumPy scalars: a tensor in the recorder with NumPy's interface."""
 
 from __future__ import annotations
 

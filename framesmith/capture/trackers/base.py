@@ -1,9 +1,9 @@
-"""The protocol of trackers: what the interpreter can ask of a value that it follows through a frame.
+"""The protocol of trackers: the operations of the interpreter on a value that it tracks through a frame.
 
-A tracker stands for one Python value during capture.  Trackers of values that came from outside hold the real object
-and its `source`; they guard what is read of it at the time it is read.  Mutation changes the tracker only; `effects`
-replays it. `tracer` is the capture session; it makes trackers of values (`tracer.wrap`, `tracer.made`), calls functions
-and records guards.
+A tracker stands for one Python value during capture. Trackers of values that came from outside hold the real object and
+its `source`; they guard what is read of it when it is read. Mutation changes the tracker only; `effects` replays it.
+`tracer` is the capture session; it makes trackers of values (`tracer.wrap`, `tracer.made`), calls functions and records
+guards.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ class CapturedError(Exception):
 
 
 class Tracker:
-    """Base of all trackers.  What a family cannot do refuses with `Unsupported`."""
+    """The base of all trackers. An operation that a family does not support raises `Unsupported`."""
 
     __slots__ = ()
     source: Source | None = None
     cls: type
     """The type, where a family has one, or each tracker keeps it."""
     constant = False
-    """True: `value` is an immutable Python value, free to be used in folding."""
+    """True: `value` is an immutable Python value, which may be used for folding."""
 
     def pytype(self) -> type:
-        """The type that `type(x)` would give."""
+        """Return the type that `type(x)` would give."""
         return self.cls
 
     def real(self, tracer: Any) -> Any:
-        """A Python value to hand to torch or to a folded function: constants as they are, tensors as fakes."""
+        """Return a Python value to hand to torch or to a folded function: constants as they are, tensors as fakes."""
         raise Unsupported(f"{self.describe()} as an argument of a function that cannot be followed")
 
     def describe(self) -> str:
-        """In the user's terms."""
+        """Describe the value in the user's terms."""
         t = self.pytype().__name__
         return f"{t} {self.source}" if self.source is not None else f"a {t}"
 
@@ -90,11 +90,11 @@ class Tracker:
         return tracer.call_special(self, "__iter__", [])
 
     def next(self, tracer: Any) -> Tracker | None:
-        """The next value of an iterator; None when it is exhausted."""
+        """Return the next value of an iterator; None when it is exhausted."""
         return tracer.not_iterator(self)
 
     def items_list(self, tracer: Any) -> list[Tracker]:
-        """All values that iteration gives."""
+        """Return all values of an iteration."""
         it = self.iterate(tracer)
         out = []
         while (v := it.next(tracer)) is not None:
@@ -102,35 +102,35 @@ class Tracker:
         return out
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
-        """The method `name` of the builtin type behind the value, by its row."""
+        """Return the method `name` of the builtin type behind the value, by its row."""
         return tracer.apply_row(self, name, args, kwargs)
 
     def plain(self) -> Tracker:
-        """The builtin part of an instance of a subclass of a builtin class; itself, for anything else."""
+        """Return the builtin part of an instance of a subclass of a builtin class; itself, for anything else."""
         return self
 
     def builtin_attribute(self, tracer: Any, name: str) -> Tracker:
-        """`x.name` of an instance of a builtin class: what stands in the class, or AttributeError."""
+        """`x.name` of an instance of a builtin class: the attribute of the class, or AttributeError."""
         kind = self.pytype()
         if name == "__class__":
             return tracer.made(kind)
         return by_class(tracer, self, kind, name) if has_member(kind, name) else tracer.no_attribute(self, name)
 
     def identity(self) -> Any:
-        """An object whose identity is the value's."""
+        """Return an object whose identity is the value's."""
         return self
 
     def key(self, tracer: Any) -> Any:
-        """A hashable that stands for the value as a dict key; a tracker when only its identity can."""
+        """Return a hashable that stands for the value as a dict key; a tracker when only its identity can."""
         return tracer.no_key(self)
 
     def element(self, tracer: Any) -> Any:
-        """The same for an element of a set."""
+        """Return the same for an element of a set."""
         return self.key(tracer)
 
 
 def always(self: Tracker, tracer: Any) -> bool:
-    """`bool(x)` of what has neither `__bool__` nor `__len__`."""
+    """`bool(x)` of an object with neither `__bool__` nor `__len__`."""
     return True
 
 
@@ -149,8 +149,8 @@ Kwargs = dict[str, Tracker]
 
 
 def _refuse_change(tracer: Any, x: Tracker, name: str) -> None:
-    """AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no instance
-    dict."""
+    """Raise the AttributeError of an assignment to (or deletion of) an attribute of a builtin value, which has no
+    instance dict."""
     kind = x.pytype()
     if kind.__flags__ & _HEAP_TYPE or any("__dict__" in base.__dict__ for base in kind.__mro__):
         return
@@ -165,12 +165,12 @@ _HEAP_TYPE = 1 << 9
 
 
 def has_member(cls: type, name: str) -> bool:
-    """Return whether instances of `cls` have the attribute by their class; what its metaclass has they have not."""
+    """Return whether instances of `cls` have the attribute through their class, not its metaclass."""
     return any(name in base.__dict__ for base in cls.__mro__)
 
 
 def by_class(tracer: Any, x: Tracker, kind: type, name: str) -> Tracker:
-    """`x.name`, which is there by the class: a method, or a constant; what is computed is refused."""
+    """`x.name`, an attribute of the class: a method, or a constant; computed attributes are refused."""
     raw = next(base.__dict__[name] for base in kind.__mro__ if name in base.__dict__)
     if isinstance(raw, _METHODS):
         return Bound(x, name)
@@ -194,7 +194,7 @@ NULL = Null()
 
 
 class Handled(Null):
-    """The stack entry that stands while an exception is handled: the one that was handled before, which POP_EXCEPT
+    """The stack entry present while an exception is handled: the exception handled before, which POP_EXCEPT
     restores."""
 
     __slots__ = ("before", "error")
@@ -205,7 +205,7 @@ class Handled(Null):
 
 
 class Lasti(Null):
-    """The place of the instruction that raised, as an exception handler finds it below the exception."""
+    """The index of the instruction that raised, which an exception handler finds below the exception."""
 
     __slots__ = ("index",)
 

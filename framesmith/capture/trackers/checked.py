@@ -1,5 +1,5 @@
-"""Iterators over dicts, sets and deques: they read what is there when they come to it, and refuse to go on when the
-container changed."""
+"""Iterators over dicts, sets and deques: they read each element when they reach it, and raise once the container has
+changed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .iterators import Iter
 
 
 class Walk(Iter):
-    """Over a constant: what `make` (iter or reversed) gives of it, taken from `real_iter` one by one, for a range may
-    be long."""
+    """An iterator over a constant, made by `make` (iter or reversed); values are taken from `real_iter` one by one,
+    since a range may be long."""
 
     __slots__ = ("make", "of", "real_iter")
 
@@ -74,16 +74,16 @@ class Way:
         return real
 
     def gives(self) -> type:
-        """The class of the real iterator."""
+        """Return the class of the real iterator."""
         empty = self.kind()
         return type(self(empty if self.outer is None else self.outer(empty)))
 
 
 class CheckedIter(Iter):
-    """Over the keys that the container `over` had; `read` gives the value that stands for one now, or None when it is
-    gone.
+    """An iterator over the keys that the container `over` had; `read` returns the present value for a key, or None when
+    it is gone.
 
-    `now` gives what has a length that changes with the container's. `owner`: the object made in the frame whose part
+    `now` returns an object whose length changes with the container's. `owner`: the object made in the frame whose part
     `over` is.
     """
 
@@ -104,7 +104,7 @@ class CheckedIter(Iter):
 
     @property
     def changed(self) -> bool:
-        """The next step raises."""
+        """Whether the next step raises."""
         return len(self.now()) != self.length
 
     def next(self, tracer: Any) -> Tracker | None:

@@ -1,4 +1,4 @@
-"""One of two values, by a tensor's data: what `max(x, 0)` gives of a tensor and a number."""
+"""One of two values, chosen by a tensor's data: the result of `max(x, 0)` for a tensor and a number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Chosen(Tracker):
         return "what a tensor's data chooses"
 
     def refused(self) -> DataDependent:
-        """The error of a use whose result is another for the one value than for the other."""
+        """Return the error of a use whose result differs for the two values."""
         return DataDependent(self.describe(),
                              hint="torch.maximum, torch.minimum and torch.where choose between tensors without a "
                                   "branch")

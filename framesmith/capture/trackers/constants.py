@@ -1,4 +1,4 @@
-"""Values that never change: numbers, strings, dtypes, devices, enum members, compiled patterns and their like."""
+"""Immutable values: numbers, strings, dtypes, devices, enum members, compiled patterns and so on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMATS = frozenset(("format", "format_map"))
 
 
 _TOLD = frozenset({int, bool, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.device})
-"""Types whose text is short and runs no code of the program's."""
+"""Types whose repr is short and runs no code of the program's."""
 
 
 class Const(Tracker):
@@ -89,7 +89,7 @@ CHANGES = ("__setattr__", "__delattr__")
 
 
 def _generic(alias: Const, tracer: Any, made: Tracker) -> Tracker:
-    """An instance made by a call of `Class[int]` remembers that."""
+    """Set `__orig_class__` of an instance made by a call of `Class[int]`."""
     if made.pytype().__dictoffset__ and type(made).__name__ in ("Object", "Module"):
         made.set(tracer, "__orig_class__", alias)
     return made
@@ -101,5 +101,5 @@ FALSE = Const(False)
 
 
 def boolean(value: bool) -> Const:
-    """The shared constant of a truth value."""
+    """Return the shared constant of a truth value."""
     return TRUE if value else FALSE

@@ -1,5 +1,5 @@
-"""Python values of tensors' data and random numbers: residual code makes them of what the graph gives, or draws them;
-capture knows their type alone."""
+"""Python values of tensors' data and random numbers: residual code computes them from the graph's outputs, or draws
+them; capture knows only their types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRAWN = "draw it before the call, or use it where its value decides nothing"
 
 
 class ListSeen(DataDependent):
-    """A value of a list that `tolist` gave is needed: the frame is captured with a break there."""
+    """A value of a list from `tolist` is needed: the frame is captured with a break there."""
 
 
 class Draw(Tracker):
@@ -32,15 +32,15 @@ class Draw(Tracker):
         self.generator = generator
 
     def assumed(self, tracer: Any) -> None:
-        """No value may be assumed."""
+        """Return None: no value may be assumed."""
 
 
 class Data(Tracker):
     """A number or text: `write(texts)` is its expression over the texts of `parts`, which cannot fail.
 
-    It may be stored, returned, shown and computed with.  Who needs its value gets it if the tensors are known, or may
-    be assumed. `fn` computes it of the parts, if it is arithmetic. `total`: a quotient or power of it is taken for
-    granted, which for some values would be Python's error.
+    It may be stored, returned, shown and computed with. Its value is available if the tensors are known, or may be
+    assumed. `fn` computes it from the parts, if it is arithmetic. `total`: a quotient or power of it is assumed to be
+    valid, which for some values would raise in Python.
     """
 
     __slots__ = ("fn", "kind", "listed", "parts", "total", "write")
@@ -54,14 +54,14 @@ class Data(Tracker):
         self.fn = fn
         self.total = total
         self.listed: bool = any(type(p) is Data and p.listed for p in parts)
-        """It came of `tolist`."""
+        """It is an element of a result of `tolist`."""
 
     def pytype(self) -> type:
         return self.kind
 
     @property
     def drawn(self) -> bool:
-        """Return whether a random number is among what it is made of."""
+        """Whether it is computed from a random number."""
         return any(type(p) is Draw or type(p) is Data and p.drawn for p in self.parts)
 
     def describe(self) -> str:
@@ -70,7 +70,7 @@ class Data(Tracker):
         return f"{'text' if self.kind is str else f'the {self.kind.__name__}'} of a tensor's data"
 
     def assumed(self, tracer: Any) -> tuple[Any] | None:
-        """The value, if it is known or may be assumed."""
+        """Return the value, if it is known or may be assumed."""
         values: dict[int, Any] = {}
         for i, part in sorted(enumerate(self.parts), key=lambda item: type(item[1]) is Sym):  # sizes last: with guards
             found = (part.value,) if isinstance(part, Const) else part.assumed(tracer)  # type: ignore[attr-defined]

@@ -41,13 +41,13 @@ class Deque(Sequence):
         return items[index] if index < len(items) else None
 
     def touch(self, tracer: Any) -> Any:
-        """The elements, about to be changed."""
+        """Return the elements, about to be changed."""
         items = self.open(tracer)
         tracer.mutates(self)
         return items
 
     def changed(self, method: str) -> None:
-        """A method has changed it: most make iterators refuse to go on."""
+        """Note a mutation by a method; most invalidate iterators."""
         self.version += method != "reverse"
 
     def real(self, tracer: Any) -> Any:

@@ -33,7 +33,7 @@ class Dict(Holder):
         self.source = source
         self.absent: set[Any] | None = None
         self.cleared = False
-        """All that it held before was taken away at once."""
+        """All earlier entries were removed at once."""
         self.popped = 0
         """The number of entries that `popitem` took from the end."""
         self.factory: Tracker | None = None
@@ -57,13 +57,13 @@ class Dict(Holder):
         return self.like(out, None if self.factory is None else self.factory.real(tracer))
 
     def like(self, entries: dict[Any, Any], factory: Any) -> Any:
-        """A real dict of the same class."""
+        """Return a real dict of the same class."""
         if issubclass(self.cls, collections.defaultdict):
             return self.cls(factory, entries)  # type: ignore[call-arg]
         return entries if self.cls is dict else self.cls(entries)  # type: ignore[call-arg]
 
     def open(self, tracer: Any) -> dict[Any, Tracker]:
-        """All entries; guards the keys of a dict from outside."""
+        """Return all entries; guard the keys of a dict from outside."""
         if not self.complete:
             value, src = self.value, self.source
             tracer.reads_whole(value)
@@ -92,7 +92,7 @@ class Dict(Holder):
         return self.entries
 
     def lookup(self, tracer: Any, key: Any) -> Tracker | None:
-        """The value under `key`, or None."""
+        """Return the value under `key`, or None."""
         found = self.entries.get(key)
         if found is not None or self.complete:
             return found
@@ -119,7 +119,7 @@ class Dict(Holder):
         return True
 
     def touch(self, tracer: Any) -> dict[Any, Tracker]:
-        """All entries, about to be changed."""
+        """Return all entries, about to be changed."""
         if self.cls is MappingProxyType:
             raise Unsupported("a change of a mapping proxy")
         entries = self.open(tracer)
@@ -173,7 +173,7 @@ class Dict(Holder):
         return self.builtin_attribute(tracer, name) if has_member(self.cls, name) else self.own(tracer, name)
 
     def own(self, tracer: Any, name: str) -> Tracker:
-        """An entry of the instance dict that an OrderedDict from outside has."""
+        """Return an entry of the instance dict of an OrderedDict from outside."""
         if self.cls is collections.OrderedDict and self.value is not None:
             if name in self.value.__dict__:
                 return tracer.wrap(self.value.__dict__[name],
@@ -203,7 +203,7 @@ class SameOrder:
 
 
 class Proxy(Dict):
-    """A mapping proxy of a dict: what it holds is what the dict holds."""
+    """A mapping proxy of a dict, whose entries it shows."""
 
     __slots__ = ("of",)
 
@@ -225,7 +225,7 @@ class Proxy(Dict):
 
 
 class ClassDict(Dict):
-    """`__dict__` of a class: a proxy, another one at each reading."""
+    """`__dict__` of a class: a new proxy at each reading."""
 
     __slots__ = ("of",)
 
@@ -241,7 +241,7 @@ class DictView(Tracker):
 
     def __init__(self, of: Dict, kind: str) -> None:
         self.owner: Tracker | None = None
-        """The object made in the frame whose part the dict is."""
+        """The object made in the frame that the dict belongs to."""
         self.dict = of
         self.kind = kind
 
@@ -249,7 +249,7 @@ class DictView(Tracker):
         return type(getattr(self.dict.base(), self.kind)())
 
     def values(self, tracer: Any) -> list[Tracker]:
-        """The elements."""
+        """Return the elements."""
         entries = self.dict.open(tracer)
         if self.kind == "keys":
             return [tracer.unkey(k) for k in entries]
@@ -297,7 +297,7 @@ class DictView(Tracker):
         return found is not None and tracer.equal(found, parts[1])
 
     def keys_view(self, tracer: Any) -> Any:
-        """A real view of the keys, or of the pairs of keys, for a set operation."""
+        """Return a real view of the keys, or of the pairs of keys, for a set operation."""
         entries = self.dict.open(tracer)
         keys = list(map(tracer.as_element, entries))
         return (dict.fromkeys(keys).keys() if self.kind == "keys"

@@ -1,5 +1,5 @@
-"""Exceptions: what C keeps of them (args, chaining, the fields of each builtin kind) lies in `attrs`, under its
-attribute's name."""
+"""Exceptions: the fields that C keeps (args, chaining, those of each builtin kind) are in `attrs`, by attribute
+name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CHAINING = ("__cause__", "__context__", "__suppress_context__")
 
 
 class FrameEnd(Tracker):
-    """A frame that an exception came out of, as its tracebacks show it.  `place`: its code, the user's, and the byte
-    offset of the instruction that it has come to by now."""
+    """A frame that an exception passed through, as tracebacks show it. `place`: its code, the user's, and the byte
+    offset of its present instruction."""
 
     __slots__ = ("globals", "place")
     cls = FrameType
@@ -74,16 +74,16 @@ class Error(Object):
         self._args: Tracker | None = None
 
     def field(self, name: str) -> Tracker:
-        """Return what C keeps under `name` of an exception made in the frame; None by default."""
+        """Return the field that C keeps under `name`, of an exception made in the frame; None by default."""
         return self.attrs.get(name, NONE)
 
     def is_kept(self, tracer: Any, name: str) -> bool:
-        """Return whether C keeps the attribute, not an instance dict."""
+        """Return whether the attribute is a field that C keeps, not an entry of the instance dict."""
         raw = tracer.lookup(self.cls, name)
         return isinstance(raw, (MemberDescriptorType, GetSetDescriptorType)) and not raw.__objclass__.__flags__ & 1 << 9
 
     def args(self, tracer: Any) -> list[Tracker]:
-        """The elements of `args`."""
+        """Return the elements of `args`."""
         found = self.get(tracer, "args") if self.value is not None else self.args_tuple()
         return found.open(tracer)  # type: ignore[attr-defined]
 
@@ -120,7 +120,7 @@ class Error(Object):
         self.set_field(tracer, name, value)
 
     def set_field(self, tracer: Any, name: str, value: Tracker) -> None:
-        """Assign to what C keeps."""
+        """Assign to a field that C keeps."""
         if name == "args":
             value = Tuple(value.items_list(tracer))
         elif name == "__traceback__" and value is not NONE and not issubclass(value.pytype(), TracebackType):
@@ -137,12 +137,13 @@ class Error(Object):
         super().generic_delete(tracer, name)
 
     def context(self) -> Tracker | None:
-        """The exception that `__context__` names, if capture knows one."""
+        """Return the exception that `__context__` names, if capture knows one."""
         found = self.attrs.get("__context__")
         return found if isinstance(found, Error) else None
 
     def fields(self) -> dict[str, Tracker]:
-        """Attributes to set on the exception when it is made again, in an order that keeps what setters imply."""
+        """Return the attributes to set on the rebuilt exception, in an order that respects the side effects of
+        setters."""
         out = {k: v for k, v in self.attrs.items() if k not in CHAINING and v is not DELETED}
         out.update({k: self.attrs[k] for k in CHAINING if k in self.attrs})
         return out

@@ -126,7 +126,7 @@ class Function(Holder):
             self.namespace()[name] = value
 
     def set_outside(self, tracer: Any, name: str, value: Tracker) -> None:
-        """Set an attribute of a function that exists; what C keeps may only be set to what it is."""
+        """Set an attribute of an existing function; a field that C keeps may only be set to its present value."""
         if has_member(FunctionType, name):
             if not value.constant or getattr(self.value, name) != value.value:  # type: ignore[attr-defined]
                 super().set(tracer, name, value)
@@ -135,7 +135,7 @@ class Function(Holder):
         self.namespace()[name] = value
 
     def namespace(self) -> dict[Any, Tracker]:
-        """The entries of `__dict__` of a function made in the frame."""
+        """Return the entries of `__dict__` of a function made in the frame."""
         if self.attrs is None:
             self.attrs = {}
         return self.attrs
@@ -252,7 +252,7 @@ class Partial(Holder):
         self.value = value
         self.source = source
         self.space: Dict | None = None
-        """The instance dict of one made in the frame, once it was asked for."""
+        """The instance dict of one made in the frame, once it has been read."""
 
     def key(self, tracer: Any) -> Any:
         return self.identity()
@@ -293,7 +293,7 @@ _PARTS = ("func", "args", "keywords", "__dict__", "__class__")
 
 
 class ByRow(Tracker):
-    """A callable that a handler made."""
+    """A callable implemented by a handler."""
 
     __slots__ = ("handler",)
     cls = FunctionType
@@ -307,7 +307,8 @@ class ByRow(Tracker):
 
 
 class Address(Tracker):
-    """`id(x)` of what the frame made: equal to another exactly if it is the same object's; its number is not known."""
+    """`id(x)` of an object made in the frame: equal to another exactly if both are of the same object; its number is
+    unknown."""
 
     __slots__ = ("of",)
     cls = int

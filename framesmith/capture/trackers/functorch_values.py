@@ -29,7 +29,7 @@ class Inner(Tensor):
 
 
 class Handed:
-    """Any value as a leaf of what a transform is called with, or gives back."""
+    """Any value as a leaf of the arguments or the result of a transform."""
 
     __slots__ = ("tracker",)
 

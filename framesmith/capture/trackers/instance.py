@@ -1,4 +1,4 @@
-"""`obj.__dict__`: a view of an object; what is read of it is read of the object, and so is what is written."""
+"""`obj.__dict__`: a view of an object, whose reads and writes are those of the object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .objects import Object, namespace_of
 
 
 class InstanceDict(Dict):
-    """See the module.  `obj` is the object; nothing is kept here."""
+    """See the module. `obj` is the object; the view has no state."""
 
     __slots__ = ("obj",)
 
@@ -56,7 +56,7 @@ class InstanceDict(Dict):
 
 
 class Entries(MutableMapping[Any, Tracker]):
-    """The entries of an instance dict, to be changed: each change goes to the object."""
+    """The entries of an instance dict, as a mutable mapping that forwards each change to the object."""
 
     __slots__ = ("tracer", "view")
 

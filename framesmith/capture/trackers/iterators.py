@@ -1,4 +1,4 @@
-"""Iterators: over known values, what CPython's own iterators make of others, and generators run lazily."""
+"""Iterators: over known values, CPython's own iterators over others, and lazy generators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sequences import Sequence
 
 
 class Walk(Tracker):
-    """The base of iterators whose class has no more than CPython's builtin ones."""
+    """The base of iterators with only the methods of CPython's builtin ones."""
 
     __slots__ = ()
     truth = always
@@ -28,7 +28,7 @@ class Walk(Tracker):
         return self
 
     def real(self, tracer: Any) -> Any:
-        """For a function that is run for real: the values to come, as a list."""
+        """Return the remaining values as a list, for a function that is run for real."""
         return [v.real(tracer) for v in self.items_list(tracer)]
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
@@ -36,12 +36,12 @@ class Walk(Tracker):
 
 
 def steps(tracer: Any, it: Tracker) -> Iterator[Tracker]:
-    """A real iterator over the values of one."""
+    """Yield the values of an iterator."""
     return iter(functools.partial(it.next, tracer), None)
 
 
 class Iter(Walk):
-    """Over a list of trackers, from `index`; sees later growth of the list, as a list iterator does."""
+    """An iterator over a list of trackers, from `index`; it sees later growth of the list, as a list iterator does."""
 
     __slots__ = ("index", "values")
     cls: type = type(iter([]))
@@ -58,12 +58,12 @@ class Iter(Walk):
         return self.values[i]
 
     def rest(self, tracer: Any) -> list[Tracker]:
-        """The values to come."""
+        """Return the remaining values."""
         return self.values[self.index:]
 
 
 class SeqIter(Iter):
-    """Over a list or tuple, element by element; sees later changes of a list, as its iterator does."""
+    """An iterator over a list or tuple; it sees later changes of a list, as a list iterator does."""
 
     __slots__ = ("owner", "sequence")
     step = 1
@@ -72,7 +72,7 @@ class SeqIter(Iter):
         super().__init__([], index)
         self.sequence = sequence
         self.owner: Tracker | None = None
-        """The object made in the frame whose part the sequence is."""
+        """The object made in the frame that the sequence belongs to."""
 
     def pytype(self) -> type:
         return type(self.sequence.kind.__iter__(self.sequence.kind()))
@@ -89,7 +89,7 @@ class SeqIter(Iter):
 
 
 class Backward(SeqIter):
-    """Over a list or tuple from its end; sees later changes of a list, as `reversed` does."""
+    """A reversed iterator over a list or tuple; it sees later changes of a list, as `reversed` does."""
 
     __slots__ = ()
     step = -1
@@ -125,7 +125,7 @@ class Outside(Iter):
         return type(self.real_iter)
 
     def take(self, tracer: Any) -> None:
-        """Before the first value is read: those that the iterator reads from are not to be read by others."""
+        """Claim the iterators that it reads from, before the first value is read: no other may read them."""
         for i, part in enumerate(components(self.real_iter)):
             at = None if self.source is None else Applied(self.source, component(i), f"iterator {i} of {{}}")
             inner = tracer.wrap(part, at)
@@ -135,7 +135,7 @@ class Outside(Iter):
             inner.take(tracer)
 
     def look(self, tracer: Any) -> tuple[list[Any], Source | None]:
-        """The values up to the next one, and the source of their list."""
+        """Return the values up to the next one, and the source of their list."""
         if self.taken:
             raise Unsupported("an iterator from outside that another one reads from")
         if self.index == 0:
@@ -153,7 +153,7 @@ class Outside(Iter):
         return self.seen[1], None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
 
     def pull(self, tracer: Any, read: Callable[[Any, Source | None], Tracker]) -> Tracker | None:
-        """Take the next value, as `read` makes of it and its source."""
+        """Return the next value, as `read(value, source)`."""
         if self.over:
             return None
         found, at = self.look(tracer)
@@ -170,7 +170,7 @@ class Outside(Iter):
         return self.pull(tracer, tracer.wrap)
 
     def skip(self, tracer: Any) -> Tracker | None:
-        """Take a value that nobody reads: NULL stands for it."""
+        """Skip a value that is never read, and return NULL."""
 
         def unread(value: Any, at: Source | None) -> Tracker:
             tracer.guard(at, "type", type(value))
@@ -186,11 +186,11 @@ class Outside(Iter):
 
 
 class Lazy(Walk):
-    """An iterator whose next value a real iterator over trackers gives (zip, map, enumerate, itertools, …).
+    """An iterator backed by a real iterator over trackers (zip, map, enumerate, itertools, …).
 
-    `parts` and `options` are the arguments of `cls` that make an iterator of what is left; parts is None if none do.
-    `made_by`: what makes it of them and of `keywords` as long as no value was taken.  `stop`: where capture could have
-    stopped for plain Python to make it.
+    `parts` and `options` are the arguments of `cls` for an iterator over the rest; parts is None if there are none.
+    `made_by`: the function that makes it from them and `keywords` as long as no value was taken. `stop`: the point at
+    which capture could have stopped to let plain Python make it.
     """
 
     __slots__ = ("cls", "count", "keywords", "made_by", "options", "parts", "steps", "stop")
@@ -271,7 +271,7 @@ class Generator(Tracker):
         return [v.real(tracer) for v in self.items_list(tracer)]
 
     def send(self, tracer: Any, value: Tracker | None) -> Tracker | None:
-        """Resume with `value`; None when the generator returns (`result` is what it returned)."""
+        """Resume with `value`; return None when the generator returns (`result` is its value)."""
         if self.done:
             return None
         if not self.started and value is not None and value is not NONE:
@@ -279,7 +279,7 @@ class Generator(Tracker):
         return tracer.resume_generator(self, value)
 
     def delegate(self) -> Tracker | None:
-        """The iterator of the `yield from` at which it is suspended."""
+        """Return the iterator of the `yield from` at which it is suspended."""
         frame = self.frame
         instrs = frame.dec.instrs
         if frame.ip < len(instrs) and instrs[frame.ip].name == "RESUME" and instrs[frame.ip].arg & 3 >= 2:
@@ -287,7 +287,8 @@ class Generator(Tracker):
         return None
 
     def leave_delegate(self) -> None:
-        """The iterator delegated to is over: what the generator is resumed with is the value of its `yield from`."""
+        """Leave a `yield from` whose iterator has ended: the value that the generator is resumed with is the value of
+        the expression."""
         frame = self.frame
         frame.stack.pop()
         frame.ip = frame.dec.instrs[frame.ip - 2].target

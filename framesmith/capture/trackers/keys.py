@@ -1,4 +1,4 @@
-"""Keys that stand for values in capture's hash tables: their hash and equality are the captured program's."""
+"""Keys for values in capture's hash tables, with the captured program's hash and equality."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Tracker
 
 
 def lasts(key: Any) -> bool:
-    """Return whether guards and residual code may hold a key from outside: it is a value, or lives as long as the
+    """Return whether guards and residual code may hold a key from outside: it is a constant, or lives as long as the
     program's modules."""
     if isinstance(key, (tuple, frozenset)):
         return all(map(lasts, key))
@@ -23,7 +23,7 @@ _LASTING = (type, FunctionType, BuiltinFunctionType, ModuleType, torch.Tensor, t
 
 
 class Hashed:
-    """A key whose class has a hash or an equality of its own, or of which more than its value matters."""
+    """A key whose class defines a hash or equality, or of which more than its value matters."""
 
     __slots__ = ("tracer", "hash", "tracker")
 

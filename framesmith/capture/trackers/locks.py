@@ -1,5 +1,5 @@
-"""Locks of `threading`: followed within one capture, as no other thread can see what captured code does before it is
-replayed."""
+"""Locks of `threading`, tracked within one capture: no other thread can see the effects of captured code before they
+are replayed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .constants import FALSE, NONE, TRUE, Const, boolean
 
 @dataclass(frozen=True, slots=True)
 class _Locked:
-    """A lock is as it was."""
+    """A lock is in the same state."""
 
     read: Any
     held: bool
@@ -25,8 +25,8 @@ class _Locked:
 
 
 class Lock(Holder):
-    """A lock from outside.  `held`: acquisitions less releases in captured code; while it is above zero nothing outside
-    may change, for the change would be replayed when the lock is free again."""
+    """A lock from outside. `held`: acquisitions minus releases in captured code; while it is positive, no effects are
+    allowed, since they would be replayed after the release."""
 
     __slots__ = ("before", "cls", "held", "recursive", "value")
     truth = always

@@ -11,7 +11,7 @@ from .statics import Class, Static
 class MadeClass(Class):
     """A class made in the frame; `value` is its stand-in.
 
-    `after`: what residual code calls on the new class (`abc`'s preparation, a dataclass decorator).
+    `after`: the functions that residual code calls on the new class (`abc`'s preparation, a dataclass decorator).
     """
 
     __slots__ = ("after", "bases", "meta", "space", "taken")
@@ -23,7 +23,7 @@ class MadeClass(Class):
         self.space = space
         self.after: list[Any] = []
         self.taken = False
-        """A call of `after` has read the attributes: they stay as they are."""
+        """A call of `after` has read the attributes, which are final."""
 
     def put(self, tracer: Any, name: str, value: Tracker | None) -> None:
         """type.__setattr__, or type.__delattr__ for None."""
@@ -41,7 +41,7 @@ class MadeClass(Class):
 class Wrapped(Static):
     """A property, classmethod or staticmethod made in the frame; `value` holds stand-ins of its `parts`.
 
-    `name`: what a class statement called a property, for its messages.
+    `name`: a property's name in the class statement, for its messages.
     """
 
     __slots__ = ("name", "parts")
@@ -52,7 +52,7 @@ class Wrapped(Static):
         self.name: str | None = None
 
     def set_name(self, name: str) -> None:
-        """`__set_name__` of what has one."""
+        """Call `__set_name__` of a value that has one."""
         if isinstance(self.value, property):
             self.name = name
             self.value.__set_name__(None, name)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from .constants import NONE
 
 
 class _Guard(Tracker):
-    """The base of both: an object that is entered and left."""
+    """The base of both: an object that is entered and exited."""
 
     __slots__ = ()
 
@@ -31,7 +31,8 @@ class _Guard(Tracker):
 
 
 class InferenceGuard(_Guard):
-    """`torch._C._InferenceMode(mode)`; `entered`: what capture holds while the program is in it."""
+    """`torch._C._InferenceMode(mode)`; `entered`: the guard object that capture holds while the program is in the
+    mode."""
 
     __slots__ = ("entered", "mode")
     cls = torch._C._InferenceMode

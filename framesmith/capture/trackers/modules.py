@@ -26,13 +26,13 @@ class Module(Object):
         self.subs: dict[str, Tracker] = {}
 
     def missing(self, tracer: Any, name: str, info: Any) -> Tracker:
-        """nn.Module.__getattr__ without its detour through Python."""
+        """nn.Module.__getattr__, without interpreting its Python."""
         if info is None or info.getattr is not _getattr:
             return super().missing(tracer, name, info)
         return self.registered(tracer, name)
 
     def registered(self, tracer: Any, name: str) -> Tracker:
-        """The parameter, buffer or submodule of this name, or AttributeError."""
+        """Return the parameter, buffer or submodule of this name, or AttributeError."""
         for where in _WHERE:
             found = self.entry(tracer, where, name)
             if found is not None:
@@ -41,7 +41,7 @@ class Module(Object):
         return tracer.no_attribute(self, name)
 
     def entry(self, tracer: Any, where: str, name: str) -> Tracker | None:
-        """The entry `name` of `_parameters`, `_buffers` or `_modules`."""
+        """Return the entry `name` of `_parameters`, `_buffers` or `_modules`."""
         tracked = self.attrs.get(where)
         if isinstance(tracked, Dict):
             return tracked.lookup(tracer, name)
@@ -78,7 +78,7 @@ class Module(Object):
             super().set(tracer, name, value)
 
     def stores(self, tracer: Any, name: str, value: Tracker) -> bool:
-        """True if nn.Module.__setattr__ would store `value` in the instance dict."""
+        """Return whether nn.Module.__setattr__ would store `value` in the instance dict."""
         if issubclass(value.pytype(), (nn.Parameter, nn.Module)):
             return False
         for where in _WHERE:

@@ -34,7 +34,7 @@ from .sequences import Tuple
 
 
 class Deleted(Tracker):
-    """In `attrs`: the name is gone from the instance dict."""
+    """A marker in `attrs`: the name was deleted from the instance dict."""
 
     __slots__ = ()
 
@@ -43,8 +43,8 @@ DELETED = Deleted()
 
 
 def namespace_of(value: Any) -> dict[str, Any]:
-    """The instance dict, past any `__dict__` that the program defines; empty if there is none.  None is made: programs
-    can tell."""
+    """Return the real instance dict, even if the class overrides `__dict__`; empty if there is none, without creating
+    one, which programs can observe."""
     return _C.instance_dict(value) or {}
 
 
@@ -61,7 +61,7 @@ class Object(Holder):
         self.value = value
         self.source = source
         self.attrs: dict[Any, Tracker] = {}
-        """The instance dict as far as it was read or written, by name, and the slots, by their descriptors."""
+        """The entries of the instance dict that were read or written, by name, and of the slots, by descriptor."""
         self.before: dict[Any, Any] | None = None
         self.payload: Tracker | None = None
         self.init_args: list[Tracker] | None = None
@@ -82,7 +82,7 @@ class Object(Holder):
         return self if self.payload is None else self.payload
 
     def own_attr(self, tracer: Any, name: str) -> Tracker | None:
-        """The entry of the instance dict, or None; guards what it reads."""
+        """Return the entry of the instance dict, or None; guard what it reads."""
         found = self.attrs.get(name)
         if found is not None:
             return None if found is DELETED else found
@@ -119,7 +119,7 @@ class Object(Holder):
         return _other(tracer, self, raw, name, info)
 
     def missing(self, tracer: Any, name: str, info: Any) -> Tracker:
-        """No attribute by the generic lookup: __getattr__, or an error."""
+        """Handle a failed generic lookup: call __getattr__, or raise."""
         if info is not None and info.getattr is not None:
             return Method(tracer.class_function(info.getattr), self).call(tracer, [tracer.made(name)], {})
         return tracer.no_attribute(self, name)
@@ -147,13 +147,14 @@ class Object(Holder):
         self.put(tracer, raw if isinstance(raw, MemberDescriptorType) else name, value)
 
     def needs_dict(self, tracer: Any, name: str, raw: Any) -> None:
-        """Without an instance dict `name` cannot be set or deleted; `raw` is what the class has under it."""
+        """Raise if there is no instance dict to set or delete `name` in; `raw` is the class's attribute of that
+        name."""
         if not self.cls.__dictoffset__:
             tracer.no_change(self, name, None if raw is MISSING
                              else f"'{self.cls.__name__}' object attribute '{name}' is read-only")
 
     def put(self, tracer: Any, key: Any, value: Tracker | None) -> None:
-        """Set the entry of the instance dict, or the slot, or take it away."""
+        """Set or delete an entry of the instance dict, or a slot."""
         tracer.touch(self)
         self.note(tracer, key)
         if value is not None:
@@ -172,7 +173,7 @@ class Object(Holder):
                 self.own = {k: v for k, v in self.own.items() if k != key}
 
     def note(self, tracer: Any, key: Any) -> None:
-        """Remember what `attrs` has under `key`, which is about to change."""
+        """Record the value of `attrs` under `key`, which is about to change."""
         if self.value is None:
             return
         if self.before is None:
@@ -223,7 +224,7 @@ class Object(Holder):
         return self.checked(tracer, "__len__", len)
 
     def checked(self, tracer: Any, name: str, of: Any) -> Any:
-        """The result of a special method, by the builtin that calls it: it refuses what the method may not give."""
+        """Return a special method's result, as checked by the builtin that calls it."""
         result = tracer.call_special(self, name, []).real(tracer)
         if (type(result) is bool and of is bool or type(result) is int and of is len and result >= 0
             or isinstance(result, torch.SymInt)):
@@ -254,7 +255,8 @@ class Object(Holder):
         return Hashed(tracer, self, tracer.key_hash(self))
 
     def element(self, tracer: Any) -> Any:
-        """Of objects that are equal to themselves alone, only which ones are the same is assumed: see `kept_apart`."""
+        """Return the key of an element; of objects compared by identity, only which ones are the same is guarded: see
+        `kept_apart`."""
         if self.value is None or self.source is None or tracer.lookup(self.cls, "__hash__") is not object.__hash__ \
                 or tracer.lookup(self.cls, "__eq__") is not object.__eq__:
             return self.key(tracer)
@@ -262,7 +264,7 @@ class Object(Holder):
         return self
 
     def absent(self, tracer: Any, key: Tracker) -> Tracker:
-        """`d[key]` of a subclass of dict that does not hold the key: `__missing__`, or an error."""
+        """`d[key]` of a subclass of dict without the key: `__missing__`, or an error."""
         if tracer.lookup(self.cls, "__missing__") is MISSING:
             return tracer.fail(KeyError, key)
         return tracer.call_special(self, "__missing__", [key])
@@ -288,12 +290,13 @@ class Object(Holder):
 
 
 def _of_object(cls: type, name: str) -> bool:
-    """A method that a class has of `object`: it asks for the class of the object, which its builtin part is not."""
+    """Call a method that a class inherits from `object`: it depends on the class of the object, not on its builtin
+    part."""
     return next((base for base in cls.__mro__ if name in base.__dict__), None) is object
 
 
 def _speaks(cls: type) -> bool:
-    """The class has special methods of its own, which a function run for real would call."""
+    """Return whether a class defines special methods, which a function run for real would call."""
     return cls.__module__ != "builtins" and any(isinstance(vars(cls).get(n), FunctionType) for n in _SAID)
 
 
@@ -317,7 +320,7 @@ def _property(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Trac
 
 
 def _told(tracer: Any, self: Object, name: str, info: Any, ask: Callable[[], Tracker]) -> Tracker:
-    """Return what the code of a descriptor gives; when that is an AttributeError, ask `__getattr__`."""
+    """Return the result of a descriptor's code; after an AttributeError, call `__getattr__`."""
     try:
         return ask()
     except CapturedError as e:
@@ -338,7 +341,7 @@ def _staticmethod(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> 
 
 @dataclass(frozen=True, slots=True)
 class EmptySlot:
-    """A slot of the object holds nothing."""
+    """A slot of the object is empty."""
 
     slot: Any
 
@@ -399,7 +402,7 @@ def _builtin(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Track
 
 
 def _other(tracer: Any, self: Object, raw: Any, name: str, info: Any) -> Tracker:
-    """A class attribute of another kind: a descriptor of the user's, or a plain value."""
+    """Return a class attribute of another kind: a descriptor of the user's, or a plain value."""
     kind = type(raw)
     for base in kind.__mro__:
         if base in DESCRIPTORS and base.__get__ is kind.__get__:  # type: ignore[attr-defined]

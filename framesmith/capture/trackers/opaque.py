@@ -1,4 +1,4 @@
-"""Values that are passed on and not looked into."""
+"""Values that are passed on without being inspected."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .base import Holder
 
 
 class Opaque(Holder):
-    """An object from outside whose C code answers for its attributes, or for another object: a weak proxy, a thread's
-    locals."""
+    """An object from outside whose C code implements its attributes, or forwards to another object: a weak proxy, a
+    thread's locals."""
 
     __slots__ = ("cls", "value")
 

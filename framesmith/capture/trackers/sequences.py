@@ -17,7 +17,7 @@ from .symbolic_size import Sym
 
 class Sequence(Holder):
     """The base of list and tuple. `_items` is None until a sequence from outside is opened (its length is guarded
-    then); `added` are elements appended to a list that was not."""
+    then); `added`: elements appended to a list that has not been opened."""
 
     __slots__ = ("_items", "added", "seen", "value")
     kind: Any = list
@@ -31,12 +31,12 @@ class Sequence(Holder):
 
     @property
     def items(self) -> list[Tracker]:
-        """The elements of a sequence that is open."""
+        """The elements of an opened sequence."""
         assert self._items is not None
         return self._items
 
     def open(self, tracer: Any) -> list[Tracker]:
-        """The elements; guards the length of a sequence from outside."""
+        """Return the elements; guard the length of a sequence from outside."""
         items = self._items
         if items is None:
             tracer.reads_whole(self.value)
@@ -49,7 +49,8 @@ class Sequence(Holder):
         return items
 
     def peek(self, tracer: Any, index: int) -> Tracker | None:
-        """The element at `index` >= 0, or None past the end; of a sequence from outside, only this element is read."""
+        """Return the element at `index` >= 0, or None past the end; of a sequence from outside, only this element is
+        read."""
         items = self._items
         if items is not None:
             return items[index] if index < len(items) else None
@@ -101,7 +102,7 @@ class Sequence(Holder):
         return self.make(part) if isinstance(index, slice) else part
 
     def make(self, items: list[Tracker]) -> Tracker:
-        """A new sequence of the builtin kind."""
+        """Return a new sequence of the builtin kind."""
         raise NotImplementedError
 
 
@@ -119,16 +120,16 @@ class List(Sequence):
         return List(items)
 
     def touch(self, tracer: Any) -> list[Tracker]:
-        """The elements, about to be changed."""
+        """Return the elements, about to be changed."""
         items = self.open(tracer)
         tracer.mutates(self)
         return items
 
     def changed(self, method: str) -> None:
-        """A method has changed the list: its iterators go on."""
+        """Note a mutation by a method; a list's iterators stay valid."""
 
     def extend(self, tracer: Any, values: list[Tracker]) -> None:
-        """Put elements behind the last one: what the list holds need not be known."""
+        """Append elements; the list need not be opened."""
         (self.added if self._items is None else self._items).extend(values)
         tracer.mutates(self)
 
@@ -150,7 +151,7 @@ class List(Sequence):
 
 
 def _settled(index: slice, size: int) -> slice:
-    """The slice that `index` means in a list of the given size."""
+    """Return the slice that `index` means in a list of the given size."""
     start, stop, step = index.indices(size)
     if step != 1:
         raise Unsupported("an assignment to an extended slice of a list that changes meanwhile")
@@ -204,15 +205,14 @@ class Tuple(Sequence):
 
 
 def is_plain_tuple(cls: type) -> bool:
-    """Return whether `tuple.__new__` makes instances of a subclass of tuple, whatever its own `__new__` does: it is
-    written in Python."""
+    """Return whether a subclass of tuple is written in Python, so that `tuple.__new__` can make its instances."""
     return not hasattr(cls, "n_sequence_fields") and next(base for base in cls.__mro__
                                                           if not base.__flags__ & _HEAP_TYPE) is tuple
 
 
 def is_own_sequence(cls: type) -> bool:
-    """Return whether a subclass of tuple is another sequence than the tuple that it is: its own code answers what a
-    tuple is asked."""
+    """Return whether a subclass of tuple overrides methods of the sequence protocol, so that its elements are not the
+    tuple's."""
     return any(type(getattr(cls, name, None)) is FunctionType for name in _ANSWERS)
 
 

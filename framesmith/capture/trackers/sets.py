@@ -1,6 +1,6 @@
 """Sets and frozensets.
 
-A `Set` keeps a real set of keys (`Tracker.key`), on which CPython's own methods run: so the order is CPython's too.
+A `Set` holds a real set of keys (`Tracker.key`), on which CPython's own methods run, so the order is CPython's.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Set(Holder):
         self.first: list[Any] | None = None
         """The keys before the first change."""
         self.loose = False
-        """The order of `_keys` may not be that of the captured program's set: what sets from outside held before has a
-        say in it."""
+        """The order of `_keys` may differ from that of the program's set, because it depends on the history of sets
+        from outside."""
 
     @classmethod
     def of(cls, tracer: Any, items: list[Tracker], kind: type = set) -> Set:
-        """A new set of the elements, put in in their order."""
+        """Return a new set, with the elements inserted in order."""
         return cls(kind([v.element(tracer) for v in items]), cls=kind)
 
     def open(self, tracer: Any) -> Any:
-        """The set of keys; guards the elements of a set from outside, and their order."""
+        """Return the set of keys; guard the elements of a set from outside, and their order."""
         if self._keys is None:
             tracer.reads_whole(self.value)
             if self.source is not None:
@@ -95,7 +95,7 @@ class Set(Holder):
         return out
 
     def ordered(self, tracer: Any) -> list[Any]:
-        """The keys in the order that iteration gives; refuses where only addresses of objects decide it."""
+        """Return the keys in iteration order; refuse where that depends only on addresses of objects."""
         keys = self.open(tracer)
         if len(keys) > 1 and (self.loose or any(_by_address(tracer, k) for k in keys)):
             raise Unsupported("the order of a set that depends on addresses or on what it held before",
@@ -117,7 +117,7 @@ class Set(Holder):
         return tracer.no_key(self) if self.base is set else self.frozen(tracer)
 
     def frozen(self, tracer: Any) -> frozenset[Any]:
-        """The keys as one key."""
+        """Return the keys as one key."""
         return frozenset([k.key(tracer) if isinstance(k, Tracker) else k for k in self.open(tracer)])
 
     def truth(self, tracer: Any) -> bool:
@@ -143,8 +143,7 @@ def _key(tracer: Any, value: Any, number: int) -> Any:
 
 
 class SameElements:
-    """A set still has these elements, of these types, in this order.  It does not keep alive those that are known by
-    identity."""
+    """A set still has these elements, of these types, in this order. Elements known by identity are not kept alive."""
 
     __slots__ = ("elements", "types")
 
@@ -159,19 +158,20 @@ class SameElements:
 
 
 def _holds_objects(x: Any) -> bool:
-    """A tuple with objects of the program's that have a hash of their own: it would have to be held as a whole."""
+    """Return whether a key is a tuple that holds objects of the program's with their own hash: it would have to be held
+    as a whole."""
     return type(x) is tuple and any(
         isinstance(type(y).__hash__, FunctionType) and not issubclass(type(y), (torch.Tensor, torch.nn.Module))
         for y in x)
 
 
 def _by_identity(x: Any) -> bool:
-    """An element that is equal to itself alone, and may be referred to weakly."""
+    """Return whether an element is compared by identity and can be weakly referenced."""
     return type(x).__eq__ is object.__eq__ and type(x).__weakrefoffset__ != 0 and type(x) is not weakref.ReferenceType
 
 
 def _by_address(tracer: Any, key: Any) -> bool:
-    """The key's place in a table depends on an address that may differ from call to call."""
+    """Return whether the key's position in a table depends on an address that may differ between calls."""
     if isinstance(key, (tuple, frozenset)):
         return any(_by_address(tracer, k) for k in key)
     return isinstance(key, Tracker) or type(key).__hash__ is object.__hash__ and isinstance(tracer.seen.get(id(key)),

@@ -15,7 +15,7 @@ from .iterators import Iter
 
 
 class Static(Tracker):
-    """An object that stands for itself; whoever read it guarded its identity."""
+    """An object that represents itself; its reader has guarded its identity."""
 
     __slots__ = ("source", "value")
     truth = always
@@ -58,7 +58,7 @@ class Builtin(Static):
 
 
 class Disabled(Static):
-    """A function that is to run in plain Python."""
+    """A function that must run in plain Python."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""super(): attributes looked up behind a class in the mro of an instance or a class."""
+"""super(): attributes looked up after a class in the mro of an instance or a class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .tensors import is_accessor
 
 
 class Super(Tracker):
-    """super(cls, obj): `start` is the class whose mro is looked through; it is `obj` itself if that is a class."""
+    """super(cls, obj): `start` is the class whose mro is searched; it is `obj` itself if that is a class."""
 
     __slots__ = ("cls", "obj", "start")
     truth = always
@@ -49,7 +49,7 @@ class Super(Tracker):
         return own(tracer, self) if own is not None else tracer.no_attribute(self, name)
 
     def bind(self, tracer: Any, raw: Any, name: str) -> Tracker:
-        """The attribute found, bound as a descriptor would."""
+        """Return the attribute found, bound as a descriptor would."""
         start = self.start
         on_class = isinstance(self.obj, Class) and start is self.obj.value
         if isinstance(raw, classmethod):

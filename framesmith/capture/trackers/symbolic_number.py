@@ -1,4 +1,4 @@
-"""Numbers that vary from call to call: computed by residual code, not by capture."""
+"""Dynamic numbers: computed by residual code, not by capture."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .constants import Const
 class SymbolicNumber(Const):
     """An int or float at a source, or an expression over such: `example` is its value in this call.
 
-    Whoever asks for `value` settles it: the leaves are guarded by equality, as those of any constant are.
-    `write(texts)` is the expression over the texts of `parts`, and `fn` computes it.
+    Reading `value` specialises it: the leaves are guarded by equality, like any constant. `write(texts)` is the
+    expression over the texts of `parts`, and `fn` computes it.
 
-    `open`: a number that is not known to vary, or a comparison of such. It is a constant to all but comparisons and
-    conditions, which assume how they come out, and to what passes it on.
+    `open`: a number not known to be dynamic, or a comparison of such numbers. It is a constant except in comparisons
+    and conditions, which guard their outcomes, and where it is only passed on.
     """
 
     __slots__ = ("tracer", "example", "fn", "open", "parts", "settled", "write")
@@ -43,7 +43,7 @@ class SymbolicNumber(Const):
         return self.example
 
     def settle(self) -> None:
-        """Assume the value of this call."""
+        """Specialise to the value of this call."""
         if self.settled:
             return
         self.settled = True
@@ -55,11 +55,11 @@ class SymbolicNumber(Const):
 
     @property
     def varies(self) -> bool:
-        """Return whether it is still to be computed."""
+        """Whether it is not specialised."""
         return not self.settled and not self.open
 
     def is_early(self) -> bool:
-        """Return whether the integers that it is computed of may still be assumed."""
+        """Whether the integers that it is computed from may still be specialised."""
         if self.source is not None:
             return bool(self.tracer.is_early(self.source))
         return all(part.is_early() for part in self.parts if isinstance(part, SymbolicNumber) and not part.settled)
@@ -79,7 +79,7 @@ class SymbolicNumber(Const):
         return bool(self.example)
 
     def text(self, rebuilder: Any) -> str:
-        """The whole expression, for residual code that runs before any of its names is bound."""
+        """Return the whole expression, for residual code that runs before any of its names is bound."""
         if self.write is None:
             return str(rebuilder.source(self.source))
         return self.write(*[part.text(rebuilder) if type(part) is SymbolicNumber else rebuilder.value(part)
@@ -91,12 +91,12 @@ class SymbolicNumber(Const):
 
 def symbolic(tracer: Any, example: Any, parts: tuple[Tracker, ...], write: Callable[..., str],
              fn: Callable[..., Any] | None = None) -> Tracker:
-    """The expression of some numbers, of which one is late."""
+    """Return an expression of numbers, one of which is symbolic."""
     if all(part.settled for part in parts if isinstance(part, SymbolicNumber)):
         return tracer.made(example)
     return SymbolicNumber(tracer, example, None, parts, write, fn)
 
 
 def is_symbolic(*values: Tracker) -> bool:
-    """Return whether one of some constants is still to be computed."""
+    """Return whether one of some values is a symbolic number."""
     return any(type(v) is SymbolicNumber and v.varies for v in values)

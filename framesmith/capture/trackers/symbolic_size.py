@@ -1,4 +1,4 @@
-"""Sizes of tensors that vary from call to call, and numbers computed of them."""
+"""Dynamic sizes of tensors, and numbers computed from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Tracker
 
 class Sym(Tracker):
     """A `torch.SymInt`, `SymFloat` or `SymBool` over symbols of the shape environment; Python operators on it run for
-    real, and whoever needs the value guards it."""
+    real, and reading its value adds a guard."""
 
     __slots__ = ("value",)
 
@@ -28,7 +28,7 @@ class Sym(Tracker):
         return bool(self.value)
 
     def assumed(self, tracer: Any) -> tuple[Any]:
-        """The value, which a guard holds on to."""
+        """Return the value, and guard it."""
         return (specialised(self.value),)
 
     def get(self, tracer: Any, name: str) -> Tracker:

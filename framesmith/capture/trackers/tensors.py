@@ -46,7 +46,7 @@ _BY_ROW = frozenset(("numpy", "as_subclass"))
 """Methods that have a handler."""
 
 _NUMBERS = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
-"""Methods that give Python values of the data: folded where it is constant."""
+"""Methods that return the data as Python values: folded where it is constant."""
 
 
 class Tensor(Tracker):
@@ -110,13 +110,13 @@ class Tensor(Tracker):
         return tracer.torch_call(getattr, [self, tracer.made(name)], {})
 
     def by_users(self, tracer: Any, name: str, raw: Any) -> Tracker:
-        """An attribute that the program has put into the class."""
+        """Return an attribute that the program has added to the class."""
         if not isinstance(raw, (types.FunctionType, property, classmethod, staticmethod)):
             raise Unsupported(f"Tensor.{name}, which was replaced")
         return tracer.bound_special(self, name, raw)
 
     def own(self, tracer: Any, name: str) -> Tracker:
-        """An entry of the instance dict."""
+        """Return an entry of the instance dict."""
         found = self.entry(tracer, name)
         return found if found is not None else tracer.no_attribute(self, name)
 
@@ -173,11 +173,11 @@ class Tensor(Tracker):
         tracer.mutates(self)
 
     def known(self, tracer: Any) -> Any:
-        """The real tensor of this value if it depends on constants alone, else None."""
+        """Return the real tensor of this value if it depends on constants alone, else None."""
         return known_value(tracer.recorder, self.fake)
 
     def assumed(self, tracer: Any) -> Any:
-        """The same if it depends on small inputs, too: their contents are assumed then."""
+        """Return the same, also if it depends on small inputs, whose contents are then guarded."""
         return known_value(tracer.recorder, self.fake, assuming=True)
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
@@ -222,13 +222,13 @@ class Tensor(Tracker):
 
 
 def is_users(raw: Any) -> bool:
-    """Return whether what is found in a tensor's class is a function, or made of one, that is not torch's own."""
+    """Return whether an attribute of a tensor's class is a function, or wraps one, that is not torch's own."""
     fn = raw.fget if isinstance(raw, property) else getattr(raw, "__func__", raw)
     return isinstance(fn, types.FunctionType) and not str(fn.__globals__.get("__name__")).startswith("torch.")
 
 
 def is_accessor(raw: Any) -> bool:
-    """Tell whether what a tensor's class has is a computed attribute of torch's."""
+    """Return whether an attribute of a tensor's class is a computed attribute of torch's."""
     if isinstance(raw, property):
         return not is_users(raw)
     return isinstance(raw, types.GetSetDescriptorType) and raw.__objclass__ is torch._C.TensorBase
@@ -255,13 +255,13 @@ def _grad(self: Tensor, tracer: Any) -> Tracker:
 
 
 def grad_of(x: torch.Tensor) -> torch.Tensor | None:
-    """Read `x.grad`; no class is asked."""
+    """Read `x.grad`, without calling a `__torch_function__`."""
     with torch._C.DisableTorchFunctionSubclass():
         return x.grad
 
 
 def _data(self: Tensor, tracer: Any) -> Tracker:
-    """Another tensor of the same memory, without history, whose version counter is its own."""
+    """Return another tensor of the same memory, without history, with a version counter of its own."""
     found = tracer.torch_call(getattr, [self, tracer.made("data")], {})
     if tracer.transformed:
         return found

@@ -27,8 +27,8 @@ class WeakRef(Tracker):
         return weakref.ref(self.target.identity())
 
     def key(self, tracer: Any) -> Any:
-        """References are keys by what they refer to: by its identity, unless it has a hash or an equality of its
-        own."""
+        """Return the key of a reference: that of its referent, by identity unless its class defines a hash or
+        equality."""
         kind = self.target.pytype()
         if tracer.lookup(kind, "__hash__") is not object.__hash__ or tracer.lookup(kind, "__eq__") is not object.__eq__:
             raise Unsupported(f"a weak reference to {self.target.describe()}, which has a hash of its own, as a key")
