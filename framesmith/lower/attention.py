@@ -1,5 +1,4 @@
-"""Attention with modified scores: calls over tiles where the device has kernels for them, else the call of what it
-means."""
+"""Attention with modified scores: tiled kernels where the device has them, else a call of its definition."""
 
 from __future__ import annotations
 
@@ -37,12 +36,12 @@ from framesmith.util.errors import Unsupported
 from framesmith.util.precision import HALF
 
 WIDEST = 256
-"""Elements of a row of the query, and of the values, up to which tiles have whole rows."""
+"""The largest width of a row of the query, and of the values, for which tiles have whole rows."""
 _NEAR = 1 << 31
 
 
 def lower_attention(ctx: Context, node: fx.Node, args: Sequence[Any]) -> tuple[Stored, ...] | None:
-    """The results in memory; None where there are no tiles for this call."""
+    """Return the results in memory; None if no tiled kernel supports this call."""
     whole: Any = node.target
     kinds = ("forward",) if isinstance(whole, Attention) else ("rows", "columns")
     inputs, lists, operands = args[:(count := len(INPUTS[kinds[0]]))], args[count:count + LISTS], args[count + LISTS:]
@@ -117,12 +116,12 @@ class _Blocks:
         return Stored(name, self.shape, row_major(self.shape), 0, torch.float32)
 
     def place(self, dim: int) -> Lowered:
-        """The index along a dimension."""
+        """Return the index along a dimension."""
         shape = tuple([size if k == dim else 1 for k, size in enumerate(self.shape)])
         return Computed(shape, torch.int64, lambda b, i: b.index(as_expr(i[dim])), 0, {})
 
     def block(self, graph: fx.Graph | None, given: Sequence[Lowered]) -> tuple[Op, ...]:
-        """The operations that compute the graph's one result, the last of them its value."""
+        """Return the operations that compute the graph's one result, the last of them its value."""
         if graph is None:
             return ()
         value = _evaluated(decompose(graph), given)
@@ -133,7 +132,7 @@ class _Blocks:
 
 
 def _evaluated(graph: fx.Graph, given: Sequence[Lowered]) -> Lowered:
-    """The result of a graph of prims as a closure."""
+    """Return the result of a graph of prims as a closure."""
     ctx = _Scalars(torch.device("cpu"))
     env: dict[fx.Node, Any] = {}
     places = iter(given)
@@ -156,7 +155,7 @@ def _evaluated(graph: fx.Graph, given: Sequence[Lowered]) -> Lowered:
 
 
 class _Scalars(Context):
-    """A lowering in which nothing goes to memory."""
+    """A lowering context in which no value is stored."""
 
     def settle(self, value: Any, users: int) -> Any:
         return value
@@ -170,13 +169,13 @@ class _Scalars(Context):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An index that is an expression."""
+    """An index that is a known expression."""
 
     symbol: Expr
 
 
 class _Tile(Builder):
-    """Operations on a tile, whose indices have 32 bits, and are in range where their bounds say so."""
+    """Operations on a tile, whose indices have 32 bits, and are in range where their bounds prove it."""
 
     __slots__ = ()
 

@@ -27,7 +27,7 @@ BROADCAST_COST = 4  # scalar work on a small operand that is not repeated for ea
 
 
 class Context:
-    """Everything that rows of the lowering tables may use."""
+    """The state and helpers for rows of the lowering tables."""
 
     def __init__(self, device: torch.device = CPU) -> None:
         self.device = device
@@ -49,7 +49,7 @@ class Context:
     # ------------------------------------------------------------------------------------------------ names and storage
 
     def fresh(self, prefix: str) -> str:
-        """A new name."""
+        """Return a new name."""
         self._counter += 1
         return f"{prefix}{self._counter}"
 
@@ -57,7 +57,7 @@ class Context:
         self, shape: Sequence[Size], stride: Sequence[Size], dtype: torch.dtype, kind: str = "arena", prefix: str = "b",
         device: torch.device | None = None,
     ) -> Stored:
-        """A new buffer, as a window on all of it."""
+        """Return a new buffer, as a window on all of it."""
         name = self.fresh(prefix)
         self.storages[name] = Storage(name, dtype, tuple(shape), tuple(stride), kind, device=self.elsewhere(device))
         return Stored(name, tuple(shape), tuple(stride), 0, dtype)
@@ -67,7 +67,7 @@ class Context:
         return None if device == self.device else device
 
     def check_devices(self) -> None:
-        """Every nest must stay on the graph's device, but for numbers of the CPU that it reads. Raises
+        """Check that every nest is on the graph's device, except for scalars of the CPU that it reads. Raises
         `Unsupported`."""
         for item in self.items:
             for name in item.reads | item.writes if isinstance(item, Compute) else ():
@@ -77,7 +77,7 @@ class Context:
                     raise Unsupported(f"{origin} on tensors of {device} in a graph on {self.device}")
 
     def constant(self, tensor: torch.Tensor, position: int = -1) -> Stored:
-        """A buffer that holds `tensor`, which is given at a place among the inputs, or made here."""
+        """Return a buffer that holds `tensor`, which is passed at a place among the inputs, or created here."""
         name = self.fresh("k")
         self.constants[name] = tensor
         size, stride = tuple(tensor.shape), tuple(tensor.stride())
@@ -86,7 +86,7 @@ class Context:
         return Stored(name, size, stride, 0, tensor.dtype)
 
     def ref(self, value: Stored) -> Ref:
-        """A window as an argument of an extern or as a result: the buffer itself or a named view of it."""
+        """Return a window as an argument of an extern or as a result: the buffer itself or a named view of it."""
         base = self.storages[value.buffer]
         if (
             value.offset == 0
@@ -107,7 +107,7 @@ class Context:
     # ----------------------------------------------------------------------------------------------------- making nests
 
     def axes(self, shape: Sequence[Size], prefix: str = "a") -> tuple[list[Any], tuple[Axis, ...]]:
-        """Index tuple over `shape` (0 in dims of size 1) and the axes behind it."""
+        """Return the index tuple over `shape` (0 in dims of size 1) and its axes."""
         index: list[Any] = []
         axes: list[Axis] = []
         for dim, size in enumerate(shape):
@@ -119,7 +119,7 @@ class Context:
         return index, tuple(axes)
 
     def indirect_symbol(self, size: Size) -> Symbol:
-        """A symbol for an index that is loaded from memory."""
+        """Return a symbol for an index that is loaded from memory."""
         self._counter += 1
         hi = as_expr(size) - 1
         return Symbol(f"t{self._counter}", 0, max(hi.const, 0) if hi.is_const else hi)
@@ -130,7 +130,7 @@ class Context:
         self.items.append(Compute(axes, (), (), tuple(b.ops), origins, **more))
 
     def realise(self, value: Lowered, stride: Sequence[Size] | None = None, kind: str = "arena") -> Stored:
-        """`value` in memory; with `stride`, laid out so. A window that is there already is returned as it is."""
+        """Return `value` in memory, with strides `stride` if given. A window is returned unchanged."""
         if isinstance(value, Stored):
             if stride is None or same_layout(value.shape, stride, value.stride):
                 return value
@@ -142,8 +142,8 @@ class Context:
 
     def materialise(self, value: Lowered, stride: Sequence[Size] | None = None, kind: str = "arena",
                     written: bool = False) -> Stored:
-        """A new buffer with the elements of `value`; `written`: other elements follow, so it does not stand for
-        `value`."""
+        """Return a new buffer with the elements of `value`; `written`: other elements will be written, so it does not
+        represent `value`."""
         if is_empty(value.shape):
             return self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
         if unsupported_dtype(value.dtype):
@@ -167,8 +167,7 @@ class Context:
         return out
 
     def checked(self, index: Lowered, size: Size, wrap: bool) -> Lowered:
-        """The integers `index` in memory once they are known to be in [0, size) (after wrapping); their nest fails if
-        one is not."""
+        """Return the integers `index` in memory, after a nest that wraps them and fails if one is not in [0, size)."""
         key = index, size, wrap
         if key not in self._checked:
             b = Builder()
@@ -181,7 +180,7 @@ class Context:
         return self._checked[key]
 
     def stored(self, value: Computed) -> Lowered:
-        """The buffer that `value` has been put into, if it has."""
+        """Return the buffer in which `value` has been stored, or None."""
         return self._realised.get(value, value)
 
     def write(self, value: Lowered, target: Stored, **more: Any) -> None:
@@ -192,7 +191,7 @@ class Context:
         self.add(axes, b, **more)
 
     def join_target(self, spec: Any) -> Stored:
-        """Memory for a value that several nests fill: laid out as the graph's result wants it, else as eager, else
+        """Return memory for a value that several nests fill: in the layout of the graph's result, else eager's, else
         row-major."""
         stride = self.wanted.get(self.node) or spec.stride or row_major(spec.shape)  # type: ignore[arg-type]
         if not is_dense(spec.shape, stride):
@@ -211,13 +210,13 @@ class Context:
         return sum(1 for count in value.reads.values() if _not_small(count, size)) > 1
 
     def settle(self, value: Any, users: int) -> Any:
-        """`value`, put into memory when several users would each compute it again."""
+        """Return `value`, stored if several users would each recompute it."""
         if isinstance(value, Computed) and (value.cost > DEEP or (users > 1 and self.is_heavy(value))):
             return self.realise(value)
         return value
 
     def small_operand(self, value: Any, size: Size) -> Any:
-        """`value` as an operand of a result of `size` elements: realised when it would be computed many times over."""
+        """Return `value` as an operand of a result of `size` elements, stored if it would be recomputed many times."""
         if isinstance(value, Computed) and value.cost >= BROADCAST_COST and surely_smaller(value.numel, size):
             return self.realise(value)
         return value
@@ -236,7 +235,7 @@ def surely_smaller(count: Size, size: Size) -> bool:
 
 
 def vote(ops: Sequence[Op], index: Sequence[Any], shape: Sequence[Size]) -> tuple[int, ...]:
-    """The order of dims, outermost first, in which most full-rank loads run through memory; row-major when there are
+    """Return the order of dims, outermost first, in which most full-rank loads traverse memory; row-major if there are
     none."""
     dims = [d for d, i in enumerate(index) if isinstance(i, Expr)]
     row = tuple(range(len(shape)))

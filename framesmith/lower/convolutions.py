@@ -1,4 +1,4 @@
-"""Convolutions on matrix units of a CUDA device, as far as they are no calls of the library's convolutions.
+"""Convolutions on matrix units of a CUDA device that are computed without the library's convolutions.
 
     a kernel for each channel      sums over windows (`windows`); of halves, the gradient of a large kernel is the
                                    library's
@@ -35,7 +35,7 @@ _DEFAULTS = (None, ONE, NONE, ONE, 1)
 
 @lowers_extern(aten.conv2d.default, aten.convolution.default)
 def convolution(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored | None:
-    """The image, channels-last; None where it is the library's."""
+    """Return the image, channels-last; None if the library computes it."""
     x, weight, *rest = args
     if node.target is aten.convolution.default:
         bias, *window, transposed, _, groups = rest
@@ -55,8 +55,7 @@ def convolution(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict
 @lowers_extern(aten.convolution_backward.default)
 def convolution_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...],
                          kwargs: dict[str, Any]) -> tuple[Stored | None, ...] | None:
-    """Gradients of the image, the weight and the bias, as far as they are asked for; None where they are the
-    library's."""
+    """Return the needed gradients of the image, the weight and the bias; None if the library computes them."""
     tangent, x, weight, _, *window, transposed, _, groups, wanted = args
     if transposed or not _is_ours(ctx, window, (tangent, x, weight), ()):
         return None
@@ -90,13 +89,13 @@ def _is_ours(ctx: Context, window: Sequence[Any], values: Sequence[Any], shape: 
 
 
 def _is_plain(weight: Lowered, stride: Pair, padding: Pair, groups: int) -> bool:
-    """Return whether a product is the same, and as exact."""
+    """Return whether a convolution is a plain product, with the same precision."""
     plain = groups == 1 and tuple(weight.shape[2:]) == ONE == stride and padding == NONE
     return plain and (weight.dtype is not torch.float32 or in_tf32(PRODUCTS))
 
 
 def _rows(x: Stored) -> Stored:
-    """A channels-last image as a matrix of (pixels, channels)."""
+    """Return a channels-last image as a matrix of (pixels, channels)."""
     channels = x.shape[1]
     return Stored(x.buffer, (prod(x.shape) // channels, channels), (channels, 1), x.offset, x.dtype)
 
@@ -106,7 +105,7 @@ def _turned(x: Stored) -> Stored:
 
 
 def _matrix(ctx: Context, weight: Lowered) -> Stored:
-    """The weight as a matrix of (results, channels)."""
+    """Return the weight as a matrix of (results, channels)."""
     w = ctx.realise(weight)
     return Stored(w.buffer, w.shape[:2], w.stride[:2], w.offset, w.dtype)
 

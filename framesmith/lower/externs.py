@@ -1,4 +1,4 @@
-"""Calls of eager's operators: arguments in memory, strided windows without copies, results predicted."""
+"""Calls of eager's operators: arguments in memory, strided windows without copies, predicted layouts of results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from framesmith.util.errors import Unsupported
 
 
 def call_extern(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Lower an operator that reached us whole: by its row, or as a call."""
+    """Lower an operator that was not decomposed: by its row, or as a call."""
     if isinstance(node.target, Launch):
         return lower_launch(ctx, node, args)
     if isinstance(node.target,
@@ -40,7 +40,7 @@ def call_extern(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict
 
 
 def call_prim(ctx: Context, prim: Prim, node: fx.Node, args: tuple[Any, ...]) -> Any:
-    """A prim that kernels cannot hold: its ATen equivalent, or its reference function."""
+    """Call a prim that kernels cannot compute: its ATen equivalent, or its reference function."""
     found = prim.extern(*args) if prim.extern is not None else None
     target, arguments = found if found is not None else (prim.eager, args)
     val = node.meta["val"]
@@ -79,7 +79,7 @@ def plain_call(ctx: Context, target: Any, node: fx.Node, args: Any, kwargs: dict
 
 
 class _Arguments:
-    """Turns values into references, noting what is read and whether layouts are those that eager would have had."""
+    """Turns values into references, and records which buffers are read and whether layouts are eager's."""
 
     def __init__(self, ctx: Context, node: fx.Node, target: Any) -> None:
         self.ctx, self.node, self.target = ctx, node, target
@@ -110,7 +110,7 @@ class _Arguments:
         return self.ctx.realise(arg)
 
     def wanted(self, arg: Lowered) -> Any:
-        """The strides that the operator likes its next argument to have."""
+        """Return the strides that the operator prefers for its next argument."""
         if self.ctx.device.type == "cuda":
             likes = CUDA_ARGUMENT_LAYOUTS.get(self.target)
             return likes(self.position, self.given) if likes is not None else None
@@ -134,7 +134,7 @@ class _Arguments:
 
 
 def _values(arg: Any) -> list[Lowered]:
-    """The tensor arguments in order."""
+    """Return the tensor arguments in order."""
     if isinstance(arg, Lowered):
         return [arg]
     return [value for a in arg for value in _values(a)] if isinstance(arg, (tuple, list)) else []
@@ -153,7 +153,7 @@ def _writes_into(target: Any) -> bool:
 def _result_strides(
     target: Any, specs: list[Any], call: _Arguments, args: Any, kwargs: dict[str, Any], unknown: bool
 ) -> tuple[list[tuple[Size, ...]], bool]:
-    """The strides of the results, and whether they are sure."""
+    """Return the strides of the results, and whether they are certain."""
     rule = RESULT_LAYOUTS.get(target)
     # those could be said to have any layout
     if rule is not None and not any(is_empty(getattr(spec, "shape", ())) for spec in specs):
@@ -184,13 +184,13 @@ def _as_eager(node: fx.Node, values: list[Stored]) -> bool:
 
 
 def _eager_strides(node: fx.Node) -> list[Any]:
-    """The strides that eager gives to each of the node's tensor arguments (None: not known)."""
+    """Return the strides that eager gives to each of the node's tensor arguments (None: unknown)."""
     specs = [arg.meta.get("val") for arg in _nodes((node.args, node.kwargs))]
     return [spec.stride for spec in specs if spec is not None and hasattr(spec, "stride")]
 
 
 def _nodes(arg: Any) -> list[fx.Node]:
-    """The nodes among nested arguments, in order, repeated ones repeated."""
+    """Return the nodes among nested arguments, in order, repeated ones repeated."""
     if isinstance(arg, fx.Node):
         return [arg]
     inner = arg.values() if isinstance(arg, dict) else arg if isinstance(arg, (tuple, list)) else ()
@@ -198,8 +198,8 @@ def _nodes(arg: Any) -> list[fx.Node]:
 
 
 def predict_strides(target: Any, call: _Arguments, args: Any, kwargs: dict[str, Any]) -> list[Any]:
-    """Strides of the results on the arguments' real layouts, from the operator's own meta kernel; None where it cannot
-    tell."""
+    """Return strides of the results for the arguments' actual layouts, from the operator's own meta kernel; None if it
+    fails."""
     values = iter(call.values)
 
     def meta(arg: Any) -> Any:

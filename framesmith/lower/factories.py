@@ -1,4 +1,4 @@
-"""Lowering rows of factories: values that read nothing."""
+"""Lowering rows of factories: values without operands."""
 
 from __future__ import annotations
 

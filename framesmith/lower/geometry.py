@@ -15,12 +15,12 @@ Size = Any
 
 
 def strides_of(value: Any) -> tuple[Size, ...]:
-    """The strides of a node's metadata, a fake tensor or a `Spec`."""
+    """Return the strides of a node's metadata, a fake tensor or a `Spec`."""
     return tuple(value.stride() if callable(value.stride) else value.stride)
 
 
 def is_empty(shape: Sequence[Size]) -> bool:
-    """Return whether a tensor surely has no elements."""
+    """Return whether a tensor is known to have no elements."""
     return any(type(s) is int and s == 0 for s in shape)
 
 
@@ -40,7 +40,7 @@ def flat(index: Sequence[Any], stride: Sequence[Size], offset: Size = 0) -> Expr
 
 
 def split_flat(position: Any, shape: Sequence[Size]) -> list[Any]:
-    """The index tuple of row-major position `position` in `shape`."""
+    """Return the index tuple of row-major position `position` in `shape`."""
     index: list[Any] = []
     rest = as_expr(position)
     for size in reversed(shape[1:]):
@@ -89,7 +89,7 @@ def _same(a: Size, b: Size) -> bool:
 
 
 def _smaller(a: Size, b: Size) -> bool:
-    """Surely a < b, or b is a multiple that a may still reach."""
+    """Return whether a < b is known, or b is a multiple that a may still reach."""
     if type(a) is int and type(b) is int:
         return a < b
     if type(a) is int:
@@ -98,7 +98,7 @@ def _smaller(a: Size, b: Size) -> bool:
 
 
 def reshape_index(index: Sequence[Any], new: Sequence[Size], old: Sequence[Size]) -> list[Any]:
-    """The index in shape `old` of the element at `index` of its reshape `new`."""
+    """Return the index in shape `old` of the element at `index` of its reshape `new`."""
     pairs = groups(old, new)
     if pairs is None:
         return split_flat(flat(index, row_major(new)), old)
@@ -152,5 +152,5 @@ def memory_order(shape: Sequence[Size], stride: Sequence[Size]) -> tuple[int, ..
 
 
 def _magnitude(step: Expr) -> int:
-    """A stand-in for the size of a symbolic stride: more factors, larger."""
+    """Return an estimate of a symbolic stride for ordering: more factors, larger."""
     return 1 << (20 * sum(1 for _ in step.text.split("*")))

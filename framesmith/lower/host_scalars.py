@@ -1,5 +1,4 @@
-"""Numbers in the memory of the CPU beside tensors of another device: kernels are given their values when they are
-launched."""
+"""CPU scalars as operands of another device's tensors: kernels receive their values at launch."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from framesmith.lower.values import Computed, Stored
 
 @lowers_extern(torch.ops.aten._to_copy.default)
 def brought(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Computed | None:
-    """A copy of one number to the graph's device: whoever reads it there reads the number itself."""
+    """Lower a copy of one number to the graph's device: its readers take the number as a kernel argument."""
     x, spec = args[0], node.meta["val"]
     if not isinstance(x, Stored) or not ctx.storages[x.buffer].is_host_number or ctx.elsewhere(spec.device) is not None:
         return None

@@ -22,7 +22,7 @@ _COPY = torch.ops.aten.copy_.default
 
 
 def looked_up(ctx: Context, index: Lowered, size: Any, wrap: bool) -> Callable[[Builder, Sequence[Any]], Any]:
-    """A function that gives the symbol of the index loaded at a position; range checked as eager does."""
+    """Return a function that gives the symbol of the index loaded at a position, with eager's range check."""
     symbol = ctx.indirect_symbol(size)
     known = ctx.writes and ctx.device.type == "cpu" and not (isinstance(index, Computed) and not index.reads)
     if known:
@@ -49,8 +49,8 @@ def _gathered(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], e
 
 
 def _source(ctx: Context, x: Lowered, uses: Size) -> Lowered:
-    """Return the tensor to gather from. Computed elements would be computed again for each use: where there may be more
-    `uses` than elements, and they are not cheap, they are stored first."""
+    """Return the tensor to gather from. Computed elements are recomputed for each use: if there may be more `uses` than
+    elements, and they are not cheap, they are stored first."""
     return ctx.realise(x) if isinstance(x, Computed) and x.cost > 2 and not surely_smaller(uses, x.numel) else x
 
 
@@ -115,8 +115,8 @@ def uniform(
 
 def scatter_nest(ctx: Context, base: Lowered, shape: tuple[Any, ...], place: Any, value: Any,
                  mode: str | None) -> Stored:
-    """A copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in an order that is free. An
-    input that the graph only gives this value is written where it is."""
+    """Return a copy of `base`, with `value(b, i)` stored at `place(b, i)` for each i of `shape`, in any order. An input
+    whose only update is this value is written in place."""
     out = base if _is_last_of(ctx, base) else ctx.materialise(base, ctx.wanted.get(ctx.node),  # type: ignore[arg-type]
                                                               written=True)
     assert isinstance(out, Stored)
@@ -130,7 +130,7 @@ def scatter_nest(ctx: Context, base: Lowered, shape: tuple[Any, ...], place: Any
 
 
 def _is_last_of(ctx: Context, base: Lowered) -> bool:
-    """Return whether the node's value takes the place of the input `base`, which nothing else reads."""
+    """Return whether the node's value replaces the input `base`, which nothing else reads."""
     if not isinstance(base, Stored) or ctx.storages[base.buffer].kind != "input" or 0 in base.stride:
         return False
     node: Any = ctx.node

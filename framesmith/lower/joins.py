@@ -1,4 +1,4 @@
-"""Lowering rows of what joins or overlays tensors: cat, pad, slice_scatter, select_scatter."""
+"""Lowering rows of operators that join or overlay tensors: cat, pad, slice_scatter, select_scatter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def inside(b: Builder, position: Any, low: Any, high: Any) -> Op:
 
 
 def _all_fusible(ctx: Context) -> bool:
-    """Return whether every user of the current node computes on elements (so that a join need not be stored)."""
+    """Return whether every user of the current node is pointwise (so that a join need not be stored)."""
     node = ctx.node
     assert node is not None
     if node in ctx.wanted:
@@ -92,14 +92,15 @@ def pad(ctx: Context, spec: Any, x: Lowered, pads: Sequence[tuple[Any, Any]], va
 
 
 def _all_extern(ctx: Context) -> bool:
-    """Return whether every user of the current node wants it in memory."""
+    """Return whether every user of the current node needs it in memory."""
     assert ctx.node is not None
     return ctx.node not in ctx.wanted and all(not isinstance(u.target, Prim) and u.op == "call_function"
                                               for u in ctx.node.users)
 
 
 def _padded_buffer(ctx: Context, spec: Any, x: Lowered, pads: Sequence[tuple[int, int]], value: Any) -> Stored:
-    """A buffer whose border is filled by small nests, and whose middle is written by the nest that computes `x`."""
+    """Return a buffer whose border is filled by small nests, and whose middle is written by the nest that computes
+    `x`."""
     target = ctx.join_target(spec)
     start = [0] * len(pads)
     size = list(spec.shape)
@@ -151,7 +152,7 @@ def slice_scatter(ctx: Context, spec: Any, x: Lowered, src: Lowered, dim: int, s
 
 
 def _interleaved(ctx: Context, spec: Any, x: Lowered, src: Lowered, start: Any, step: int) -> Stored:
-    """Both written: as a choice for each element, lanes would read `src` all over."""
+    """Write both tensors: selecting per element would make lanes read `src` with gaps."""
     target = ctx.join_target(spec)
     ctx.write(x, target)
     offset = as_expr(target.offset) + as_expr(target.stride[-1]) * start

@@ -1,7 +1,7 @@
-"""Launches of the program's own kernels: calls that write into memory of this graph's.
+"""Launches of the program's own kernels, which write into buffers of this graph.
 
-A memory is written where it is if nobody reads what it held any more: one that the graph made, or an input that the
-graph writes anyway. Else the kernel writes a copy.
+A buffer is written in place if its old value has no later reader: one that the graph computed, or an input that the
+graph writes anyway. Otherwise the kernel writes a copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COPY = torch.ops.aten.copy_.default
 
 
 def lower_launch(ctx: Context, node: fx.Node, args: tuple[Any, ...]) -> tuple[Stored, ...]:
-    """Append the call; gives the memories that it writes."""
+    """Append the call, and return the buffers that it writes."""
     launch: Any = node.target
     buffers = []
     for k, (how, value) in enumerate(zip(launch.memories, args, strict=True)):
@@ -38,7 +38,7 @@ def lower_launch(ctx: Context, node: fx.Node, args: tuple[Any, ...]) -> tuple[St
 
 
 def _written(ctx: Context, node: fx.Node, k: int, how: Memory, value: Lowered | None) -> Stored:
-    """The memory that the kernel writes, with what it held before."""
+    """Return the buffer that the kernel writes, with its old value."""
     if value is None:
         return ctx.storage(how.size, how.stride, how.dtype, device=how.device)
     if isinstance(value, Stored) and _is_whole(ctx, value, how) and not _is_read_later(ctx, node, value.buffer):
@@ -51,7 +51,7 @@ def _written(ctx: Context, node: fx.Node, k: int, how: Memory, value: Lowered | 
 
 
 def _is_whole(ctx: Context, value: Stored, how: Memory) -> bool:
-    """Return whether a window is all of its buffer, in the layout that the kernel was told."""
+    """Return whether a window is all of its buffer, in the layout that the launch states."""
     base = ctx.storages[value.buffer]
     same = value.dtype is base.dtype and value.shape == base.size == how.size
     return same and value.offset == 0 and all(same_layout(value.shape, value.stride, stride)
@@ -59,8 +59,7 @@ def _is_whole(ctx: Context, value: Stored, how: Memory) -> bool:
 
 
 def _is_read_later(ctx: Context, node: fx.Node, buffer: str) -> bool:
-    """Return whether a value that reads the buffer is used after `node` (but for the write-back that the buffer is the
-    target of)."""
+    """Return whether a value that reads the buffer is used after `node` (except for the write-back to that buffer)."""
     after = set(_after(node))
     for one, value in ctx.env.items():
         later = any(user in after and not (user.target is _COPY and user.args[0] is one) for user in one.users)
@@ -83,8 +82,8 @@ def _after(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _goes_back(node: fx.Node, k: int) -> bool:
-    """Return whether the new value of memory `k`, an input, is written to that input at the end, and read by kernels
-    alone before."""
+    """Return whether the new value of memory `k`, an input, is written back to that input at the end, and only kernels
+    read it before."""
     place = node.args[k]
     while True:
         assert isinstance(node.target, Launch)

@@ -44,7 +44,7 @@ def is_channels_last(value: Stored) -> bool:
 
 
 def _convolution_argument(position: int, value: Lowered, frozen: frozenset[int]) -> tuple[Any, ...] | None:
-    """Channels-last is oneDNN's own for images; but a weight that is not frozen would be laid out anew for it in each
+    """Return channels-last for images, which oneDNN prefers; a weight that is not frozen would be converted in each
     call."""
     if position == 0 and 1 in frozen and len(value.shape) == 4 and value.dtype in (torch.float32, torch.bfloat16):
         return channels_last(value.shape)
@@ -52,9 +52,9 @@ def _convolution_argument(position: int, value: Lowered, frozen: frozenset[int])
 
 
 def _convolution_on_cuda(images: int) -> Callable[[int, Sequence[Lowered]], tuple[Any, ...] | None]:
-    """Matrix units want channels innermost; elsewhere layouts are eager's, since the library's choice of a precision
-    goes by them. The first `images` arguments are meant, what is added, and the weight, unless it has one channel: the
-    kernel that computes it lays it out, which the library would do in a pass of its own."""
+    """Return channels-last for matrix units; otherwise eager's layout, on which the library's choice of precision
+    depends. This applies to the first `images` arguments, the addend, and the weight, unless it has one channel: the
+    kernel that computes an argument writes the layout, which the library would convert in a pass of its own."""
 
     def wanted(position: int, values: Sequence[Lowered]) -> tuple[Any, ...] | None:
         value, image, weight = values[position], values[images - 1], values[images]
@@ -73,7 +73,7 @@ def _convolution_result(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
 
 
 def _follow_first(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
-    """Pooling and the like: channels-last in, channels-last out."""
+    """Return channels-last for a channels-last argument, as pooling does."""
     return channels_last(spec.shape) if is_channels_last(values[0]) else row_major(spec.shape)
 
 
@@ -82,7 +82,7 @@ def _row_major(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
 
 
 def _like_first(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
-    """A copy of the first argument, with other values in it."""
+    """Return the strides of the first argument, of which the result is an updated copy."""
     first = values[0]
     if any(type(n) is not int for n in (*first.shape, *first.stride)):
         return row_major(spec.shape)
@@ -92,7 +92,7 @@ def _like_first(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
 
 
 def _attention_on_cuda(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
-    """By the kernel that eager takes for queries, keys and values that lie so."""
+    """Return the layout of the kernel that eager chooses for queries, keys and values in these layouts."""
     given = [new_fake(x.shape, x.stride, x.dtype, spec.device) for x in values]
     query, key, value = given[:3]
     mask = given[3] if len(given) > 3 else None
@@ -101,7 +101,7 @@ def _attention_on_cuda(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
 
 
 def _pairs(value: Lowered) -> tuple[Any, ...] | None:
-    """Return the layout in which the parts of complex numbers are neighbours; None where they are."""
+    """Return the layout in which the parts of complex numbers are adjacent; None if they are."""
     fits = isinstance(value, Stored) and value.stride[-1] == 1 and all(n % 2 == 0
                                                                        for n in (value.offset, *value.stride[:-1]))
     return None if fits else row_major(value.shape)

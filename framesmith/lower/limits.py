@@ -1,4 +1,4 @@
-"""Sizes at which lowering does otherwise, by kind of device."""
+"""Size thresholds of lowering, by kind of device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Limits:
     """`two_pass`: elements of a reduction up to which a second pass over it comes from nearby, so that a variance may
     take the mean first; `columns`: the same where memory runs across them. `split`: elements from which a reduction to
-    few results is done in parts; None where the scheduler does that, for its machine. `scans`: whether kernels hold
+    few results is done in parts; None where the scheduler does that, for its machine. `scans`: whether kernels support
     running sums and products.
     """
 

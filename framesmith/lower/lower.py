@@ -1,4 +1,4 @@
-"""Graph of prims in, loop graph out."""
+"""Lower a graph of prims to a loop graph."""
 
 from __future__ import annotations
 
@@ -138,15 +138,14 @@ class _Lowering:
         return self.settle(node, call_extern(ctx, node, args, kwargs))
 
     def settled_sources(self, prim: Prim, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments; a view, or a wider copy, that several nodes use is one of a buffer rather than of a costly
-        closure."""
+        """Store the source of a view, or of a wider copy, with several users, if it is a costly closure."""
         if len(node.users) > 1 and isinstance(args[0], Computed) and (prim.kind == "view"
                                                                       or _widens(prim, node, args[0])):
             return (self.ctx.settle(args[0], 2), *args[1:])
         return args
 
     def settle(self, node: fx.Node, result: Any) -> Any:
-        """Outputs of the graph and values of many uses go to memory."""
+        """Store a node's value if it is an output of the graph or has many uses."""
         ctx = self.ctx
         if isinstance(result, Computed):
             wanted = ctx.wanted.get(node)
@@ -197,8 +196,8 @@ class _Lowering:
         return ref
 
     def write_back(self, node: fx.Node, target: Stored, value: Lowered) -> Any:
-        """The epilogue `input.copy_(value)`. Values that read inputs which another epilogue writes are computed before
-        the first one."""
+        """Lower the epilogue `input.copy_(value)`. Values that read inputs which another epilogue writes are computed
+        before the first one."""
         if self.mutated is None:
             self.prepare_write_backs()
         ctx = self.ctx
@@ -247,13 +246,13 @@ def _elsewhere(ctx: Context, values: tuple[Any, ...]) -> bool:
 
 
 def _widens(prim: Prim, node: fx.Node, source: Lowered) -> bool:
-    """Return whether a value takes more memory than what it is converted from."""
+    """Return whether a conversion's result takes more memory than its operand."""
     return (prim.name == "convert" and source.dtype.is_floating_point
             and node.meta["val"].dtype.itemsize > source.dtype.itemsize)
 
 
 def _needs_memory(user: fx.Node, depth: int = 3) -> bool:
-    """Return whether a user, or a user behind views, is an operator that wants its argument in memory."""
+    """Return whether a user, directly or through views, is an operator that needs its argument in memory."""
     if user.op != "call_function":
         return False
     if not isinstance(user.target, Prim):

@@ -21,8 +21,8 @@ Operand = Callable[[Builder, Sequence[Any]], Op]
 
 
 def operand(value: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> Operand:
-    """The element of an operand of a result of `shape`: a broadcast tensor, a symbolic integer or a number of type
-    `dtype`."""
+    """Return the element of an operand of a result of `shape`: a broadcast tensor, a symbolic integer or a number of
+    type `dtype`."""
     if isinstance(value, Lowered):
         if value.shape == shape:
             return value.element
@@ -36,7 +36,7 @@ def operand(value: Any, shape: tuple[Any, ...], dtype: torch.dtype) -> Operand:
 
 def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Sequence[Any], cost: int,
               build: Any) -> Computed:
-    """A closure of `shape` that gives `build(b, *elements)`."""
+    """Return a closure of `shape` that gives `build(b, *elements)`."""
     size = numel(shape)
     args = [ctx.small_operand(a, size) for a in args]
     tensors = [a for a in args if isinstance(a, Lowered)]
@@ -51,7 +51,7 @@ def pointwise(ctx: Context, shape: tuple[Any, ...], dtype: torch.dtype, args: Se
 
 
 def _builder(first: str, *then: str) -> Callable[..., Op]:
-    """Build the operation `first` of the elements, and the others of its result."""
+    """Return a builder that applies the operation `first` to the elements, and the others to its result."""
 
     def build(b: Builder, *elements: Op) -> Op:
         op = b.scalar(first, *elements)
@@ -63,12 +63,12 @@ def _builder(first: str, *then: str) -> Callable[..., Op]:
 
 
 def _divisor(ctx: Context, y: Any) -> Any:
-    """The integers `y`, of which none is zero: their nest fails if one is, as eager's division raises."""
+    """Return the divisors `y` after a check: their nest fails if one is zero, as eager's division raises."""
     if not isinstance(y, Lowered) or ctx.device.type != "cpu" or y.dtype.is_floating_point:
         return y
 
     def fault(b: Builder, i: Sequence[Any]) -> Op:
-        """2, which is no place among 2, where the divisor is zero."""
+        """Return 2, an index out of range for 2, where the divisor is zero."""
         zero = b.scalar("eq", y.element(b, i), b.const(0, y.dtype))
         zero = zero if b.mask is None else b.scalar("logical_and", zero, b.mask)
         return b.scalar("where", zero, b.const(2, torch.int64), b.const(0, torch.int64))

@@ -32,7 +32,7 @@ CHANNELS = 8  # from which lanes along channels are worth it
 
 @lowers_extern(aten.max_pool2d.default)
 def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored | None:
-    """The pooled image, as below."""
+    """Return the pooled image, as below."""
     found = _pooled(ctx, node.meta["val"], args, kwargs, False)
     return found[0] if found is not None else None
 
@@ -41,14 +41,14 @@ def max_pool2d(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[
 def max_pool2d_with_indices(
     ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Stored, Stored | None] | None:
-    """The pooled image and, if anybody asks for them, the places of the maxima; on the CPU, only where nobody does."""
+    """Return the pooled image and, if they are used, the indices of the maxima; on the CPU, only if they are not."""
     asked = any(user.target is not operator.getitem or user.args[1] for user in node.users)
     return None if asked and ctx.device.type == "cpu" else _pooled(ctx, node.meta["val"][0], args, kwargs, asked)
 
 
 @lowers_extern(aten.max_pool2d_with_indices_backward.default)
 def max_pool2d_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored | None:
-    """The gradient of the image, channels-last; None (eager's kernel) as below, and on the CPU."""
+    """Return the gradient of the image, channels-last; None (eager's kernel) as below, and on the CPU."""
     tangent, x, *how, _, indices = args
     window = _window(ctx, x, how, (x.shape, tangent.shape)) if not kwargs and ctx.device.type != "cpu" else None
     if window is None or not (is_channels_last(x) if isinstance(x, Stored) else x.dtype.itemsize == 2):
@@ -76,8 +76,8 @@ def max_pool2d_backward(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwar
 
 
 def _window(ctx: Context, x: Any, how: Any, shapes: tuple[Any, ...]) -> DepthwiseWindow | None:
-    """The window that arguments behind an image describe; None for a dilated or a large one, and for an image that is
-    not pooled here."""
+    """Return the window described by the arguments after an image; None for a dilated or large one, and for images not
+    pooled here."""
     kernel, stride, padding, dilation = (*how, *((), 0, 1)[len(how) - 1 :])[:4]
     if not isinstance(x, Lowered) or len(x.shape) != 4 or any(type(n) is not int or not n for shape in shapes
                                                               for n in shape):
@@ -90,8 +90,8 @@ def _window(ctx: Context, x: Any, how: Any, shapes: tuple[Any, ...]) -> Depthwis
 def _pooled(
     ctx: Context, spec: Any, args: tuple[Any, ...], kwargs: dict[str, Any], places: bool
 ) -> tuple[Stored, Stored | None] | None:
-    """The pooled image, channels-last, and with `places` where the maxima are; None (eager's kernel) for another
-    layout, a dilated or a large window."""
+    """Return the pooled image, channels-last, and with `places` the indices of the maxima; None (eager's kernel) for
+    another layout, a dilated or a large window."""
     x, *how = args
     window = _window(ctx, x, how, (x.shape, spec.shape)) if not kwargs and isinstance(x, Lowered) else None
     if window is None:
@@ -122,7 +122,7 @@ def _pooled(
 
 
 def _first(b: Builder, at: Op | None, best: Op | None, value: Op, place: Op) -> Op:
-    """Update the position of the maximum by one more value: the first of equal ones, but the last NaN, as in eager."""
+    """Update the index of the maximum by one more value: the first of equal ones, but the last NaN, as in eager."""
     if at is None or best is None:
         return place
     later = b.scalar("logical_or", b.scalar("gt", value, best), b.scalar("isnan", value))

@@ -92,7 +92,7 @@ def _wanted_strides(ctx: Context, dims: Sequence[int], keepdim: bool, shape: Seq
 
 def reduce(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, dtype: torch.dtype, kind: str,
            post: Body | None = None) -> Lowered:
-    """One ordinary reduction of `x`, with `post` applied to its result."""
+    """Lower an ordinary reduction of `x`, with `post` applied to its result."""
     x = _split(ctx, x, dims, kind, dtype)
     dims = tuple(dims)
     strides = _wanted_strides(ctx, dims, keepdim, x.shape) if x.shape else None
@@ -102,8 +102,8 @@ def reduce(ctx: Context, x: Lowered, dims: Sequence[int], keepdim: bool, dtype: 
 
 
 def _split(ctx: Context, x: Lowered, dims: Sequence[int], kind: str, dtype: torch.dtype) -> Lowered:
-    """For a large reduction to few results: reduce parts first, so that threads share the work. The value returned has
-    x's rank: the parts stand in the outermost reduced dim."""
+    """Reduce parts first, for a large reduction to few results, so that threads share the work. The result has x's
+    rank: the parts are in the outermost reduced dim."""
     start = ctx.limits.split
     if start is None:
         return x
@@ -194,7 +194,7 @@ def var_mean(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int], keepdim: 
 
 
 def _runs_across(ctx: Context, x: Lowered, dims: Sequence[int]) -> bool:
-    """Return whether neighbours in memory go into different results."""
+    """Return whether adjacent elements in memory contribute to different results."""
     b = Builder()
     index, _ = ctx.axes(x.shape)
     x.element(b, index)

@@ -1,4 +1,4 @@
-"""Lowering rows of scans (running sums and products) on devices whose kernels hold them: one nest each, its operand
+"""Lowering rows of scans (running sums and products) on devices whose kernels support them: one nest each, its operand
 inlined."""
 
 from __future__ import annotations

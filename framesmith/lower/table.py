@@ -1,4 +1,5 @@
-"""The lowering tables: one row a prim (by name), one row an extern operator that is more than a call (by target)."""
+"""The lowering tables: a row for each prim (by name), and for each extern operator that is not a plain call (by
+target)."""
 
 from __future__ import annotations
 
@@ -30,6 +31,6 @@ def lowers_extern(*targets: Any) -> Callable[[Row], Row]:
 
 
 def unsupported_dtype(dtype: torch.dtype) -> bool:
-    """Return whether kernels cannot hold this type (complex, quantised, 8-bit floats): eager's kernel is called. Of
-    prims but `copy`, no argument or result has such a type."""
+    """Return whether kernels do not support this type (complex, quantised, 8-bit floats): eager's kernel is called.
+    Only the prim `copy` has arguments or results of such a type."""
     return dtype not in DTYPES

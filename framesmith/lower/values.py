@@ -88,7 +88,7 @@ def cost_of(value: Any) -> int:
 
 
 def merge_reads(values: Sequence[Any]) -> dict[str, Size]:
-    """The union of what `values` read."""
+    """Return the union of the reads of `values`."""
     if len(values) == 1:
         return reads_of(values[0])
     out: dict[str, Size] = {}
@@ -101,11 +101,11 @@ def merge_reads(values: Sequence[Any]) -> dict[str, Size]:
 
 
 def broadcast_index(index: Sequence[Any], shape: Sequence[Size]) -> Sequence[Any]:
-    """The index into an operand of `shape` that is broadcast to the rank of `index`."""
+    """Return the index into an operand of `shape` that is broadcast to the rank of `index`."""
     lead = len(index) - len(shape)
     return [0 if size == 1 else i for i, size in zip(index[lead:], shape)]
 
 
 def whole(buffer: str, shape: tuple[Size, ...], dtype: torch.dtype) -> Stored:
-    """A contiguous buffer seen whole."""
+    """Return a window on all of a contiguous buffer."""
     return Stored(buffer, shape, row_major(shape), 0, dtype)

@@ -1,4 +1,4 @@
-"""Lowering rows of views: windows stay windows where strides can say it; closures get a new index."""
+"""Lowering rows of views: windows remain windows where strides can express the view; closures get a new index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reindex = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def reindexed(ctx: Context, x: Lowered, shape: tuple[Any, ...], reindex: Reindex) -> Computed:
-    """A closure of `shape` whose element at `index` is x's at `reindex(index)`."""
+    """Return a closure of `shape` whose element at `index` is x's at `reindex(index)`."""
     return Computed(shape, x.dtype, lambda b, i: x.element(b, reindex(i)), cost_of(x), reads_of(x))
 
 

@@ -1,5 +1,5 @@
-"""Convolutions of each channel with a kernel of its own, on a CUDA device: a sum over the positions of a window,
-written out in one pointwise nest over a channels-last image.
+"""Depthwise convolutions on a CUDA device: a sum over the positions of a window, unrolled in one pointwise nest over a
+channels-last image.
 
     conv2d(x, k, groups=channels)[n, c, h, w] = sum over i, j of x[n, c, h*s + i - p, w*s + j - p] * k[c, 0, i, j]
     its gradients: of x[n, c, h, w]             sum over i, j of g[n, c, (h + p - i) / s, (w + p - j) / s] * k[c, 0, i,
@@ -52,7 +52,7 @@ class DepthwiseWindow:
 
 def window_of(x: Lowered, weight: Lowered, stride: Pair, padding: Pair, dilation: Pair,
               groups: int) -> DepthwiseWindow | None:
-    """The window of a convolution that has a kernel for each channel and is written out, else None."""
+    """Return the window of a depthwise convolution that is unrolled, else None."""
     channels = x.shape[1]
     if groups != channels or tuple(weight.shape[:2]) != (channels, 1) or channels % VECTOR:
         return None
@@ -62,18 +62,18 @@ def window_of(x: Lowered, weight: Lowered, stride: Pair, padding: Pair, dilation
 
 def are_summed(window: DepthwiseWindow, dtype: torch.dtype) -> bool:
     """Return whether the gradient of a weight is computed here: all sums at once, or in float32 those of a row of the
-    kernel, where the library takes ten times as long."""
+    kernel, for which the library takes ten times as long."""
     return len(window.positions) <= MOST_SUMS or dtype is torch.float32 and window.kernel[1] <= MOST_SUMS
 
 
 def pair(value: Any) -> Pair:
-    """An argument of a window along both dimensions: a number means both."""
+    """Return an argument of a window for both dimensions; a single number applies to both."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return (values[0], values[-1])
 
 
 def depthwise(ctx: Context, image: Lowered, kernel: Lowered, window: DepthwiseWindow, shape: tuple[int, ...]) -> Stored:
-    """The image of `shape`, channels-last."""
+    """Return the image of `shape`, channels-last."""
     x = ctx.realise(image, channels_last(image.shape))
     return _sums(ctx, x, _by_position(ctx, kernel), shape, window, _inside)
 
@@ -81,7 +81,7 @@ def depthwise(ctx: Context, image: Lowered, kernel: Lowered, window: DepthwiseWi
 def depthwise_backward(
     ctx: Context, tangent: Lowered, image: Lowered, weight: Lowered, window: DepthwiseWindow, wanted: Sequence[bool]
 ) -> tuple[Stored | None, Stored | None]:
-    """Gradients of the image and the weight, as far as they are `wanted`."""
+    """Return the `wanted` gradients of the image and the weight."""
     g = ctx.realise(tangent, channels_last(tangent.shape))
     of_image = _sums(ctx, g, _by_position(ctx, weight), image.shape, window, reader) if wanted[0] else None
     if not wanted[1]:
@@ -91,14 +91,15 @@ def depthwise_backward(
 
 
 def _by_position(ctx: Context, weight: Lowered) -> Stored:
-    """The weight with its channels innermost."""
+    """Return the weight with its channels innermost."""
     channels, _, _, columns = weight.shape
     return ctx.realise(weight, (1, channels, columns * channels, channels))
 
 
 def _inside(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow,
             shape: Sequence[int]) -> tuple[Op, list[Expr]]:
-    """The element of an image of `shape` that position `k` of the window at `at` reads, and whether there is one."""
+    """Return the element of an image of `shape` that position `k` of the window at `at` reads, and whether it
+    exists."""
     inside, place = None, []
     for d in (0, 1):
         p = as_expr(at[d] * window.stride[d] + (k[d] * window.dilation[d] - window.padding[d]))
@@ -110,8 +111,8 @@ def _inside(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow,
 
 def reader(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow,
            shape: Sequence[int]) -> tuple[Op, list[Expr]]:
-    """The window, of those of a result of `shape`, whose position `k` is the element at `at`, and whether there is
-    one."""
+    """Return the window, of those of a result of `shape`, whose position `k` reads the element at `at`, and whether it
+    exists."""
     reader, place = None, []
     for d in (0, 1):
         step = window.stride[d]
@@ -126,8 +127,8 @@ def reader(b: Builder, at: Sequence[Any], k: Pair, window: DepthwiseWindow,
 
 def _sums(ctx: Context, x: Stored, weight: Stored, shape: tuple[int, ...], window: DepthwiseWindow,
           where: Where) -> Stored:
-    """An image of `shape`, channels-last: over the positions of the window, the element of `x` that is `where` the
-    position says."""
+    """Return an image of `shape`, channels-last, that sums over the positions of the window the elements of `x` given
+    by `where`."""
     out = ctx.storage(shape, channels_last(shape), x.dtype)
     b = Builder()
     index, axes = ctx.axes(shape)
@@ -147,8 +148,8 @@ def _sums(ctx: Context, x: Stored, weight: Stored, shape: tuple[int, ...], windo
 
 def _weight_gradient(ctx: Context, tangent: Stored, x: Stored, shape: tuple[int, ...],
                      window: DepthwiseWindow) -> Stored:
-    """Sums over all places of the window: for each channel those of all its positions at once, or for each channel and
-    row of the window those of its columns."""
+    """Return the sums over all places of the window: for each channel those of all positions at once, or for each
+    channel and row of the window those of its columns."""
     out = ctx.storage(shape, row_major(shape), x.dtype)
     rows, columns = window.kernel
     at_once = rows if rows * columns <= MOST_SUMS else 1

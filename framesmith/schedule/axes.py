@@ -1,4 +1,5 @@
-"""Choosing loops: merging axes that are one run of memory, the axis to vectorise, and the order of the rest."""
+"""Choice of loops: merging axes that are contiguous with each other, the axis to vectorise, and the order of the
+rest."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Steps = dict[Symbol, int | None]
 
 
 def expressions(m: Member) -> Iterable[Expr]:
-    """Every index expression of a member, over cluster axes."""
+    """Return every index expression of a member, over cluster axes."""
     for _, index, _ in m.loads:
         yield index
     for _, index in m.stores:
@@ -26,7 +27,7 @@ def expressions(m: Member) -> Iterable[Expr]:
 
 
 def steps(e: Expr, axes: Iterable[Symbol]) -> Steps:
-    """Coefficient of each axis in `e`; None where it is not linear."""
+    """Return the coefficient of each axis in `e`; None where it is not linear."""
     free = e.free
     return {s: (e.coeff(s) if s in free else 0) for s in axes}
 
@@ -126,7 +127,7 @@ def magnitude(cluster: FusedNests, members: Iterable[Member], s: Symbol) -> floa
 
 
 def ordered(cluster: FusedNests, members: list[Member], axes: Iterable[Symbol], last: Symbol | None) -> list[Symbol]:
-    """Axes from the largest step to the smallest, `last` at the end."""
+    """Return the axes from the largest stride to the smallest, `last` at the end."""
     rank = {s: k for k, s in enumerate(cluster.axes)}
     rest = [s for s in axes if s is not last]
     rest.sort(key=lambda s: (-magnitude(cluster, members, s), rank[s]))

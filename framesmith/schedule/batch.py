@@ -1,8 +1,8 @@
 """Batches: launches of kernels that differ in the length of their loop alone, such as the updates of all parameters of
 a model, become rows of one kernel over a table.
 
-A launch moves up to the batch of its kind if nothing between touches what it writes, or writes what it reads. Only
-launches move that write memory which is there for all of the program anyway, or little of it: so lifetimes do not grow.
+A launch moves up to the batch of its kind if nothing between accesses its outputs, or writes its inputs. Only launches
+whose outputs are live during all of the program, or small, are moved, so lifetimes do not grow.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class _Slot:
 
 
 def batched(steps: Sequence[Step], storages: dict[str, Storage], little: int) -> list[Step]:
-    """The steps of a program, before memory is planned, with batches in them. `little`: bytes of scratch memory that
-    may live longer."""
+    """Return the steps of a program, before memory is planned, with launches batched. `little`: bytes of scratch memory
+    that may live longer."""
     slots: list[_Slot] = []
     open_: dict[str, int] = {}
     written: dict[str, int] = {}
@@ -85,12 +85,12 @@ def batched(steps: Sequence[Step], storages: dict[str, Storage], little: int) ->
 
 
 def kernels_of(steps: Iterable[Step]) -> list[Kernel]:
-    """The kernels that steps launch, each once."""
+    """Return the kernels that steps launch, each once."""
     return list(dict.fromkeys(s.kernel for s in steps if type(s) is Launch or type(s) is Batch))
 
 
 def _row(step: Launch) -> tuple[Kernel, int] | None:
-    """The launch's kernel for any length of its loop, and the length; None if it is of another kind."""
+    """Return the launch's kernel for any length of its loop, and the length; None if it cannot be batched."""
     kernel = step.kernel
     if (kernel.outer or kernel.locals or kernel.symbols or kernel.tile is not None or not kernel.work.is_const
         or not kernel.body):
@@ -115,7 +115,7 @@ def _row(step: Launch) -> tuple[Kernel, int] | None:
 
 
 def _is_linear(op: Op, loop: Loop) -> bool:
-    """Return whether an access stands at the loop's own position, or at a place of its own."""
+    """Return whether an access is linear in the loop's index, with a constant offset."""
     if type(op) is not Load and type(op) is not Store:
         return True
     index, symbol = op.index, loop.axis.symbol

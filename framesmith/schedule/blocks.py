@@ -1,4 +1,4 @@
-"""Building the body of a kernel: each operation is placed in the outermost loop in which it can stand."""
+"""Construction of a kernel's body: each operation is placed in the outermost possible loop."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class Placer(Builder):
         return self._emit(key, Indirect, (value,), name, size, wrap, check)
 
     def reduce(self, kind: str, args: tuple[Op, ...], dtype: torch.dtype) -> Op:
-        """Share a reduction of an earlier stage only where it ran over as many elements: an operand that does not vary
-        along the reduction axes says nothing of their extents."""
+        """Reuse a reduction of an earlier stage only if it ran over as many elements: an operand that does not vary
+        along the reduction axes does not determine their extents."""
         return self._emit(("reduce", kind, args, self._extents), Reduce, kind, args, compute_dtype(dtype))
 
     def store(self, buffer: str, index: Expr | int, value: Op, mode: str | None = None, mask: Op | None = None) -> None:
@@ -143,7 +143,7 @@ class Placer(Builder):
             self.forward[buffer, index] = value  # type: ignore[index]
 
     def _overwritten(self, buffer: str, index: Expr) -> None:
-        """Forget what is known of a buffer's elements, but for those that are surely others than the one at `index`."""
+        """Invalidate the known elements of a buffer, except for those that are certainly not the one at `index`."""
 
         def stale(name: str, at: Expr | int) -> bool:
             apart = as_expr(at) - index
@@ -160,7 +160,7 @@ Lookup = Callable[[Member, Load, Expr], Op | None]
 
 
 class Replayed:
-    """One member being built into a `Placer`, with its axes substituted. `again`: asked for what is loaded and not
+    """One member being built into a `Placer`, with its axes substituted. `again`: provides loaded values that are not
     known."""
 
     def __init__(self, placer: Placer, member: Member, sub: Substitutes, again: Lookup | None = None) -> None:

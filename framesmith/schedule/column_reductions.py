@@ -1,6 +1,5 @@
-"""Sums over rows beside a kernel that goes over these rows anyway: each program goes through the rows of a part, keeps
-for each column the sum of what they give, and both read once what they share. What combines the parts is a nest of its
-own (`split.py`).
+"""Fuse sums over rows into a kernel that iterates over these rows: each program iterates over the rows of a part,
+accumulates a sum for each column, and shared operands are read once. A separate nest combines the parts (`split.py`).
 
     t[r] = sum over c < 768 of a[r, c]               for each part < 256, for its rows r:
     b[r, c] = a[r, c] - t[r]                           t = sum over c of a[r, c]
@@ -8,8 +7,8 @@ own (`split.py`).
                                                        part[part, c] sums up a[r, c]
                                                      s[c] = sum over p < 256 of part[p, c]
 
-Which sums are candidates is seen from their shapes; whether a kernel over rows takes them in, fusion shows, and those
-that none takes in are done otherwise.
+Candidates are chosen by their shapes; fusion decides whether a kernel over rows includes them, and the others are
+computed separately.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ COLUMNS = range(128, 4096 + 1, 8)  # rows of a tile, of whole vectors
 
 
 def walks(graph: LoopGraph, target: MachineModel) -> dict[int, int]:
-    """Places in `graph` of sums that may be taken along, and in how many parts: some nest sums along as many rows of as
-    many columns."""
+    """Return the places in `graph` of candidate sums, with their numbers of parts: some nest iterates over as many rows
+    of as many columns."""
     if not target.units:
         return {}
     nests = [(k, c) for k, c in enumerate(graph.items) if isinstance(c, Compute) and c.raxes and c.contract is None]
@@ -49,7 +48,7 @@ def _length(axes: Iterable[Axis]) -> Expr:
 
 
 def _parts(c: Compute, units: int) -> int:
-    """In how many parts `c` may be taken along; 0 where it may not."""
+    """Return the number of parts in which `c` may be fused; 0 if it may not."""
     columns, rows = _length(c.axes), _length(c.raxes)
     sums = all(op.kind == "sum" and op.dtype is torch.float32 for op in c.inner if type(op) is Reduce)
     if not (sums and columns.is_const and columns.const in COLUMNS and runs_across(c)) or c.window or c.opaque:
@@ -62,8 +61,8 @@ def _parts(c: Compute, units: int) -> int:
 
 
 def fits(cluster: FusedNests) -> bool:
-    """Return whether a kernel of tiles can be made of `cluster`, as far as sums that are taken along go; some kernel
-    has to join where no member goes along rows yet."""
+    """Return whether `cluster` can be a tile kernel as far as its column sums are concerned; a cluster without a member
+    over rows needs one to join."""
     sums = [m for m in cluster.members if m.compute.parts]
     if len({m.compute.parts for m in sums}) > 1 or any(m.compute.parts and m.red for m in sums):
         return False
@@ -75,14 +74,14 @@ def fits(cluster: FusedNests) -> bool:
 
 
 def along(cluster: FusedNests) -> bool:
-    """Return whether sums are taken along by what goes along rows."""
+    """Return whether the cluster has both column sums and members over rows."""
     return any(m.red for m in cluster.members) and fits(cluster)
 
 
 def alone(walked: Iterable[int], graph: LoopGraph, clusters: Iterable[FusedNests]) -> set[int]:
-    """Those of `walked`, places of `walks`, that in `clusters`, made of `graph`, nothing over rows took along. Of an
-    unknown number of rows also those that read what one of these reads: otherwise they are one kernel, which is not cut
-    into pieces."""
+    """Return those of `walked`, places of `walks`, that no kernel over rows in `clusters`, made of `graph`, includes.
+    With an unknown number of rows, also those that share an operand with one of these: otherwise they would be one
+    kernel, which is not split."""
     taken = {m.compute for c in clusters if along(c) for m in c.members}
     sums = dict(zip(sorted(walked), [c for c in graph.items if isinstance(c, Compute) and c.parts], strict=True))
     left = {k for k, c in sums.items() if c not in taken}

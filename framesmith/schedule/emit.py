@@ -1,4 +1,4 @@
-"""Cluster in, kernel out."""
+"""Emission of kernels from clusters."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Emission:
         return self._finish(outer, body, locals_, tile)
 
     def _rows(self) -> Launch:
-        """A tile program: the shared axes, and inside of them loops over the same axes in the same order."""
+        """Emit a tile program: the shared axes, with loops over the same axes in the same order inside."""
         cluster, members = self.cluster, self.cluster.members
         domain = [s for s in cluster.axes if s not in cluster.shared]
         self.outer = ordered(cluster, members, [s for s in cluster.axes if s in cluster.shared], None)
@@ -103,7 +103,7 @@ class Emission:
         return self._finish(outer, body, locals_, None)
 
     def _contraction(self) -> Launch:
-        """A tile loop whose body is the members one after another, the first of them starting from the accumulator."""
+        """Emit a tile loop whose body is the members in order, the first starting from the accumulator."""
         cluster, placer = self.cluster, self.placer
         first = cluster.members[0]
         m, n = (next(iter(as_expr(first.sub[a.symbol]).free)) for a in first.compute.axes[-2:])
@@ -123,7 +123,7 @@ class Emission:
     # ------------------------------------------------------------------------------------------------------------- axes
 
     def _axis(self, s: Symbol, extent: Expr | None = None, start: int = 0) -> Axis:
-        """A fresh canonical symbol for a cluster axis, or for a run of it from `start`."""
+        """Return a fresh canonical symbol for a cluster axis, or for a run of it from `start`."""
         extent = self.cluster.axes[s] if extent is None else extent
         while self.names in _TYPE_NUMBERS:
             self.names += 1
@@ -133,7 +133,7 @@ class Emission:
         return axis
 
     def _vector_axis(self) -> Symbol | None:
-        """A shared axis, when vectorising it beats vectorising each stage along an axis of its own."""
+        """Return a shared axis if vectorising it is better than vectorising each stage along an axis of its own."""
         cluster = self.cluster
         shared: dict[Symbol, float] = {}
         private = 0.0
@@ -160,8 +160,8 @@ class Emission:
         return max(total, key=lambda s: (total[s], loops.index(s))) if total else (loops[-1] if loops else None)
 
     def _tile(self, vector: Symbol | None, nest: list[Stage]) -> tuple[Symbol, Symbol] | None:
-        """For a pointwise kernel some of whose accesses run along another axis: that axis goes just outside the vector
-        loop."""
+        """Return the axis to place just outside the vector loop of a pointwise kernel, some of whose accesses are
+        contiguous along it."""
         if vector is None or self.wrap is not None or len(nest) != 1:
             return None
         for m in nest[0].members:
@@ -216,8 +216,8 @@ class Emission:
         placer.close(loops, symbol)
 
     def _cuts(self, stage: Stage, vector: Symbol) -> list[int]:
-        """Return where conditions on the vector axis alone change, in order: the loop is split there, and each part is
-        free of them. Empty where the extent is symbolic or there are too many."""
+        """Return the points where conditions on the vector axis alone change, in order: the loop is split there, and no
+        part has them. Empty if the extent is symbolic or there are too many."""
         extent = self.cluster.axes[vector]
         if not extent.is_const:
             return []
@@ -240,8 +240,7 @@ class Emission:
     # ----------------------------------------------------------------------------------------------------------- memory
 
     def _memory(self, body: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Local, ...]]:
-        """Drop stores that nobody reads, operations that nobody needs, and put what only this kernel reads into local
-        arrays."""
+        """Remove dead stores and dead operations, and place buffers that only this kernel reads in local arrays."""
         written = {op.buffer for op in walk(body) if type(op) is Store and op.mode is None and op.buffer in self.inside}
         body = _live(body, written - {op.buffer for op in walk(body) if type(op) is Load})
         remaining = {op.buffer for op in walk(body) if type(op) is Store} & written
@@ -271,8 +270,8 @@ class Emission:
         return len(self.cluster.members)
 
     def _local(self, name: str, body: tuple[Node, ...]) -> tuple[Expr, int] | None:
-        """Return what to subtract from every index of `name` to leave the private part, and the size of that part; None
-        where accesses do not have one such part, or it has no known bounds."""
+        """Return the offset to subtract from every index of `name` to get the private part, and the size of that part;
+        None if accesses have no such common part, or it has no known bounds."""
         cluster = self.cluster
         base: Expr | None = None
         low, high = 0, 0
@@ -333,7 +332,7 @@ class Emission:
 
 
 def _live(body: tuple[Node, ...], dead_buffers: set[str]) -> tuple[Node, ...]:
-    """`body` without stores into `dead_buffers` and without what no store needs."""
+    """Return `body` without stores into `dead_buffers` and without operations that no store needs."""
     every = [n for n in walk(body) if isinstance(n, Op)]
     return _pruned(body, needed(every, [op for op in every if type(op) is Store and op.buffer not in dead_buffers]))
 
@@ -390,8 +389,8 @@ def emit(
     tiles: bool = False,
     rounding: bool = False,
 ) -> Launch:
-    """The launch of the kernel that computes the cluster. `inside`: the buffers that no other step touches; `tiles`:
-    see `MachineModel`; `rounding`: see `schedule`."""
+    """Return the launch of the kernel that computes the cluster. `inside`: the buffers that no other step accesses;
+    `tiles`: see `MachineModel`; `rounding`: see `schedule`."""
     return Emission(cluster, storages, inside, vectorize, tiles, rounding).run()
 
 

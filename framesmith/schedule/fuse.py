@@ -26,7 +26,7 @@ COMBINED = 1 << 16  # element steps of a sum of pieces: as many as `split` makes
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """A node of the graph of kernels to be: a cluster or a call. `before`: bit mask of the groups that must run first
+    """A node of the graph of future kernels: a cluster or a call. `before`: bit mask of the groups that must run first
     (transitively)."""
 
     bit: int
@@ -51,13 +51,13 @@ class Fusion:
         self.inputs = frozenset(name for name, s in graph.storages.items() if s.kind == "input")
         self.raising: list[Group] = []
         self.finishing: list[Group] = []
-        """Groups that write inputs: they come after all that may raise, as far as dependences let them."""
+        """Groups that write inputs: they run after all groups that may raise, as far as dependences allow."""
         self.positions = {id(item): k for k, item in enumerate(graph.items)}
         self.contractions = [*accumulate((isinstance(i, Call) or i.contract is not None for i in graph.items),
                                          initial=0)]
 
     def run(self) -> list[Group]:
-        """Groups in an order in which they may run."""
+        """Fuse, and return the groups in an executable order."""
         for position, item in enumerate(self.graph.items):
             if isinstance(item, Call):
                 self._add_call(item, position)
@@ -88,11 +88,11 @@ class Fusion:
         return not self.inputs.isdisjoint(item.writes)
 
     def _raises(self, item: Item | FusedNests) -> bool:
-        """A kernel on a GPU does not come back from an index out of range, nor does eager's."""
+        """Return whether an item may raise; on a GPU an index out of range is fatal, as in eager."""
         return item.raises and not (self.target.tiles and not isinstance(item, Call))
 
     def _apart(self, a: Item | FusedNests, b: Item | FusedNests) -> bool:
-        """Return whether one writes inputs, which the other must come before."""
+        """Return whether one may raise, so that the other, which writes inputs, must run after it."""
         return self._raises(a) and self._finishes(b) or self._finishes(a) and self._raises(b)
 
     def _register(self, group: Group, item: Item) -> None:
@@ -106,7 +106,7 @@ class Fusion:
                 self._put_behind(other, group)
 
     def _put_behind(self, group: Group, first: Group) -> None:
-        """`group` runs after `first`, unless that waits for it."""
+        """Order `group` after `first`, unless `first` depends on it."""
         bit = 1 << group.bit
         if group is first or not group.items or first.before & bit:
             return
@@ -158,7 +158,7 @@ class Fusion:
                 other.before |= group.before
 
     def _can_join(self, group: Group, preds: list[Group]) -> bool:
-        """No other predecessor runs after `group`."""
+        """Return whether no other predecessor runs after `group`."""
         bit = 1 << group.bit
         return all(p is group or not p.before & bit for p in preds)
 
@@ -196,8 +196,8 @@ class Fusion:
         return None
 
     def _beside(self, compute: Compute) -> Iterable[Group]:
-        """Yield the groups that read other results of a kernel that `compute` reads, where both have little to do: so
-        reductions that combine the parts of several sums are fused."""
+        """Yield the groups that read other results of a kernel that `compute` reads, if both are small: this fuses
+        reductions that combine the parts of several sums."""
         if not self.target.tiles or not compute.raxes:
             return
         small = _work(self._base(compute).members[0], self._base(compute)) <= COMBINED
@@ -209,7 +209,7 @@ class Fusion:
                 yield from (g for g in self.readers.get(name, ()) if g.cluster is not None and g is not writer)
 
     def _base(self, compute: Compute) -> FusedNests:
-        """The compute alone, its axes merged."""
+        """Return the cluster of the compute alone, with its axes merged."""
         found = self.bases.get(compute)
         if found is None:
             found = self.bases[compute] = collapse(FusedNests.of(compute))
@@ -246,18 +246,18 @@ class Fusion:
         return True
 
     def _waits(self, compute: Compute, group: Group) -> bool:
-        """Return whether what `compute` gives would be in memory of its own while calls or contractions run that stand
-        between it and `group`: for a launch that is spared, it would live too long."""
+        """Return whether the result of `compute` would be live during calls or contractions between it and `group`: too
+        long a lifetime for one launch saved."""
         storages, little = self.graph.storages, self.target.little
         calls = self.contractions[self._position(compute)] - self.contractions[group.last]
         return calls > 0 and not all(lasts(storages[name], little) for name in compute.writes)
 
     def _keeps_busy(self, cluster: FusedNests, trips: int, before: int) -> bool:
-        """Return whether tiles of the cluster occupy the machine as well as its parts did, or each has little to do."""
+        """Return whether tiles of the cluster occupy the machine as well as its parts did, or each has little work."""
         return trips >= min(before, self.target.enough_trips) or _row_bytes(cluster, self) <= self.target.row_bytes
 
     def _absorb(self, group: Group, preds: list[Group]) -> None:
-        """Bring other clusters that feed the one just extended into it, whole."""
+        """Merge other producer clusters entirely into the group just extended."""
         for other in preds:
             if other is group or other.cluster is None or group.cluster is None or not other.items:
                 continue
@@ -271,7 +271,7 @@ class Fusion:
             self._replace(other, group, merged)
 
     def _can_merge(self, a: Group, b: Group) -> bool:
-        """No path between the two through a third group."""
+        """Return whether no path between the two goes through a third group."""
         bit_a, bit_b = 1 << a.bit, 1 << b.bit
         for g in self.groups:
             if g is a or g is b or not g.items:
@@ -310,7 +310,7 @@ class Fusion:
         return cluster
 
     def _chopped(self, cluster: FusedNests) -> bool:
-        """Return whether a member with much work is left with runs of memory that fill no vector, and has longer ones
+        """Return whether a member with much work would get contiguous runs shorter than a vector, but has longer ones
         alone."""
         if cluster.contract is not None:
             return False
@@ -344,8 +344,8 @@ class Fusion:
     # ------------------------------------------------------------------------------------------------------------ order
 
     def _ordered(self) -> list[Group]:
-        """By dependence; of those that are ready at a time, the first in the program: what a group waited for is
-        followed by the group, not by whatever else could have run meanwhile and would keep its results the longer."""
+        """Order groups topologically; among ready ones, the first in the program, so that a result is used soon and
+        does not stay live longer than necessary."""
         live = [g for g in self.groups if g.items]
         known = 0
         for g in live:
@@ -370,7 +370,7 @@ class Fusion:
 
 
 def _estimate(axes: Iterable[Symbol], cluster: FusedNests) -> int:
-    """Iterations over `axes`, a symbolic extent taken for a typical one."""
+    """Return the number of iterations over `axes`, with a typical value for symbolic extents."""
     total = 1
     for s in axes:
         total *= typical(cluster.axes[s])
@@ -382,15 +382,14 @@ def _work(m: Member, cluster: FusedNests) -> int:
 
 
 def _run(m: Member, cluster: FusedNests) -> int:
-    """Elements side by side that one of a member's loops reaches."""
+    """Return the longest contiguous run of one of a member's loops."""
     indices = [*(index for _, index, _ in m.loads), *(index for _, index in m.stores)]
     return max((_estimate((s,), cluster) for s in (*m.par, *m.red) if any(index.coeff(s) == 1 for index in indices)),
                default=1)
 
 
 def _connected(computes: list[Compute]) -> list[Compute]:
-    """In another order that dependences allow, each next one reads what those before it read or write, as far as that
-    goes."""
+    """Reorder within dependences so that each nest reads buffers that earlier ones read or write, where possible."""
     order, rest = [computes[0]], computes[1:]
     known = set(computes[0].reads | computes[0].writes)
     while rest:
@@ -407,7 +406,7 @@ def _depends(later: Compute, earlier: Compute) -> bool:
 
 
 def _meets(cluster: FusedNests) -> bool:
-    """Return whether the last member reads an element that another reads."""
+    """Return whether the last member reads an element that another member reads."""
     *others, last = cluster.members
     read = {(name, index) for m in others for name, index, _ in m.loads}
     return any((name, index) in read for name, index, _ in last.loads)
@@ -418,7 +417,7 @@ def _same_loops(a: Member, b: Member) -> bool:
 
 
 def _row_bytes(cluster: FusedNests, fusion: Fusion) -> int:
-    """Bytes that one shared iteration touches through private loops."""
+    """Return the bytes that one shared iteration accesses in private loops."""
     widest = 1
     buffers: set[str] = set()
     for m in cluster.members:
@@ -432,6 +431,6 @@ def _row_bytes(cluster: FusedNests, fusion: Fusion) -> int:
 
 def fuse(graph: LoopGraph, enabled: bool, target: MachineModel,
          bases: dict[Compute, FusedNests] | None = None) -> list[Group]:
-    """Partition the items of `graph` into kernels and calls, ordered. `bases`: kept between graphs that have nests in
-    common."""
+    """Partition the items of `graph` into kernels and calls, in order. `bases`: shared between graphs with common
+    nests."""
     return Fusion(graph, enabled, target, {} if bases is None else bases).run()

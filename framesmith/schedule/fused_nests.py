@@ -32,7 +32,7 @@ class Member:
         self.stores: list[tuple[str, Expr]] = [(op.buffer, placed(op.index)) for op in compute.stores]
 
     def refined(self, split: Substitutes, parts: tuple[Symbol, ...]) -> Member:
-        """The same member after axis `split` became `parts`."""
+        """Return the same member after axis `split` became `parts`."""
         (symbol,) = split
         assert isinstance(symbol, Symbol)
         if symbol not in self.par and symbol not in self.red:
@@ -61,12 +61,12 @@ class FusedNests:
 
     @property
     def contract(self) -> Any:
-        """The plan of the contraction that it computes, if it does."""
+        """The plan of the contraction that it computes, or None."""
         return self.members[0].compute.contract if self.members else None
 
     @staticmethod
     def of(compute: Compute) -> FusedNests:
-        """The cluster of one nest."""
+        """Return the cluster of one nest."""
         empty = FusedNests({}, [], frozenset(), 0)
         joined = _join(empty, compute, {}, {a.symbol: a.extent for a in (*compute.axes, *compute.raxes)}, {})
         joined.shared = frozenset(joined.members[0].par)
@@ -74,7 +74,7 @@ class FusedNests:
 
 
 def trips(axes: Any, extents: Extents) -> Any:
-    """Product of extents: an int, or None when it is symbolic."""
+    """Return the product of extents: an int, or None if it is symbolic."""
     total = 1
     for s in axes:
         n = extents[s]
@@ -85,12 +85,11 @@ def trips(axes: Any, extents: Extents) -> Any:
 
 
 def joined(cluster: FusedNests, compute: Compute, base: FusedNests, apart: bool = False) -> FusedNests | None:
-    """The cluster with `compute` as its last member, or None when its reads would cross shared iterations. `apart`:
-    they touch no buffer that is the other's, and their axes are the same where both read buffers alike.
+    """Return the cluster with `compute` as its last member, or None when its reads would cross shared iterations.
+    `apart`: they touch no buffer that is the other's, and their axes are the same where both read buffers alike.
 
     `base` is the cluster of `compute` alone, its axes merged as far as they go (they are split again where the
-    cluster's are finer). A contraction takes in only what runs over exactly its own axes, and nothing that writes its
-    operands.
+    cluster's are finer). A contraction fuses only nests over exactly its own axes that do not write its operands.
     """
     fixed = cluster.contract is not None
     if compute.contract is not None or (fixed and (compute.raxes
@@ -122,8 +121,8 @@ def joined(cluster: FusedNests, compute: Compute, base: FusedNests, apart: bool 
 
 
 def _pairs(cluster: FusedNests, compute: Compute, apart: bool) -> list[tuple[Expr, Expr]]:
-    """Index expressions over the same buffer, the likeliest first: written there and read here, then read by both, then
-    written by both."""
+    """Return pairs of index expressions over the same buffer, in order of likelihood: written there and read here, then
+    read by both, then written by both."""
     if apart:
         return [(index, op.index) for m in cluster.members for _, index, _ in m.loads for op in compute.loads][:24]
     raw, both, out = [], [], []
@@ -213,8 +212,7 @@ def _join(cluster: FusedNests, compute: Compute, sub: Substitutes, own: Extents,
 
 
 def _is_legal(cluster: FusedNests) -> bool:
-    """Return whether the last member keeps the invariant against every other, and nobody lost it because `shared`
-    shrank."""
+    """Return whether the last member keeps the invariant with every other, and none lost it because `shared` shrank."""
     if not cluster.shared:
         return True
     last = cluster.members[-1]
@@ -222,7 +220,7 @@ def _is_legal(cluster: FusedNests) -> bool:
 
 
 def _within(first: Member, second: Member, cluster: FusedNests) -> bool:
-    """Every conflict of two members lies inside one shared iteration."""
+    """Return whether every conflict of two members is within one shared iteration."""
     for buffer, store in first.stores:
         for name, index, _ in second.loads:
             if name == buffer and index is not store and not reads_within(first, store, index, cluster):
@@ -238,7 +236,7 @@ def _within(first: Member, second: Member, cluster: FusedNests) -> bool:
 
 
 def shared_part(index: Expr, cluster: FusedNests) -> Expr | None:
-    """The terms over shared axes, when the rest is free of them."""
+    """Return the terms over shared axes, if the rest is free of them."""
     total = as_expr(0)
     for s in cluster.shared:
         k = coefficient(index, s)
@@ -264,7 +262,7 @@ def reads_within(writer: Member, store: Expr, load: Expr, cluster: FusedNests) -
 
 
 def _disjoint_rows(store: Expr, index: Expr, cluster: FusedNests) -> bool:
-    """Two stores into one buffer: equal shared parts (pieces of a join), disjoint private ranges or ordered stages do
-    no harm."""
+    """Return whether two stores into one buffer are legal: equal shared parts (pieces of a join), with disjoint private
+    ranges or ordered stages."""
     first, second = shared_part(store, cluster), shared_part(index, cluster)
     return first is not None and first is second

@@ -1,14 +1,14 @@
-"""Kernels of tiles that write a result where something lies that they are the last to read: softmax over its scores, a
-sum over what it adds to.
+"""Let tile kernels write a result into the memory of an operand of which they are the last reader: softmax over its
+scores, a sum over its addend.
 
     t0 = ...                                           t0 = ...
     t1 = exp(t0) / sum(exp(t0))     # t0 dies          t0 = exp(t0) / sum(exp(t0))
     ... = t1                                           ... = t0
 
 An element is overwritten by the program that read it, and after that, where three things hold. All loads and the store
-are at one place of the domain of the kernel's innermost loops, a place that is another in each iteration: so no other
-program has a use for the element, and no two threads of one have it but those of which one stores. And the number that
-is stored was computed from what each of the loads gave, so that it is there after all of them.
+have the same index over the kernel's innermost loops, which differs in each iteration: so no other program uses the
+element, and of the threads of one program only the storing one does. The stored number is computed from all of these
+loads, so the store follows them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Pairs = frozenset[tuple[int, int]]
 
 
 def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[Step]]:
-    """`steps`, in which results that may lie where something dies have its name, and `graph`, whose views on them are
-    views on it then."""
+    """Return `steps`, with results renamed to the dead operands whose memory they reuse, and `graph`, with views on the
+    results rebased."""
     storages = graph.storages
     last = {n: k for k, step in enumerate(steps) for n in touched(step, storages)}
     last |= dict.fromkeys([storages[n].base or n for n in names_in(graph.outputs)], len(steps))
@@ -59,7 +59,7 @@ def in_place(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[S
 
 
 def _fits(gone: Storage, made: Storage, shaped: bool) -> bool:
-    """Return whether both are scratch memory of one size; of one shape, if someone looks at that (`shaped`)."""
+    """Return whether both are scratch memory of one size; of one shape, if that matters (`shaped`)."""
     scratch = gone.kind == made.kind == "arena" and gone.base is made.base is None and gone.dtype is made.dtype
     alike = (gone.size, gone.stride) == (made.size, made.stride)
     return scratch and (alike or not shaped and element_span(gone) == element_span(made))
@@ -70,8 +70,8 @@ def _fits(gone: Storage, made: Storage, shaped: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """A load or a store, and where it is: `index` over `axes`, which stand for the loops around it by depth and extent.
-    What is read for an operand of a product, by whole rows, has none."""
+    """A load or a store: `index` over `axes`, which represent the enclosing loops by depth and extent. Loads of an
+    operand of a product, by whole rows, have none."""
 
     op: Load | Store
     axes: tuple[Symbol, ...]
@@ -79,7 +79,7 @@ class _Access:
 
 
 def _pairs(kernel: Kernel) -> Pairs:
-    """Places among the parameters of `kernel` of what is read, and of what may be written into the memory of that."""
+    """Return pairs of places among the parameters of `kernel`: an operand, and a result that may reuse its memory."""
     if kernel.symbols:
         return frozenset()
     found = list(_accesses(kernel.body, kernel.outer))
@@ -112,7 +112,7 @@ def _accesses(body: Sequence[Node], axes: tuple[Axis, ...]) -> Iterator[_Access]
 
 
 def _is_plain(a: _Access) -> bool:
-    """Return whether a store writes each element of its buffer once at most, in whatever order."""
+    """Return whether a store writes each element of its buffer at most once, in any order."""
     if a.op.mode is not None or len(a.op.args) > 1:  # type: ignore[union-attr]
         return False
     reach = 0

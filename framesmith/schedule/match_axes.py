@@ -1,9 +1,9 @@
 """Matching of the axes of one nest with those of another: found from two index expressions that run over the same
 buffer.
 
-Both expressions are linear; their terms, sorted by stride, are walked together. Equal stride and extent: the same axis.
-Equal stride and an extent that divides the other: the longer axis is split in two. What is left over on either side is
-private to its side. Strides of size symbols have no order: those that are equal meet.
+Both expressions are linear; their terms, sorted by stride, are matched in order. Equal stride and extent: the same
+axis. Equal stride and an extent that divides the other: the longer axis is split in two. Unmatched axes are private to
+their side. Symbolic strides have no order: equal ones match.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def terms(e: Expr, extents: Extents) -> Terms | None:
 
 
 def match(left: Expr, right: Expr, left_axes: Extents, right_axes: Extents) -> Split | dict[Symbol, Symbol]:
-    """Axes of `right` to axes of `left` (empty when nothing matches), or a split to make first."""
+    """Return the map from axes of `right` to axes of `left` (empty if nothing matches), or a split to make first."""
     lefts, rights = terms(left, left_axes), terms(right, right_axes)
     if lefts is None or rights is None:
         return {}

@@ -1,9 +1,8 @@
 """The memory plan: every buffer that only the program sees gets a place in one arena; places are reused when lifetimes
 do not overlap. Of buffers whose sizes are not known, one takes the place of another.
 
-With `scoped` memory, large buffers have memory of their own instead, from their first to their last use, and results
-get theirs when they are first written: the most that lives at once is the least then, with what the caller gives up
-counted in.
+With `scoped` memory, large buffers are allocated separately instead, from their first to their last use, and results
+when they are first written: this minimises the peak, including memory that the caller gives up.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _ALWAYS = frozenset({"input", "output", "constant"})
 
 
 def touched(step: Step, storages: dict[str, Storage]) -> list[str]:
-    """Buffers (views resolved to their bases) that a step uses."""
+    """Return the buffers (views resolved to their bases) that a step uses."""
     return [storages[n].base or n for n in named(step)]
 
 
 def element_span(s: Storage) -> Expr | int:
-    """Elements from the first to the last of a buffer."""
+    """Return the number of elements from the first to the last of a buffer."""
     span: Any = 1
     for size, stride in zip(s.size, s.stride, strict=True):
         if type(size) is int and size == 0:
@@ -42,15 +41,14 @@ def element_span(s: Storage) -> Expr | int:
 
 
 def lasts(s: Storage, little: int) -> bool:
-    """Return whether a buffer is there for all of the program, or as good as that: at most `little` bytes of scratch
-    memory."""
+    """Return whether a buffer is live during all of the program, or at most `little` bytes of scratch memory."""
     span = element_span(s)
     return s.kind in _ALWAYS or s.kind == "arena" and type(span) is int and span * s.dtype.itemsize <= little
 
 
 class MemoryPlan:
-    """Offsets in the arena; static sizes are packed best fit as steps come, and anew where that leaves gaps. Behind
-    them are slots of symbolic sizes: each is as large as what it holds in turn. `scratch`: what is not in it."""
+    """Offsets in the arena; static sizes are packed best fit in order of steps, and repacked if that leaves gaps. Slots
+    of symbolic sizes follow: each is as large as its largest buffer. `scratch`: buffers outside the arena."""
 
     def __init__(self) -> None:
         self.offset: dict[str, Any] = {}
@@ -91,8 +89,8 @@ class MemoryPlan:
         self._free = merged
 
     def take_slot(self, name: str, nbytes: Expr) -> None:
-        """Give a buffer of symbolic size a free slot: of those that are large enough the smallest, else the largest,
-        which grows; a new one if there is none."""
+        """Give a buffer of symbolic size a free slot: the smallest that is large enough, else the largest, which grows;
+        a new one if none is free."""
         size = typical(nbytes)
         fits = [k for k in self._idle if max_(self._slots[k], nbytes) is self._slots[k]]
         if fits:
@@ -111,14 +109,14 @@ class MemoryPlan:
         self._idle.append(self._slot[name])
 
     def place_slots(self) -> None:
-        """Put the slots behind what is there."""
+        """Place the slots after the static buffers."""
         ends = list(accumulate(self._slots, initial=self.size))
         self.offset.update({name: ends[slot] for name, slot in self._slot.items()})
         self.size = ends[-1]
 
     def pack(self, lives: Mapping[str, tuple[int, int]]) -> None:
-        """Place all buffers anew, the largest first and each as low as those allow that live while it does (`lives`:
-        from the first step to the last), if the arena is smaller for it.
+        """Repack all buffers, the largest first, each as low as simultaneously live ones allow (`lives`: from the first
+        step to the last), if the arena is smaller for it.
 
         Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020), section 4.3.
         """
@@ -137,7 +135,7 @@ class MemoryPlan:
 
 
 def aligned(nbytes: Any) -> Any:
-    """Rounded up to the alignment, plus room for a vector read past the end."""
+    """Round up to the alignment, plus room for a vector read past the end."""
     if type(nbytes) is int:
         return -(-max(nbytes, 1) // ALIGN) * ALIGN
     return (nbytes + (ALIGN - 1)) // ALIGN * ALIGN
@@ -177,9 +175,9 @@ def plan(
     graph: LoopGraph, steps: Sequence[Step], large: int | None = None, tight: bool = False, visits: bool = False
 ) -> tuple[list[Step], MemoryPlan]:
     """Steps with `Allocate` and `Release` inserted, and the place of every arena buffer that the steps use. `large`:
-    bytes from which memory is scoped; None: none is. `visits`: the arena may come behind the height of all else, and be
-    given back before a large result is written, where less lives at the height then. `tight`: so may smaller memory be
-    scoped."""
+    bytes from which memory is scoped; None: none is. `visits`: the arena may be allocated after the peak of other
+    memory, and released before a large result is written, if that lowers the peak. `tight`: smaller memory may be
+    scoped for that, too."""
     lives = _Lifetimes(graph, steps)
     if large is None or not (tight or visits):
         return _planned(graph, steps, lives, large)
@@ -199,7 +197,7 @@ def plan(
 
 
 class _Candidate:
-    """A plan, the bytes that live in each of its steps besides the arena, and those at the height of a call."""
+    """A plan, the bytes live in each of its steps outside the arena, and the peak of a call."""
 
     def __init__(
         self, graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int, end: int | None = None,
@@ -211,7 +209,7 @@ class _Candidate:
 
 
 def _crowd(lives: Mapping[str, tuple[int, int]], nbytes: Mapping[str, int]) -> int:
-    """The most bytes that live at a time."""
+    """Return the peak of live bytes."""
     change: Counter[int] = Counter()
     for name, (first, last) in lives.items():
         change[first] += nbytes[name]
@@ -220,7 +218,7 @@ def _crowd(lives: Mapping[str, tuple[int, int]], nbytes: Mapping[str, int]) -> i
 
 
 def _end(graph: LoopGraph, lives: _Lifetimes) -> int | None:
-    """The step that first writes the largest result, if few values are used from then on."""
+    """Return the step that first writes the largest result, if few values are used after it."""
     storages = graph.storages
     made = {n: _nbytes(storages[n]) for n in lives.first if storages[n].kind in ("output", "result")}
     results = {storages[n].base or n for n in names_in(graph.outputs)}
@@ -234,14 +232,14 @@ def _end(graph: LoopGraph, lives: _Lifetimes) -> int | None:
 def _late(
     graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int, end: int | None, found: _Candidate
 ) -> _Candidate:
-    """`found`, or with an arena that comes late, if less lives at the height then."""
+    """Return `found`, or a plan with a late arena if that lowers the peak."""
     begin = _begin(lives, found, large)
     return min(found, _Candidate(graph, steps, lives, large, end, begin), key=lambda c: c.height) if begin else found
 
 
 def _begin(lives: _Lifetimes, found: _Candidate, price: int) -> int:
-    """The step before which the arena is best taken. Values that are used earlier, of which there are few, have memory
-    of their own, each of which counts as much as `price` bytes at the height."""
+    """Return the best step before which to allocate the arena. The few values that are used earlier are allocated
+    separately, each of which counts as `price` bytes of peak."""
     places = found.places
     if type(places.size) is not int:
         return 0
@@ -259,7 +257,7 @@ def _begin(lives: _Lifetimes, found: _Candidate, price: int) -> int:
 
 
 def _height(found: _Candidate, levels: Sequence[int]) -> int:
-    """The most bytes that live at a time, where `levels` do besides the arena."""
+    """Return the peak of live bytes, given the `levels` outside the arena."""
     steps, size = found.steps, found.places.size
     arena = size if type(size) is int else 0
     there = 0 if any(type(s) is Allocate and ARENA in s.names for s in steps) else arena
@@ -272,8 +270,8 @@ def _height(found: _Candidate, levels: Sequence[int]) -> int:
 
 
 def _levels(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], less: bool = True) -> list[int]:
-    """Bytes that live in each step besides the arena and what the call is given; sizes that are not known do not count.
-    `less`: what has died of that makes up for others."""
+    """Return the bytes live in each step outside the arena and the call's arguments; unknown sizes do not count.
+    `less`: arguments that have died are subtracted."""
     storages, sizes = graph.storages, lives.sizes
     late = {n for s in steps if type(s) is Allocate for n in s.names}
     now, levels = sum(b for n, b in sizes.items() if storages[n].kind == "output" and n not in late), []
@@ -292,7 +290,7 @@ def _levels(graph: LoopGraph, lives: _Lifetimes, steps: Sequence[Step], less: bo
 
 
 def _outlives(name: str, end: int, lives: _Lifetimes, storages: dict[str, Storage]) -> bool:
-    """Return whether the arena cannot have buffer `name` if it is given back before step `end`, or the buffer is a
+    """Return whether buffer `name` cannot be in the arena if that is released before step `end`, or the buffer is a
     result of later steps."""
     kind = storages[name].kind
     return kind == "arena" and lives.last[name] >= end or kind == "output" and lives.first[name] >= end
@@ -302,7 +300,7 @@ def _planned(
     graph: LoopGraph, steps: Sequence[Step], lives: _Lifetimes, large: int | None, end: int | None = None,
     begin: int = 0
 ) -> tuple[list[Step], MemoryPlan]:
-    """`begin`, `end`: the steps before which the arena is taken and given back."""
+    """Return a plan. `begin`, `end`: the steps before which the arena is allocated and released."""
     storages = graph.storages
     kept = {storages[n].base or n for n in names_in(graph.outputs)}
     scoped = {n for n in lives.first if large is not None and _is_large(storages[n], large)}

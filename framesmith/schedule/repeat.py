@@ -3,9 +3,9 @@
     embed · A B · A' B' · A'' B'' · pool          the steps of three parts
     embed · A B · A' B' · ... · A'' B'' · pool    a block is repeated with the buffers of each part
 
-A block of steps is repeated if the block before it and the one behind it are the same but for their buffers, which
-correspond one part apart, and so do inputs, results and views. All parts are equal, so what the stages make of a part
-between others they would make of each. If the blocks do not correspond, each part has to be compiled.
+A block of steps is repeated if the blocks before and after it are equal up to their buffers, which correspond one part
+apart, as do inputs, results and views. All parts are equal, so the stages would give the same steps for each inner
+part. If the blocks do not correspond, each part is compiled.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ class NotPeriodic(CompileError):
 
 
 def repeated(graph: LoopGraph, steps: Sequence[Step]) -> tuple[LoopGraph, list[Step]]:
-    """The whole graph and its steps, memory not planned, from those of its short graph. Raises `NotPeriodic`."""
+    """Return the whole graph and its steps, before memory is planned, from those of its short graph. Raises
+    `NotPeriodic`."""
     assert graph.repeats is not None
     return _Repeated(graph, steps, graph.repeats).run()
 
 
 class _Repeated:
-    """`after`: a buffer of a part -> that of the next. `block`: the steps from `first` up to `end`, behind which those
-    that are left out are inserted. `touched`: buffer -> the first step that uses it.
-    `shared`: nodes of the first part whose values steps of all parts compute."""
+    """`after`: a buffer of a part -> that of the next. `block`: the steps from `first` up to `end`, after which the
+    omitted ones are inserted. `touched`: buffer -> the first step that uses it. `shared`: nodes of the first part whose
+    values steps of all parts compute."""
 
     def __init__(self, graph: LoopGraph, steps: Sequence[Step], repeats: Repeats) -> None:
         self.graph = graph
@@ -79,7 +80,7 @@ class _Repeated:
                        outputs=outputs, repeats=None), steps
 
     def _moved(self, steps: Sequence[Work], later: int) -> list[Step]:
-        """Steps of a part as those of another that is so many parts later."""
+        """Return steps of a part moved to a later part."""
         def name(buffer: str) -> str:
             return self._ahead(buffer, later) if later else buffer
 
@@ -89,7 +90,7 @@ class _Repeated:
     # -------------------------------------------------------------------------------------------- what corresponds
 
     def _block(self) -> tuple[int, int]:
-        """The last steps of which the same number before and behind correspond to them."""
+        """Return the last block of steps to which the blocks of equal length before and after it correspond."""
         middle = self.of.start + self.of.length * 3 // 2
         at = next((k for k, step in enumerate(self.steps) if _last_node(step) >= middle), len(self.steps))
         length = next((k - at for k in range(at + 1, len(self.steps)) if self._same_work(at, k)), 0)
@@ -108,7 +109,7 @@ class _Repeated:
         return end - length, end
 
     def _same_work(self, one: int, two: int) -> bool:
-        """Return whether a step does for one part what another does for the next."""
+        """Return whether a step does for one part the same work as another step for the next part."""
         a, b = self.steps[one], self.steps[two]
         same = a.kernel is b.kernel if type(a) is Launch and type(b) is Launch else (
             type(a) is type(b) is Extern and a.target is b.target)
@@ -116,7 +117,7 @@ class _Repeated:
         return same and len(a.origins) == len(b.origins) and self.of.length in ahead <= {0, self.of.length}
 
     def _match(self, one: int, two: int) -> bool:
-        """Return whether two steps correspond, if the buffers of those between do."""
+        """Return whether two steps correspond, and bind their buffers."""
         if not self._same_work(one, two):
             return False
         a, b = self.steps[one], self.steps[two]
@@ -139,7 +140,8 @@ class _Repeated:
         return a is b or repr(a) == repr(b)
 
     def _bind(self, x: str, y: str) -> bool:
-        """Let buffers correspond: they are one, of no part, or `y` is that of the next part; False if they cannot."""
+        """Bind corresponding buffers: they are the same, outside all parts, or `y` is that of the next part; return
+        False if they cannot be."""
         if x == y:
             self.fixed.add(x)
             return True
@@ -154,9 +156,9 @@ class _Repeated:
         return self._bind(one.base, two.base)
 
     def _check_order(self) -> None:
-        """No step before the end of the block is of a later part than it, and no other of an earlier one: so no step
-        grows with the number of parts, and each step's nodes stand as far from the first part or from the last in any
-        graph of such parts."""
+        """Check that no step before the end of the block belongs to a later part than it, and none after it to an
+        earlier one: so no step depends on the number of parts, and each step's nodes have a fixed distance from the
+        first or the last part."""
         early, own, late = (
             [o.node for step in self.steps[place] for o in step.origins
              if o.node >= self.of.start and o.node not in self.shared]
@@ -171,12 +173,13 @@ class _Repeated:
     # ------------------------------------------------------------------------------------------------ what is later
 
     def _is_late(self, name: str) -> bool:
-        """Return whether a buffer is first used behind the block; a result may be a view that no step uses."""
+        """Return whether a buffer is first used after the block; a result may be a view that no step uses."""
         base = self.graph.storages[name].base
         return self.touched.get(name, self.touched.get(base or name, -1)) >= self.end
 
     def _ahead(self, name: str, later: int) -> str:
-        """The buffer that corresponds to one `later` parts later, for steps of copies of the block or behind it."""
+        """Return the buffer that corresponds to one, `later` parts later, for steps of copies of the block or after
+        it."""
         if name not in self.after and name not in self.before or self._is_late(name):
             return name
         while later:
@@ -189,13 +192,13 @@ class _Repeated:
         return name
 
     def _rebase(self, name: str) -> None:
-        """A view that is taken behind the block is one of a buffer of the last part."""
+        """Rebase a view that is taken after the block onto a buffer of the last part."""
         base = self.storages[name].base
         if base is not None:
             self.storages[name] = replace(self.storages[name], base=self._ahead(base, self.of.left_out))
 
     def _made(self, name: str, later: int) -> str:
-        """A buffer of a part that was left out."""
+        """Return a buffer of a part that was omitted."""
         known = self.made.get((name, later))
         if known is None:
             s = self.graph.storages[name]
@@ -212,7 +215,7 @@ class _Repeated:
     # ----------------------------------------------------------------------------------------- inputs and results
 
     def _given(self) -> None:
-        """Find the inputs and constants their places among those of the whole graph."""
+        """Map inputs and constants to their places among those of the whole graph."""
         names = {s.index: s.name for s in self.graph.storages.values() if s.kind in ("input", "constant")
                  and s.index >= 0}
         for chain in self.of.input_chains:
@@ -275,12 +278,12 @@ class _Repeated:
 
 
 def _last_node(step: Work) -> int:
-    """The last of the nodes that a step is of; others may be of a value that all parts share."""
+    """Return the last node of a step; others may belong to a value that all parts share."""
     return max([o.node for o in step.origins], default=-1)
 
 
 def _arguments(step: Work) -> tuple[Any, ...]:
-    """All that a step is given, buffers as `Ref`s."""
+    """Return all arguments of a step, buffers as `Ref`s."""
     if isinstance(step, Launch):
         return tuple(map(Ref, step.args))
     outputs = tuple([n if n is None else Ref(n) for n in step.outputs])

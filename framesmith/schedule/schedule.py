@@ -1,4 +1,4 @@
-"""Loop graph in, program out: fuse, emit kernels, plan memory."""
+"""Schedule a loop graph into a program: fuse, emit kernels, plan memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def schedule(
     rounding: bool = False, tight: bool = False,
 ) -> Program:  # fmt: skip
     """Fuse the nests of `graph` into kernels, order them, and plan memory (`memory.plan`, also for `tight`).
-    `fusion=False`: one kernel a nest. `rounding`: what a nest gives another in a 16-bit buffer is rounded where they
-    are fused, too."""
+    `fusion=False`: one kernel a nest. `rounding`: values that a nest passes to another in a 16-bit buffer are rounded
+    even where the nests are fused."""
     graph, groups = _fused(graph, fusion, target)
     inside = _inside(graph, groups)
     kernels: dict[str, Kernel] = {}
@@ -52,7 +52,7 @@ def schedule(
 
 
 def _fused(graph: LoopGraph, fusion: bool, target: MachineModel) -> tuple[LoopGraph, list[Group]]:
-    """`graph` with long reductions in parts, and the kernels to be made of it."""
+    """Return `graph` with long reductions split, and its groups."""
     walked = walks(graph, target) if fusion else {}
     bases: dict[Compute, FusedNests] = {}
     while True:
@@ -65,7 +65,7 @@ def _fused(graph: LoopGraph, fusion: bool, target: MachineModel) -> tuple[LoopGr
 
 
 def _inside(graph: LoopGraph, groups: list[Group]) -> dict[int, list[str]]:
-    """Group -> buffers that no other group uses, nor the world outside."""
+    """Return for each group the buffers that no other group uses, and that do not leave the graph."""
     users: dict[str, int | None] = {n: None for n, s in graph.storages.items() if s.kind not in ("arena", "view")}
     users |= {graph.storages[n].base or n: None for n in names_in(graph.outputs)}
     for g in groups:

@@ -1,6 +1,5 @@
-"""Long reductions to few results, done in parts: one nest reduces pieces, so that there is work for all
-multiprocessors, and another combines the pieces. The number of pieces depends on shapes alone, so results do not change
-from run to run.
+"""Split long reductions to few results: one nest reduces pieces, so that there is work for all multiprocessors, and
+another combines them. The number of pieces depends on shapes alone, so results are deterministic.
 
     s[x] = sum over r < 4000 of a[x, r]          part[p, x] = sum over q < 500 of a[x, 500*p + q]
                                                  s[x] = sum over p < 8 of part[p, x]
@@ -31,8 +30,8 @@ PLAIN = frozenset(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"
 
 
 def split_reductions(graph: LoopGraph, target: MachineModel, along: Mapping[int, int] = NONE) -> LoopGraph:
-    """`graph` with long reductions in parts; itself where the target has no use for it. `along`: places in it of sums
-    over rows that are taken along with these (see `walk`), and in how many parts."""
+    """Return `graph` with long reductions split; `graph` itself if the target does not split. `along`: places of column
+    sums that are fused into kernels over rows (see `column_reductions`), with their numbers of parts."""
     if not target.units:
         return graph
     storages = dict(graph.storages)
@@ -55,7 +54,8 @@ def split_reductions(graph: LoopGraph, target: MachineModel, along: Mapping[int,
 
 
 def _cut(c: Compute, units: int) -> list[int] | None:
-    """Pieces of each reduction axis, divisors of their extents; None where it is not worth it."""
+    """Return the number of pieces of each reduction axis, divisors of the extents; None if splitting is not
+    worthwhile."""
     extents = [a.extent for a in (*c.axes, *c.raxes)]
     kinds = [op.kind for op in c.inner if type(op) is Reduce]
     known = all(e.is_const and e.const > 0 for e in extents)
@@ -77,8 +77,8 @@ def _cut(c: Compute, units: int) -> list[int] | None:
 
 
 def _divisor(n: int, wanted: int) -> int:
-    """The divisor of n that is next to `wanted`, but not above twice as much; 1 where none is. One that is not far from
-    it and leaves whole tiles is better."""
+    """Return the divisor of n next to `wanted`, at most twice as much; 1 if there is none. A close one that leaves
+    whole tiles is preferred."""
     if n <= wanted:
         return n
     divisors = [d for d in range(1, min(n, 2 * wanted) + 1) if n % d == 0]
@@ -86,7 +86,7 @@ def _divisor(n: int, wanted: int) -> int:
 
 
 def runs_across(c: Compute) -> bool:
-    """Return whether most of what is read runs along the results rather than along what is reduced."""
+    """Return whether most loads are contiguous along the results rather than along the reduced axes."""
     kept, gone = ([a.symbol for a in axes] for axes in (c.axes, c.raxes))
     extents = {a.symbol: a.extent.const if a.extent.is_const else UNKNOWN for a in (*c.axes, *c.raxes)}
     along = across = 0
@@ -103,7 +103,7 @@ def runs_across(c: Compute) -> bool:
 
 
 class _InParts:
-    """One nest over parts: what combines these."""
+    """A nest split into parts, and the nest that combines them."""
 
     def __init__(self, nest: Compute, storages: dict[str, Storage]) -> None:
         self.nest, self.storages = nest, storages
@@ -119,7 +119,7 @@ class _InParts:
         return b.reduce(op.kind, tuple(b.load(n, self.place, self.storages[n].dtype) for n in names), op.dtype)
 
     def _last(self, combine: Builder, results: Mapping[Op, Op]) -> Compute:
-        """Return the nest that combines the parts by `combine` and does with the results what this nest does."""
+        """Return the nest that combines the parts by `combine` and applies this nest's epilogue."""
         after = Builder()
         values: dict[Op, Op] = dict(results)
         Replay(after, {}, values).run([op for op in self.nest.ops if op not in values])
@@ -127,7 +127,7 @@ class _InParts:
 
 
 class _Split(_InParts):
-    """One nest in parts: `cut` pieces of each of its reduction axes."""
+    """One nest split into `cut` pieces of each of its reduction axes."""
 
     def __init__(self, nest: Compute, cut: Sequence[int], storages: dict[str, Storage]) -> None:
         super().__init__(nest, storages)
@@ -149,7 +149,7 @@ class _Split(_InParts):
         self.result = _flat(nest.axes)
 
     def run(self) -> list[Compute]:
-        """The nest of pieces, and what combines them."""
+        """Return the nest of pieces, and the nest that combines them."""
         nest = self.nest
         inner, after = Builder(), Builder()
         values: dict[Op, Op] = {}
@@ -165,7 +165,7 @@ class _Split(_InParts):
         return [first, self._last(combine, results)]
 
     def _keep(self, b: Builder, reduce: Op) -> list[str]:
-        """Store the results of one reduction of pieces; the names of the buffers."""
+        """Store the results of one reduction of pieces, and return the names of the buffers."""
         assert type(reduce) is Reduce
         kept: list[Op] = [reduce]
         if reduce.kind.startswith("arg"):
@@ -179,7 +179,8 @@ class _Split(_InParts):
         return names
 
     def _welford(self, op: Reduce, names: Sequence[str]) -> list[Compute]:
-        """The mean of the means of pieces of one size, and then squares within and between them."""
+        """Combine Welford's statistics: the mean of the means of equal pieces, and the squares within and between
+        them."""
         kind, (means, squares) = op.dtype, names
         first, after, second = Builder(), Builder(), Builder()
         total = first.reduce("sum", (first.load(means, self.place, kind),), kind)
@@ -201,7 +202,7 @@ class _Split(_InParts):
 
 
 class _Dealt(_InParts):
-    """Sums whose parts are those that the iterations over the reduction axes are dealt out to."""
+    """Column sums, whose parts are the programs that the iterations over rows are distributed to."""
 
     def __init__(self, nest: Compute, count: int, storages: dict[str, Storage]) -> None:
         super().__init__(nest, storages)
@@ -210,7 +211,7 @@ class _Dealt(_InParts):
         self.place = _flat((*self.parts, *nest.axes))
 
     def run(self) -> list[Compute]:
-        """The nest that goes along with others, and what combines its parts."""
+        """Return the nest to fuse into a kernel over rows, and the nest that combines its parts."""
         nest, b, combine = self.nest, Builder(), Builder()
         replay = Replay(b, {}, {})
         place = self.place.subs({self.parts[0].symbol: part_symbol(self.count)})
@@ -227,7 +228,7 @@ class _Dealt(_InParts):
 
 
 def _flat(axes: Sequence[Axis]) -> Expr:
-    """The place of a point in row-major order."""
+    """Return the row-major position of a point."""
     place = as_expr(0)
     for a in axes:
         place = place * a.extent + a.symbol

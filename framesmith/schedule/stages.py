@@ -39,7 +39,7 @@ def stages(cluster: FusedNests, outside: frozenset[Symbol]) -> list[Stage]:
 
 
 def _after(first: Member, at: tuple[int, int], second: Member, outside: frozenset[Symbol]) -> tuple[int, int]:
-    """The earliest place of `second` as far as `first`, placed at `at`, is concerned."""
+    """Return the earliest stage of `second` after `first`, which is placed at `at`."""
     same = _conflicts(first, second)
     if same is None:
         return (0, INNER)
@@ -53,7 +53,8 @@ def _after(first: Member, at: tuple[int, int], second: Member, outside: frozense
 
 
 def _conflicts(first: Member, second: Member) -> bool | None:
-    """None: independent. True: they meet only at equal indices. False: otherwise."""
+    """Compare the accesses of two members. None: independent. True: they conflict only at equal indices. False:
+    otherwise."""
     met: bool | None = None
     pairs = [
         (first.stores, [(n, i) for n, i, _ in second.loads]),

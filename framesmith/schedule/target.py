@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MachineModel:
-    """`tiles`: kernels are programs over tiles (see `schedule.tiles`): all loops inside of one run over one domain, it
-    has no arrays of its own (what a later loop needs is computed again, which costs nothing where a row is one tile),
-    and no loop is vectorised around others or cut at conditions. `in_place`: a result lies where a kernel is the last
-    to read, under the name of what lay there (see `schedule.inplace`).
+    """`tiles`: kernels are programs over tiles (see `schedule.tiles`): all inner loops of a kernel have one domain, it
+    has no local arrays (values that a later loop needs are recomputed, which is free if a row is one tile), and no loop
+    is vectorised around others or split at conditions. `in_place`: a result reuses the memory and name of an operand
+    that the kernel is the last to read (see `schedule.inplace`).
 
     `small_work`: element steps below which a kernel costs no more than its launch. `enough_trips`: independent
-    iterations of a kernel that keep the machine busy. `row_bytes`: what one iteration may touch in private loops; with
-    `tiles` only where there are not enough iterations. `units`: multiprocessors to be kept busy by long reductions to
-    few results, which are done in parts; 0: they are not. `large`: bytes from which scratch memory is allocated for as
-    long as it is needed. `little`: bytes of scratch memory that are kept for all of the program where that saves a
-    launch. `fused`: of a graph's nests, in order, the first so many may be fused with those before them; None: all.
+    iterations of a kernel that keep the machine busy. `row_bytes`: bytes that one iteration may access in private
+    loops; with `tiles` only if there are not enough iterations. `units`: multiprocessors to be occupied by splitting
+    long reductions to few results; 0: no splitting. `large`: bytes from which scratch memory is allocated for as long
+    as it is needed. `little`: bytes of scratch memory that may stay live for all of the program to save a launch.
+    `fused`: of a graph's nests, in order, the first so many may be fused with those before them; None: all.
     """
 
     tiles: bool = False

@@ -1,4 +1,4 @@
-"""Kernels that are programs over tiles: what may be one kernel, and values that are computed again rather than kept.
+"""Kernels that are programs over tiles: legality of fusion, and recomputation of values instead of storing them.
 
     par i0 < rows:                     # a tile has some rows ...
       red i1 < row: max of x           # ... and all loops inside run over the same domain
@@ -16,8 +16,8 @@ from framesmith.symbolic.expr import Expr, Substitution
 
 
 def is_tile(cluster: FusedNests) -> bool:
-    """Return whether the members' private loops run over one domain, and members meet only at equal indices. What reads
-    a window has none."""
+    """Return whether the members' private loops have one domain, and members conflict only at equal indices. A member
+    that reads a window has none."""
     shared, domain = cluster.shared, None
     windows = any(m.compute.window for m in cluster.members)
     for m in cluster.members:
@@ -48,12 +48,12 @@ def _meets_in_place(cluster: FusedNests) -> bool:
 
 
 def _alone(cluster: FusedNests, name: str, member: Member) -> bool:
-    """Return whether nobody but `member` writes `name`: what it reads there is then its own affair."""
+    """Return whether only `member` writes `name`: it reads only its own stores there."""
     return all(m is member for m in cluster.members if name in m.compute.writes)
 
 
 class Recompute:
-    """Values of members that stood in an earlier loop, built anew where a later loop loads them."""
+    """Recomputes values of members from an earlier loop where a later loop loads them."""
 
     def __init__(self, cluster: FusedNests, placer: Placer, to: Substitutes) -> None:
         self.members, self.placer, self.to = cluster.members, placer, to
@@ -65,8 +65,8 @@ class Recompute:
         self._possible: dict[Member, bool] = {}
 
     def value(self, reader: Member, op: Load, index: Expr) -> Op | None:
-        """Return the value that `reader` loads by `op` (at `index` in the kernel), computed in place; None where it
-        must come from memory."""
+        """Return the value that `reader` loads by `op` (at `index` in the kernel), recomputed; None if it must be
+        loaded."""
         found = self.placer.forward.get((op.buffer, index))
         if found is not None:
             return found
@@ -83,13 +83,12 @@ class Recompute:
         return result
 
     def _writer(self, name: str, reader: Member) -> Member | None:
-        """The only member that writes `name`, if it comes before `reader`."""
+        """Return the only member that writes `name`, if it precedes `reader`."""
         writers = self.writers.get(name, [])
         return writers[0] if len(writers) == 1 and self.order[writers[0]] < self.order[reader] else None
 
     def _is_possible(self, m: Member) -> bool:
-        """Return whether the elements that `m` stores can be computed again later: what it reads is not written
-        over."""
+        """Return whether the elements that `m` stores can be recomputed later: its operands are not overwritten."""
         known = self._possible.get(m)
         if known is None:
             plain = not m.compute.raxes and all(s.mode is None and len(s.args) == 1 for s in m.compute.stores)

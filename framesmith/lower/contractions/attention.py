@@ -1,7 +1,7 @@
 """Rewrite float32 attention on the CPU into the operator of csrc/attention.cpp, where that was measured to be faster.
 
-Query heads may share key heads in the kernel. Its result lies in memory as (batch, row, head, column), so that joining
-the heads afterwards is a view.
+Query heads may share key heads in the kernel. Its result is stored as (batch, row, head, column), so that joining the
+heads afterwards is a view.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ MASKS: dict[int, Callable[[int, int], torch.Tensor | None]] = {
 q, k, v, base = tensors("q k v base")
 mask, dropout, causal, scale, shared = values("mask dropout causal scale shared")
 ATTENTION = p.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, enable_gqa=shared)
-"""Attention, of all devices."""
+"""The pattern of attention, for all devices."""
 spread = p.expand((p.unsqueeze(base, 2) | p.unsqueeze(base, -3)).shared, ...).shared
 REPEATED = Through((p.reshape.default | p.view.default | p._unsafe_view | p.clone).targets, spread).shared
-"""Heads, each of them several times."""
+"""The pattern of repeated heads."""
 
 
 def _plain(value: Any, rank: int | None = 4) -> bool:
-    """A float32 tensor on the CPU."""
+    """Return whether a value is a float32 tensor on the CPU."""
     fits = rank is None or len(value.shape) == rank
     return fits and value.dtype is torch.float32 and value.device.type == "cpu"
 
@@ -69,7 +69,7 @@ def _fits(m: Match) -> bool:
 
 
 def _unrepeated(node: fx.Node) -> fx.Node:
-    """The heads (batch, shared heads, keys, width) of which `node` repeats each; else `node`."""
+    """Return the heads (batch, shared heads, keys, width) that `node` repeats; `node` itself if it does not."""
     m = match(REPEATED, node)
     if m is None or len(m[base].meta["val"].shape) != 4:
         return node
@@ -109,7 +109,7 @@ def _rewrite(m: Match, choose: Choose) -> fx.Node | None:
 
 
 def _candidates(request: Request) -> dict[str, Candidate]:
-    """Both on random data in the layout that models have; on fewer heads where there is much to do."""
+    """Return both candidates on random data in the layout of models; on fewer heads where the work is large."""
     batch, heads, shared_heads, queries, keys, width, value_width, causal, kind = request.shape
     repeat = heads // shared_heads
     work = 2 * queries * keys * (width + value_width) * repeat

@@ -1,4 +1,4 @@
-"""Attention of one row in float32, a step of decoding, as sums, on a CUDA device: the library has one program for all
+"""Attention of one row in float32 (a decoding step) as sums, on a CUDA device: the library runs one program for all
 keys of a head."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def sum_decoded_rows(graph: fx.Graph) -> None:
-    """Rewrite such calls in place."""
+    """Rewrite attention of one row into sums, in place."""
     rewrite(graph, {ATTENTION: _summed})
 
 

@@ -1,7 +1,7 @@
-"""Attention of float32 under autograd, on a CUDA device where products may be rounded to TF32: over tiles, forward and
-backward.
+"""Attention of float32 under autograd, on a CUDA device where products may be rounded to TF32: tiled kernels, forward
+and backward.
 
-The library multiplies three times, so that nothing is lost. Each gives what the other reads in PyTorch's form, so that
+The library multiplies three times to keep full precision. Each returns the other's operands in PyTorch's form, so that
 either may be replaced alone.
 """
 
@@ -32,12 +32,12 @@ BACKWARD = p._scaled_dot_product_efficient_attention_backward(g, q, k, v, None, 
 
 
 def tile_attention_tf32(graph: fx.Graph) -> None:
-    """Rewrite such calls in place."""
+    """Rewrite such attention and its gradient into tiled kernels, in place."""
     rewrite(graph, {FORWARD: _forward, BACKWARD: _backward})
 
 
 def _scores(m: Match) -> Scores | None:
-    """Return what is done to the scores of a call that has tiles; None for other calls."""
+    """Return the modifications of the scores of a call that tiled kernels support; None for other calls."""
     query, key, _ = values = [*map(value_of, m[q, k, v])]
     if query.dtype is not torch.float32 or not has_tiles(values, True):
         return None
@@ -68,7 +68,7 @@ def _forward(m: Match) -> None:
 
 
 def _natural(add: Callable[..., fx.Node], total: fx.Node, kept: Any) -> fx.Node:
-    """Sums as the library keeps them: natural logarithms, in more rows."""
+    """Return the sums in the library's form: natural logarithms, in padded rows."""
     value = value_of(total)
     sums = add(aten.mul.Tensor, (total, math.log(2)), value)
     more = kept.shape[2] - value.shape[2]

@@ -1,5 +1,5 @@
 """Rewrite float32 attention on the CPU and its gradient, as training's graphs have them, into operators of
-csrc/attention*.cpp, where that was measured to be faster. Each gives what the other reads in PyTorch's form, so that
+csrc/attention*.cpp, where that was measured to be faster. Each returns the other's operands in PyTorch's form, so that
 either may be replaced alone.
 """
 
@@ -58,7 +58,8 @@ def _rewrite(m: Match, choose: Choose, kind: str, target: Any, given: tuple[Any,
 
 
 def _form(m: Match) -> tuple[int, ...] | None:
-    """(batch, heads, queries, keys, width, width of values, causal, masked) of a call that the kernels can take."""
+    """Return (batch, heads, queries, keys, width, width of values, causal, masked) of a call that the kernels
+    support."""
     query, key, value = values = [t.meta["val"] for t in m[q, k, v]]
     if not isinstance(m[scale], (float, int, type(None))) or not isinstance(m[causal], bool):
         return None
@@ -72,8 +73,8 @@ def _form(m: Match) -> tuple[int, ...] | None:
 
 
 def _arguments(request: Request) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None, bool]:
-    """Tangent, query, key and value in the layout that models have, on fewer heads where there is much to do; mask,
-    causal."""
+    """Return example arguments for a measurement: tangent, query, key and value in the layout of models, on fewer heads
+    where the work is large; mask, causal."""
     batch, heads, queries, keys, width, value_width, causal, masked = request.shape
     count = min(batch * heads,
                 max(int(MEASURED_FLOPS / (2 * queries * keys * (width + value_width))), torch.get_num_threads()))

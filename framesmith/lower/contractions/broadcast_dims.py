@@ -26,7 +26,7 @@ _ELEMENTWISE = frozenset(
     for name in names.split()
 )
 _FILLED = {aten.zeros.default: 0, aten.ones.default: 0, aten.full.default: 0}
-"""Of operators that give one value, the place of the size."""
+"""The position of the size argument, for operators that fill a tensor with one value."""
 
 
 Known = dict[tuple[fx.Node, tuple[int, ...]], fx.Node]
@@ -34,8 +34,8 @@ Known = dict[tuple[fx.Node, tuple[int, ...]], fx.Node]
 
 
 def uniform_dims(node: fx.Node) -> frozenset[int]:
-    """The dimensions, counted from the last (-1), along which a value is the same, by how it is computed; also those of
-    size 1."""
+    """Return the dimensions, counted from the last (-1), along which a value is the same, by how it is computed; also
+    those of size 1."""
     value = value_of(node)
     if not static(value):
         return frozenset()
@@ -56,8 +56,8 @@ def uniform_dims(node: fx.Node) -> frozenset[int]:
 
 
 def narrowed(graph: fx.Graph, node: fx.Node, known: Known) -> fx.Node:
-    """`node` with one element along the dimensions in which it is uniform, computed of values that are so, at the place
-    where nodes are inserted; `node` itself where there are none. `known`: what was made before."""
+    """Return `node` with one element along the dimensions in which it is uniform, computed from narrowed values, at the
+    insertion point; `node` itself if there are none. `known`: nodes made earlier."""
     dims = frozenset(d for d in uniform_dims(node) if value_of(node).shape[d] != 1)
     return _narrowed(graph, node, dims, known) if dims else node
 

@@ -1,5 +1,5 @@
-"""Convolutions on a CUDA device: weights have their channels innermost as their images (see `lower.layouts`), biases
-get their gradient from a sum of ours."""
+"""Convolutions on a CUDA device: weights are channels-last like their images (see `lower.layouts`), and gradients of
+biases are sums of our own."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CONVOLUTIONS = frozenset((
 
 
 def lay_out_conv_weights(graph: fx.Graph) -> None:
-    """Weights that are frozen are laid out once; another would be laid out in each call. Copies of parameters in
-    float32 have as much room as eager's library needs in a call, in which it lays out results: they lie so here."""
+    """Make frozen weights channels-last once; others would be converted in each call. Copies of float32 parameters are
+    limited to the memory that eager's library needs in a call to convert results, which are channels-last here."""
     convolutions = [n for n in graph.nodes if n.op == "call_function" and n.target in _CONVOLUTIONS]
     room = max(map(_bytes, convolutions), default=0)
     for node in convolutions:
@@ -52,13 +52,13 @@ def _channels(node: fx.Node) -> tuple[int, ...]:
 
 
 def _bytes(node: Any) -> int:
-    """Of a value's elements; none where they cannot be counted."""
+    """Return the bytes of a value; 0 if its size is unknown."""
     value = node.meta["val"]
     return value.dtype.itemsize * prod(value.shape) if all(type(n) is int for n in value.shape) else 0
 
 
 def _by_position(add: Nodes, weight: fx.Node) -> fx.Node:
-    """A weight of one kernel for each channel, channels innermost in memory."""
+    """Return a depthwise weight with its channels innermost in memory."""
     shape = tuple(weight.meta["val"].shape)
     turned = (*shape[2:], shape[1], shape[0])
     laid = add(aten.clone.default, (add(aten.permute.default, (weight, [2, 3, 1, 0]), turned),), turned)
@@ -67,8 +67,8 @@ def _by_position(add: Nodes, weight: fx.Node) -> fx.Node:
 
 
 def split_bias_gradients(graph: fx.Graph) -> None:
-    """The gradient of a bias is a sum over the tangent, for which the library has no kernel of its own either: as a
-    nest it may be a part of what computes the tangent."""
+    """Compute the gradient of a bias as a sum over the tangent, for which the library has no special kernel: a nest can
+    be fused with the one that computes the tangent."""
     for node in list(graph.nodes):
         if node.target is not aten.convolution_backward.default or not _sums_halves(node):
             continue
@@ -80,7 +80,7 @@ def split_bias_gradients(graph: fx.Graph) -> None:
 
 
 def _sums_halves(node: fx.Node) -> bool:
-    """Return whether the bias's gradient is asked for, of a tangent in half precision, beside others that only the
+    """Return whether the bias's gradient is needed, from a half-precision tangent, together with others that only the
     library computes."""
     arguments: tuple[Any, ...] = node.args
     value, groups, wanted = arguments[0].meta["val"], arguments[-2], arguments[-1]

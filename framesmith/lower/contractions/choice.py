@@ -70,7 +70,8 @@ def _linear_candidates(request: Request) -> dict[str, Candidate]:
 
 
 def _sizes(request: Request) -> tuple[int, ...]:
-    """Groups, images, channels, height and width, results, kernel, stride, padding and dilation of a convolution."""
+    """Return groups, images, channels, height and width, results, kernel, stride, padding and dilation of a
+    convolution."""
     return request.shape if request.kind == "grouped" else (1, *request.shape)
 
 
@@ -105,8 +106,8 @@ def _convolution_work(request: Request) -> int:
 
 
 def numbers(*shape: int) -> torch.Tensor:
-    """A float32 operand of random numbers. They come from a generator of its own: the program's goes on as if nothing
-    had been measured."""
+    """Return a float32 operand of random numbers, from a generator of its own: measurements do not change the
+    program's."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(prod(shape)), dtype=torch.float32)
 
 
@@ -131,8 +132,8 @@ KNOWN: dict[str, Callable[[Request], str | None]] = {}
 
 
 def measure(request: Request) -> dict[str, float]:
-    """Seconds of each candidate: the best of a few runs, taken in turn. One that fell far behind in each of several is
-    not run again; one alone is not run at all."""
+    """Return the seconds of each candidate: the best of a few interleaved runs. A candidate that is far slower in
+    several runs is not run again; a single candidate is not run at all."""
     with torch.inference_mode(), torch._C._DisableAutocast():
         with torch.device("cpu"):
             candidates = CANDIDATES[request.kind](request)
@@ -163,13 +164,13 @@ UNPACKED = {"linear": frozenset({"aten", "mkldnn_plain"}), **dict.fromkeys(CALLE
 
 
 def _is_mostly_padding(request: Request) -> bool:
-    """Return whether the results of a group fill a small part of each vector."""
+    """Return whether the results of a group fill only a small part of each vector."""
     return request.kind == "grouped" and request.shape[5] // request.shape[0] < HOST.lanes
 
 
 @dataclass(frozen=True, slots=True)
 class OwnKernels:
-    """Answers with the kernel of our own wherever there is one: code for vectors of any `unit` that calls no
+    """A chooser that always picks our own kernel if there is one: code for vectors of any `unit` that calls no
     library."""
 
     unit: VectorUnit
@@ -179,9 +180,9 @@ class OwnKernels:
 
 
 class Chooser:
-    """Answers requests from `memory` (a mapping that outlives the process, by the runtime's cache) or by measuring.
+    """A chooser that answers requests from `memory` (a persistent mapping of the runtime's cache) or by measuring.
 
-    `measured` holds what this chooser measured anew: request key -> seconds by candidate.
+    `measured` holds the chooser's own measurements: request key -> seconds by candidate.
     """
 
     unit = HOST
@@ -210,7 +211,7 @@ class Chooser:
         return self._fastest(request, None)
 
     def _fastest(self, request: Request, among: frozenset[str] | None) -> str:
-        """The best of the candidates (of those in `among`, if given), from memory or by measuring."""
+        """Return the fastest of the candidates (of those in `among`, if given), from memory or by measuring."""
         key = self.prefix + request.key + ("" if among is None else " unpacked")
         choice = self.memory.get(key)
         if choice is None:

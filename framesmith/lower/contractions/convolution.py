@@ -45,17 +45,17 @@ class Convolution:
     dilation: Pair
     groups: int
     usual: tuple[int, ...]
-    """Of x, numbers where sizes vary."""
+    """The shape of x, with hints for dynamic sizes."""
 
     @property
     def shape(self) -> tuple[Size, Size, Size, Size]:
-        """Of x."""
+        """The shape of x."""
         images, _, h, w = sizes_of(self.x.meta["val"])
         return (images, self.groups * self.weight.meta["val"].shape[1], h, w)
 
     @property
     def request(self) -> tuple[int, ...]:
-        """Every size that matters, groups aside."""
+        """Every relevant size except groups."""
         o, _, kh, kw = self.weight.meta["val"].shape
         return (*self.usual, o, kh, kw, *self.stride, *self.padding, *self.dilation)
 
@@ -101,12 +101,12 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
 
 
 def _known(value: Any) -> bool:
-    """Return whether all numbers of a window are known."""
+    """Return whether all parameters of a window are known."""
     return all(map(_known, value)) if isinstance(value, (tuple, list)) else type(value) is int
 
 
 def _image(add: Nodes, c: Convolution, choose: Choose) -> fx.Node | None:
-    """The nodes of the kernel chosen for `c`; None: eager's."""
+    """Return the nodes of the kernel chosen for `c`; None: eager's."""
     vx, vw = c.x.meta["val"], c.weight.meta["val"]
     if c.groups == 1:
         build = _KERNELS.get(choose(Request("conv", vx.dtype, c.request)))

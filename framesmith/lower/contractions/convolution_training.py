@@ -1,7 +1,7 @@
 """Rewrite float32 convolutions whose weights change from call to call, and their gradients, into the operators of
-csrc/convolution.cpp, each where it is faster. They read weights and images as they lie, row by row: oneDNN lays both
-out anew in each call, which is much for a weight that few places of an image use, and little for one that many do.
-In between both are measured.
+csrc/convolution.cpp, each where it is faster. They read weights and images in their own layout, row by row: oneDNN
+reorders both in each call, which is expensive for a weight that few positions of an image use, and cheap for one that
+many use. In between both are measured.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
 @rewrites(p.convolution_backward(g, x, w, sizes, *rest))
 def _rewrite_backward(m: Match, choose: Choose) -> None:
     """framesmith::convolution_images(g, w, ...), framesmith::convolution_weights(g, x, ...), sum(g): replaces the
-    results that are asked for, one by one; what is left of the node is asked for the others."""
+    needed results one by one; the node keeps computing the others."""
     node, (tangent, image, weight, (*window, mask)) = m.root, m[g, x, w, rest]
     form = _form(image, weight, window)
     if form is None or tangent.meta["val"].dtype is not torch.float32 or any(user.target is not operator.getitem
@@ -81,8 +81,8 @@ def _rewrite_backward(m: Match, choose: Choose) -> None:
 
 
 def _form(x: Any, weight: Any, window: list[Any]) -> tuple[int, ...] | None:
-    """(images, channels, height, width, results, kernel, stride, padding, dilation, groups) of a convolution that the
-    kernels can take."""
+    """Return (images, channels, height, width, results, kernel, stride, padding, dilation, groups) of a convolution
+    that the kernels support."""
     stride, padding, dilation, transposed, _, groups = window
     vx, vw = x.meta["val"], weight.meta["val"]
     if (transposed or len(vx.shape) != 4 or len(vw.shape) != 4 or not static(vx, vw) or not prod(vx.shape)
@@ -105,8 +105,8 @@ def _few(form: tuple[int, ...]) -> bool:
 
 
 def _tensors(request: Request) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Any, ...], int]:
-    """Tangent, image and weight of one image, with fewer channels where there are many; stride, padding and dilation;
-    groups."""
+    """Return example arguments for a measurement: tangent, image and weight of one image, with fewer channels where
+    there are many; stride, padding and dilation; groups."""
     _, c, h, w, o, kh, kw, *rest, groups = request.shape
     window = tuple(rest[i : i + 2] for i in (0, 2, 4))
     while (groups == 1 and 2 * c * o * kh * kw * h * w // prod(window[0]) > MEASURED_FLOPS

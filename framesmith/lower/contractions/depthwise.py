@@ -46,7 +46,7 @@ class Geometry:
 
     @property
     def shape(self) -> tuple[Size, Size, Size, int]:
-        """Of the result, row-major."""
+        """The shape of the result, row-major."""
         sizes = zip((self.height, self.width), self.kernel, self.stride, self.padding, self.dilation)
         h, w = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
         return (self.images, h, w, self.channels)
@@ -62,7 +62,7 @@ def depthwise_geometry(x: tuple[Size, ...], kernel: Pair, stride: Pair, padding:
 
 
 def depthwise(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """The operator on real tensors: what it means."""
+    """Return the operator on real tensors, as its definition."""
     g = geometry
     weight = unpacked(packed, g.kernel[0] * g.kernel[1], g.channels, g.columns, g.lane)
     weight = weight.t().reshape(g.channels, 1, *g.kernel)

@@ -1,8 +1,8 @@
-"""Recurrent layers on a CUDA device whose weights are casts that are kept: they lie in the one piece of memory that
-cuDNN wants.
+"""Recurrent layers on a CUDA device whose weights are frozen casts: they are placed in the one contiguous buffer that
+cuDNN requires.
 
-Otherwise each call would bring them there. `_cudnn_rnn_flatten_weight` makes views of its result of the casts, which
-nobody else writes.
+Otherwise each call would copy them there. `_cudnn_rnn_flatten_weight` turns the casts into views of its result, which
+nothing else writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAYERS = Operator(*_MODES)(*arguments)
 
 
 def flatten_rnn_weights(graph: fx.Graph) -> None:
-    """Rewrite every such layer, in place."""
+    """Flatten the weights of every such layer, in place."""
     rewrite(graph, {LAYERS: _flattened})
 
 
@@ -57,14 +57,14 @@ def _flattened(m: Match) -> fx.Node | None:
 
 
 def _is_cast(weight: fx.Node) -> bool:
-    """Return whether a weight is kept between calls, and not the memory of a parameter."""
+    """Return whether a weight is a frozen value, not a parameter's own memory."""
     return weight.target is aten._to_copy.default and is_parameter_expression(weight) and static(value_of(weight))
 
 
 @cache
 def _size(dtype: torch.dtype, device: torch.device, shapes: tuple[tuple[int, ...], ...],
           geometry: tuple[Any, ...]) -> int:
-    """Numbers in the memory, as cuDNN says; 0 where the layer is not cuDNN's."""
+    """Return the number of elements in the buffer, by cuDNN; 0 if cuDNN does not run the layer."""
     with torch.no_grad(), torch._C._DisableAutocast():
         weights = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
         return _FLATTEN(weights, *geometry).numel() if torch.cudnn_is_acceptable(weights[0]) else 0

@@ -58,7 +58,7 @@ def _folded(m: Match) -> fx.Node:
 
 
 def _kept(value: Any) -> Any:
-    """Return a parameter as it was before it was cast for the convolution."""
+    """Return a parameter before its cast for the convolution."""
     if isinstance(value, fx.Node) and value.target is aten._to_copy.default and set(value.kwargs) == {"dtype"}:
         return value.args[0]
     return value

@@ -1,8 +1,8 @@
-"""A convolution's bias, a residual and a ReLU, computed by cuDNN with the convolution, on a CUDA device.
+"""Fuse a convolution's bias, a residual and a ReLU into cuDNN's convolution, on a CUDA device.
 
-Weights are frozen. Sums are of float32 that may be rounded; without a sum, kernels of halves have several elements:
-others are tiles of our own (`bound`). Those of float32 multiply at a lower rate, so there cuDNN rectifies kernels of
-one element, too.
+Weights are frozen. With a residual, float32 may be rounded to TF32; without one, half-precision kernels have several
+elements: 1x1 kernels are tiles of our own (`template_heuristics`). Those multiply float32 at a lower rate, so there
+cuDNN also takes 1x1 kernels.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Apt = Callable[[Layer], bool]
 
 
 def _is_taken(conv: fx.Node) -> bool:
-    """Return whether the library takes a convolution so."""
+    """Return whether the library supports a convolution with this epilogue."""
     *tensors, _, _, _, groups = arguments(conv)
     return groups == 1 and _in_vectors([*map(value_of, tensors)])
 
@@ -55,7 +55,7 @@ RECTIFIED, ADDED, ADDED_TWO = p.relu(conv), p.relu(conv + z), p.relu(conv + besi
 
 
 def fuse_conv_relu(graph: fx.Graph, is_apt: Apt = lambda layer: True) -> None:
-    """Rewrite such convolutions in place, if `is_apt`."""
+    """Rewrite such convolutions in place, where `is_apt` allows it."""
     rewrite(graph, {RECTIFIED: _rectified, ADDED_TWO: _added, ADDED: _added}, is_apt)
 
 

@@ -1,7 +1,6 @@
-"""Layers whose activation the library computes with the product, on a CUDA device: a ReLU, or of halves a GELU by tanh.
+"""Fuse a layer's activation into the library's product, on a CUDA device: a ReLU, or in half precision a tanh GELU.
 
-Only where the activation would be a pass of its own: what else is computed element by element behind it would take it
-along for nothing.
+Only where the activation would be a kernel of its own: other pointwise operations after it would fuse it at no cost.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ VIEWS = frozenset((aten.reshape.default, aten.view.default, aten._unsafe_view.de
 
 
 def _zeros(graph: fx.Graph, product: fx.Node, known: dict[Any, fx.Node]) -> fx.Node:
-    """A bias that adds nothing, one for all layers of a width."""
+    """Return a bias of zeros, shared by all layers of a width."""
     value = value_of(product)
     key = value.shape[1], value.dtype, value.device
     if key not in known:
@@ -39,7 +38,7 @@ def _zeros(graph: fx.Graph, product: fx.Node, known: dict[Any, fx.Node]) -> fx.N
 
 
 def _has_bias(product: fx.Node) -> bool:
-    """Return whether what is added is one contiguous vector of the result's type."""
+    """Return whether the addend is one contiguous vector of the result's type."""
     bias, out = value_of(product.args[0]), value_of(product)
     return (len(bias.shape) == 1 and bias.dtype is out.dtype and bias.shape[0] == out.shape[1]
             and strides_of(bias)[0] == 1)
@@ -52,7 +51,7 @@ def _is_half(product: fx.Node) -> bool:
 
 
 def _is_layer(node: fx.Node) -> bool:
-    """Return whether a reader wants its argument in memory."""
+    """Return whether a reader needs its argument in memory."""
     if node.target in VIEWS:
         return all(map(_is_layer, node.users))
     return node.op == "output" or node.target in LAYERS
@@ -65,13 +64,12 @@ ACTIVATED = p.relu(flat) | p.gelu(flat, approximate="tanh")
 
 
 def fuse_matmul_activations(graph: fx.Graph) -> None:
-    """Rewrite such layers in place."""
+    """Rewrite layers with such activations, in place."""
     rewrite(graph, {ACTIVATED: _fused}, {})
 
 
 def _fused(m: Match, zeros: dict[Any, fx.Node]) -> fx.Node | None:
-    """_addmm_activation(b, x, w), of halves also with use_gelu=True; zeros that are kept are the bias that is not
-    there."""
+    """_addmm_activation(b, x, w), in half precision also with use_gelu=True; frozen zeros replace a missing bias."""
     old, gelu = m[product], m.root.target is aten.gelu.default
     if gelu and value_of(old).dtype not in HALF or not all(map(_is_layer, m.root.users)):
         return None

@@ -31,14 +31,14 @@ class VectorUnit:
 HOST = VectorUnit(_C.LANES, _C.VECTOR_REGISTERS)
 """The geometry of this process."""
 PACKED = 1 << 20
-"""Elements that are packed at a time: calls that are served meanwhile wait for no more."""
+"""The number of elements that are packed at a time, which bounds how long concurrent calls wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """Strides in elements of `x`; the result has shape `shape`, row-major, of images * lines * m * n elements.
 
-    Sizes that vary are expressions, and the operator runs in kernels alone then."""
+    Dynamic sizes are expressions; then the operator runs only in kernels."""
 
     images: Size
     image_stride: Size
@@ -60,7 +60,7 @@ class Geometry:
 
 
 def contract(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """The contraction on real float32 tensors, by the core's copy of the template."""
+    """Return the contraction on real float32 tensors, by the core's copy of the template."""
     g = geometry
     x = x.contiguous()
     parts = [torch.empty((*g.shape[:-1], g.n)) for _ in range(g.groups)]
@@ -89,7 +89,7 @@ def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
 
 
 def pack_groups(weight: torch.Tensor, groups: int, columns: int, lane: int) -> torch.Tensor:
-    """The packed weights of each group, one after another; `weight` (depth, groups * n) holds the groups side by
+    """Return the packed weights of each group, one after another; `weight` (depth, groups * n) holds the groups side by
     side."""
     return torch.cat([pack(part, columns, lane) for part in weight.chunk(groups, 1)])
 

@@ -1,4 +1,4 @@
-"""Contractions on a CUDA device as its libraries compute them best."""
+"""Contractions on a CUDA device in the forms that its libraries compute fastest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def choose_library_calls(graph: fx.Graph) -> None:
 
 @as_eager
 def _outer(m: Match) -> fx.Node | None:
-    """x * y, of one column and one row: a sum of one product is no sum. It fuses, and is not rounded to TF32."""
+    """x * y, of one column and one row: a product without a sum. It fuses, and is not rounded to TF32."""
     vx, vy = map(value_of, m[x, y])
     if min(len(vx.shape), len(vy.shape)) < 2 or not static(vx, vy) or vx.shape[-1] != 1:
         return None
@@ -61,7 +61,7 @@ def _product(m: Match) -> fx.Node | None:
 
 @as_eager
 def _convolution(m: Match) -> fx.Node | None:
-    """conv2d(x, w) + b: eager adds the bias in a pass of its own, which then fuses with what follows."""
+    """conv2d(x, w) + b: eager adds the bias in a separate kernel, which here fuses with its users."""
     value = value_of(m.root)
     if not static(value) or len(value.shape) != len(value_of(m[x]).shape):  # an image without a batch
         return None

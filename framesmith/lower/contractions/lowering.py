@@ -47,7 +47,7 @@ class TilePlan:
         return self.a, self.b
 
     def node(self, m: Axis, n: Axis, at: Callable[[Expr], Expr], body: tuple[Node, ...]) -> Contract:
-        """The node over the kernel's axes; `at` takes an expression over the nest's axes to one over these."""
+        """Return the node over the kernel's axes; `at` takes an expression over the nest's axes to one over these."""
         strides = (as_expr(self.strides[0]), as_expr(self.strides[1]))
         w = self.window
         window = None if w is None else replace(w, y=at(w.y), x=at(w.x))
@@ -82,6 +82,6 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
 
 
 def tile_axes(rows: Size, columns: int) -> tuple[list[Expr], tuple[Axis, Axis]]:
-    """The axes m and n, kept even when their extent is 1 (an index of 0 then)."""
+    """Return the axes m and n, kept even if their extent is 1 (an index of 0)."""
     axes = Axis.of("m", rows), Axis.of("n", columns)
     return [a.symbol for a in axes], axes

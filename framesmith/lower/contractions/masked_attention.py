@@ -1,9 +1,9 @@
-"""Attention with a mask, on a CUDA device, is attention with modified scores: it goes over tiles, and reads the mask as
-it is, however it broadcasts.
+"""Attention with a mask, on a CUDA device, as attention with modified scores: a tiled kernel, which reads the mask
+without expanding it.
 
 The libraries' kernels take 36 to 88 µs where a tile that loads its part of the mask takes 30 (8 x 12 heads of 512 x
-512, width 64, on an H200), and ten times as much where the rows of the mask have gaps. Wide rows and few rows are
-theirs. They get a mask of truth values as numbers, which they would make of it in each layer, and one without gaps.
+512, width 64, on an H200), and ten times as much where the rows of the mask have gaps. The libraries keep wide rows and
+few rows. They receive a boolean mask as numbers, which they would convert in each layer, and a contiguous one.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
 FEWEST = 32
-"""Rows of scores from which on tiles are worth it."""
+"""The least number of rows of scores for tiled kernels."""
 MOST = (1 << 16) - 1
-"""Heads, of all batches: they are an axis of the grid."""
+"""The maximal number of heads of all batches, an axis of the grid."""
 NARROW = 64
-"""Elements of a row up to which tiles are faster than the library."""
+"""The widest rows for which tiled kernels are faster than the library."""
 
 
 def tile_masked_attention(graph: fx.Graph, tf32: bool) -> None:
-    """Rewrite such calls in place. `tf32`: products of float32 may be less exact."""
+    """Rewrite attention with a mask, in place. `tf32`: products of float32 may be rounded to TF32."""
     masks = Masks(graph)
     rewrite(graph, {ATTENTION: _tiled}, masks, tf32)
     masks.settle()
@@ -52,8 +52,8 @@ def _for_the_library(m: Match, masks: Masks) -> None:
 
 
 class Masks:
-    """Masks as tiles read them: one element along what they are the same along, rows without gaps. Many layers share
-    one."""
+    """Masks in the form that tiled kernels read: one element along uniform dimensions, contiguous rows. Many layers
+    share one."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
@@ -62,7 +62,7 @@ class Masks:
         self.added: dict[tuple[fx.Node, torch.dtype], fx.Node] = {}
 
     def of(self, mask: fx.Node) -> fx.Node:
-        """The mask, for readers behind the first node that asked."""
+        """Return the converted mask, placed directly after the mask, for all its readers."""
         if mask in self.found:
             return self.found[mask]
         if not value_of(mask).shape:
@@ -79,7 +79,7 @@ class Masks:
         return found
 
     def numbers(self, mask: fx.Node, dtype: torch.dtype) -> fx.Node:
-        """A mask of truth values as the numbers that the library makes of it, once for all layers."""
+        """Return a boolean mask as numbers, converted once for all layers."""
         if (mask, dtype) not in self.added:
             value = value_of(mask)
             with self.graph.inserting_before(_behind(mask)):
@@ -101,7 +101,7 @@ class Masks:
 
 
 def _behind(node: fx.Node) -> fx.Node:
-    """Return the first place for what is computed from a node: the next node that is no placeholder."""
+    """Return the first insertion point after a node: the next node that is no placeholder."""
     place = node.next
     while place.op == "placeholder":
         place = place.next
@@ -109,7 +109,7 @@ def _behind(node: fx.Node) -> fx.Node:
 
 
 def _tiled(m: Match, masks: Masks, tf32: bool) -> fx.Node | None:
-    """attention(scores + mask)(q, k, v, mask), or attention(where mask)(q, k, v, mask) of truth values."""
+    """attention(scores + mask)(q, k, v, mask), or attention(where mask)(q, k, v, mask) for a boolean mask."""
     scores, operands = _scores(m, masks, tf32)
     if scores is None:
         _for_the_library(m, masks)
@@ -141,7 +141,7 @@ def _scores(m: Match, masks: Masks, tf32: bool) -> tuple[Scores | None, list[fx.
 
 def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Node], scores: Scores,
           operands: list[fx.Node]) -> fx.Node:
-    """Attention over tiles in the place of `node`; a result of the graph is laid out as it is, another as the query."""
+    """Replace `node` by tiled attention; a result of the graph keeps its layout, others have the query's."""
     inputs = original(inputs[0]), original(inputs[1]), original(inputs[2])
     q, _, v = map(value_of, inputs)
     total = Spec.dense(tuple(q.shape[:3]), torch.float32, q.device)
@@ -157,15 +157,14 @@ def tiled(graph: fx.Graph, node: fx.Node, inputs: tuple[fx.Node, fx.Node, fx.Nod
 
 
 def original(node: fx.Node) -> fx.Node:
-    """Return the tensor that a copy was made of: tiles read rows wherever they begin, if the elements of a row are
-    contiguous."""
+    """Return the source of a copy: tiled kernels read rows at any stride, if the elements of a row are contiguous."""
     while node.target is aten.clone.default and strides_of(value_of(source := node.args[0]))[-1] == 1:
         node = source  # type: ignore[assignment]
     return node
 
 
 def _laid_out(size: tuple[int, ...], like: Any) -> tuple[int, ...]:
-    """Rows without gaps, the other dimensions in the order that they have in the query."""
+    """Return strides with contiguous rows, the other dimensions in the query's order."""
     strides, step = [0, 0, 0, 1], size[3]
     for dim in sorted(range(3), key=lambda d: (like[d], -d)):
         strides[dim], step = step, step * size[dim]
@@ -173,8 +172,8 @@ def _laid_out(size: tuple[int, ...], like: Any) -> tuple[int, ...]:
 
 
 def has_tiles(values: list[Any], tf32: bool, shares: bool = False) -> bool:
-    """Return whether attention of a query, a key and a value has tiles: of halves, or in TF32, with sizes that are
-    known. `shares`: heads share keys."""
+    """Return whether tiled kernels support a query, a key and a value: half precision or TF32, with known sizes.
+    `shares`: heads share keys."""
     kinds = {*HALF, torch.float32} if tf32 else {*HALF}
     if any(len(x.shape) != 4 for x in values) or not static(*values) or {x.dtype for x in values} - kinds:
         return False

@@ -1,8 +1,9 @@
-"""Attention that is written out, on a CUDA device, is attention with modified scores: the scores are in no memory.
+"""Match attention that is written out, on a CUDA device, and replace it by attention with modified scores, which are
+never stored.
 
-The scores are f(matmul(q * s, k^T)): `f` is what is done to single ones: biases and masks that are added, filled in or
-chosen, factors, casts, views in between. What it reads is as in `masked`. Between the products all is float32; where
-eager rounds on the way, it is less exact.
+The scores are f(matmul(q * s, k^T)): `f` is elementwise: biases and masks that are added, filled in or selected,
+factors, casts, views in between. Its operands are as in `masked_attention`. Between the products everything is float32;
+where eager rounds intermediate results, eager is less exact.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ ATTENTION = (p.matmul.default | p.bmm.default)(weights, v)
 
 
 def match_attention(graph: fx.Graph, tf32: bool) -> None:
-    """Rewrite such attention in place. `tf32`: products of float32 may be less exact."""
+    """Rewrite written-out attention, in place. `tf32`: products of float32 may be rounded to TF32."""
     if rewrite(graph, {ATTENTION: _tiled}, Masks(graph), tf32):
         dce(graph)
 
 
 def _tiled(m: Match, masks: Masks, tf32: bool) -> fx.Node | None:
-    """attention(f, s)(q, k, v, what f reads)"""
+    """attention(f, s)(q, k, v, operands of f)"""
     shape = value_of(m[softmax]).shape
     steps = _steps(m[scores], prod(shape)) if m[dim] in (-1, len(shape) - 1) else None
     if steps is None or value_of(steps[0]).shape != shape:
@@ -66,8 +67,8 @@ def _tiled(m: Match, masks: Masks, tf32: bool) -> fx.Node | None:
 
 
 def _steps(node: Any, count: int) -> list[fx.Node] | None:
-    """From the product of queries and keys to `node`, each read by the next alone; None: there is no such way. `count`:
-    of scores."""
+    """Return the chain of nodes from the product of queries and keys to `node`, each read only by the next; None if
+    there is none. `count`: of scores."""
     if not isinstance(node, fx.Node) or len(node.users) != 1 or not static(value_of(node)):
         return None
     value = value_of(node)
@@ -83,7 +84,7 @@ def _steps(node: Any, count: int) -> list[fx.Node] | None:
 
 
 def _operands(graph: fx.Graph, product: fx.Node) -> tuple[fx.Node, fx.Node, float]:
-    """The query, the key with its rows as they are multiplied, and the factor that was in one of them."""
+    """Return the query, the key with rows as they are multiplied, and the scalar factor taken out of them."""
     query, turned = product.args[:2]
     query, scale = _unscaled(query)
     turned, other = _unscaled(turned)
@@ -102,7 +103,7 @@ def _operands(graph: fx.Graph, product: fx.Node) -> tuple[fx.Node, fx.Node, floa
 
 
 def _unscaled(node: Any) -> tuple[fx.Node, float]:
-    """`node` without a number that it is multiplied or divided by."""
+    """Return `node` without a scalar factor or divisor, and the factor."""
     if node.target in (aten.mul.Tensor, aten.div.Tensor) and isinstance(number := node.args[1],
                                                                         (int, float)) and number:
         return node.args[0], float(number) if node.target is aten.mul.Tensor else 1 / number
@@ -110,7 +111,8 @@ def _unscaled(node: Any) -> tuple[fx.Node, float]:
 
 
 def _graph(graph: fx.Graph, steps: list[fx.Node], masks: Masks) -> tuple[fx.Graph | None, list[fx.Node]]:
-    """(scores, b, h, q, k, *operands) -> what the steps behind the product make of the scores; and the operands."""
+    """Return the graph (scores, b, h, q, k, *operands) -> scores modified by the steps after the product; and the
+    operands."""
     made = fx.Graph()
     shape, device = tuple(value_of(steps[0]).shape), value_of(steps[0]).device
     known: dict[fx.Node, fx.Node] = {steps[0]: place(made, "scores", shape, torch.float32, device)}

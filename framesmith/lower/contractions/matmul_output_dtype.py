@@ -1,5 +1,5 @@
-"""Products of halves whose results are wanted in float32 alone, as gradients of weights under autocast: the library
-writes them so."""
+"""Half-precision products whose results are used only in float32, such as gradients of weights under autocast: the
+library writes float32 directly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
 WIDE: dict[Any, Any] = {aten.mm.default: aten.mm.dtype, aten.bmm.default: aten.bmm.dtype}
-"""Of a product, the operator that gives it in another type."""
+"""The operator that computes a product in another output dtype."""
 
 a, b = tensors("a b")
 product = (p.mm.default | p.bmm.default)(a, b).where(lambda node: value_of(node).dtype in HALF)
@@ -26,8 +26,8 @@ WIDENED = p._to_copy(views, ..., dtype=torch.float32)
 
 
 def widen_matmul_results(graph: fx.Graph) -> None:
-    """Rewrite such products in place, where the cast would be a pass of its own; what computes with a result reads a
-    half faster."""
+    """Rewrite such products in place, where the cast would be a kernel of its own; kernels that compute with a result
+    read half precision faster."""
     rewrite(graph, {WIDENED: _widened})
 
 
@@ -46,7 +46,7 @@ def _widened(m: Match) -> fx.Node | None:
 
 
 def _leaves(user: fx.Node) -> bool:
-    """Return whether a user only hands the value on, out of the graph."""
+    """Return whether a user only passes the value on, out of the graph."""
     return user.op == "output" or user.target in VIEWS and all(map(_leaves, user.users))
 
 

@@ -1,8 +1,7 @@
 """Embedding bags of several tables that are looked up together become one operator of csrc/embedding.cpp.
 
-In inference: sums and means of float32 rows without weights of their own, where nothing but the bags themselves is
-used. In training, the gradient of the same is added where it is to be: nobody sorts, nor looks for the bag of each
-index.
+In inference: sums and means of float32 rows without per-sample weights, where only the bags themselves are used. In
+training, their gradient is accumulated in place, without sorting, and without a search for the bag of each index.
 """
 
 from __future__ import annotations

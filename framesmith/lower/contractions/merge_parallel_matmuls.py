@@ -1,10 +1,9 @@
-"""Layers beside each other that read one value (a query, a key, a value; a gate and what it lets through) are one
-product.
+"""Merge parallel layers that read one value (a query, a key, a value; a gate and its input) into one product.
 
     x @ w1, x @ w2 + b2  ->  y[:, :n1], y[:, n1:]      y = x @ cat(w1, w2) + cat(0, b2)
 
-One call takes the place of several, and more tiles keep the machine busy. Weights that are kept between calls as they
-are used, casts of parameters, are kept side by side instead; those that are read where the parameters lie stay there.
+One call replaces several, and more tiles keep the machine busy. Weights that are frozen casts of parameters are stored
+side by side instead; those that are read from the parameters' own memory stay there.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MADE = Through(p.t.targets, p._to_copy(*tensors("parameter"), ...))
 
 
 def _is_made(weight: fx.Node) -> bool:
-    """Return whether a weight is kept as it is used, not the memory of a parameter, and nobody else's."""
+    """Return whether a weight is a frozen value, not a parameter's own memory, with no other user."""
     return match(MADE, weight) is not None and len(weight.users) == 1 and is_parameter_expression(weight)
 
 
@@ -40,7 +39,7 @@ def _is_row(bias: fx.Node) -> bool:
 
 
 def _is_whole(node: fx.Node) -> bool:
-    """Return whether parts of the width of a product begin where vectors do."""
+    """Return whether the parts of a product of this width begin at vector boundaries."""
     return static(value_of(node)) and value_of(node).shape[1] % vector(value_of(node).dtype) == 0
 
 
@@ -49,8 +48,8 @@ LAYER = (p.mm.default(left, w) | p.addmm.default(b, left, w)).where(_is_whole)
 
 
 def merge_parallel_matmuls(graph: fx.Graph) -> None:
-    """Rewrite each run of such products, in place. Nothing that stands between two of a run reads another matrix: none
-    waits for long."""
+    """Rewrite each run of such products, in place. No product with another left operand is between two of a run, so
+    none is delayed by much."""
     run: list[Match] = []
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in _OTHERS and not isinstance(node.target, OfOneGraph):
@@ -67,8 +66,7 @@ def merge_parallel_matmuls(graph: fx.Graph) -> None:
 
 
 def _source(m: Match) -> Any:
-    """Return the tensor that the left operand is, looking through a reshape to a matrix, and the operand's shape and
-    the result's type."""
+    """Return the left operand, without a reshape to a matrix, the operand's shape and the result's type."""
     rows = m[left]
     source = rows.args[0] if rows.target is aten.reshape.default else rows
     return source, value_of(rows).shape, value_of(m.root).dtype

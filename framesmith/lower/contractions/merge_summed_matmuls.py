@@ -1,10 +1,11 @@
-"""Sums of products, as a weight that is used again and again gets its gradient, are one product of longer operands.
+"""Merge sums of products, such as the gradient of a weight that is used repeatedly, into one product of longer
+operands.
 
     a1 @ b1 + a2 @ b2 + ... + rest  ->  sum + rest,   sum = addmm(sum, cat(a1, a2, ..., 1), cat(b1, b2, ..., 0)), some
                                                       at a time
 
-One accumulator takes the place of one memory for each product. Operands wait for each other where they are small beside
-it; it is then read and written less often.
+One accumulator replaces a buffer for each product. Operands that are small compared to it are collected, so that it is
+read and written less often.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ from framesmith.lower.contractions.pack_linear import static, value_of
 
 aten = torch.ops.aten
 FEWEST, LEAST, MOST = 4, 8, 16
-"""Products that are worth it, and that wait for each other, if any do."""
+"""The least number of products to merge, and the least and largest number that are merged into one."""
 
 
 def merge_summed_matmuls(graph: fx.Graph) -> None:
-    """Rewrite every such sum, in place. A joined product stands behind the last of its parts, which then need not wait
-    for others."""
+    """Rewrite every such sum, in place. A merged product is placed after the last of its parts."""
     place = {node: k for k, node in enumerate(graph.nodes)}
     for node in reversed(list(graph.nodes)):
         if not _is_sum(node) or len(node.users) == 1 and _is_sum(next(iter(node.users))):
@@ -53,13 +53,13 @@ def _is_sum(node: fx.Node) -> bool:
 
 
 def _like(*nodes: Any) -> bool:
-    """Return whether values have one shape, of numbers, and one dtype."""
+    """Return whether values have the same static shape and dtype."""
     found = [value_of(n) for n in nodes]
     return static(*found) and len({(tuple(v.shape), v.dtype) for v in found}) == 1
 
 
 def _terms(node: fx.Node) -> list[fx.Node]:
-    """Return the terms that a tree of sums adds up, in order."""
+    """Return the terms of a tree of sums, in order."""
     found: list[fx.Node] = []
     todo = [node]
     while todo:
@@ -72,7 +72,7 @@ def _terms(node: fx.Node) -> list[fx.Node]:
 
 
 def _product(term: fx.Node) -> tuple[fx.Node, bool] | None:
-    """The product that `term` is, or whose transpose it is (then true), if nobody else wants it."""
+    """Return the product that `term` is, or whose transpose it is (then True), if it has no other user."""
     turned = False
     while term.target is aten.t.default and len(term.users) == 1:
         (term,), turned = term.all_input_nodes, not turned
@@ -82,8 +82,8 @@ def _product(term: fx.Node) -> tuple[fx.Node, bool] | None:
 
 
 def _key(term: fx.Node) -> Any:
-    """Return what terms of one joined product have in common; None for a term that is no product, or whose operands are
-    larger than two results."""
+    """Return the key on which terms of one merged product agree; None for a term that is no product, or whose operands
+    are larger than two results."""
     found = _product(term)
     if found is None:
         return None
@@ -93,7 +93,7 @@ def _key(term: fx.Node) -> Any:
 
 
 def _joined(graph: fx.Graph, terms: Sequence[fx.Node]) -> fx.Node:
-    """The sum of `terms`, which are in the graph's order."""
+    """Return the sum of `terms`, which are in the graph's order."""
     found = [pair for term in terms if (pair := _product(term)) is not None]
     total: fx.Node | None = None
     many = _together(found[0][0])
@@ -122,8 +122,8 @@ def _together(product: fx.Node) -> int:
 
 
 def _end_to_end(graph: fx.Graph, like: fx.Node, parts: list[fx.Node], dim: int) -> fx.Node:
-    """Matrices behind each other along `dim` (one alone as it is), by eager's kernel for that: kernels of ours would
-    differ in the place that they write to. Transposed ones as they lie in memory."""
+    """Concatenate matrices along `dim` (a single one is unchanged) by eager's kernel: kernels of ours would differ only
+    in their target. Transposed ones are concatenated in memory order."""
     if len(parts) == 1:
         return parts[0]
     add = Nodes(graph, like)

@@ -28,8 +28,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A contraction to choose a kernel for. `kind` is a row of `choice.CANDIDATES`; `shape` holds every size that
-    matters."""
+    """A contraction to choose a kernel for. `kind` is a row of `choice.CANDIDATES`; `shape` holds every relevant
+    size."""
 
     kind: str
     dtype: torch.dtype
@@ -41,7 +41,7 @@ class Request:
 
 
 class Choose(Protocol):
-    """Answers a request with the name of a candidate. `unit`: what own kernels are made for."""
+    """A chooser: it answers a request with the name of a candidate. `unit`: the vectors of our own kernels."""
 
     @property
     def unit(self) -> VectorUnit: ...
@@ -51,7 +51,7 @@ class Choose(Protocol):
 
 Rule = Callable[[Match, Choose], fx.Node | None]
 RULES: dict[Pattern, Rule] = {}
-"""In the order in which they are tried."""
+"""The rewrite rules, in the order in which they are tried."""
 
 
 def rewrites(pattern: Pattern) -> Callable[[Rule], Rule]:
@@ -73,12 +73,12 @@ def static(*values: Any) -> bool:
 
 
 def sizes_of(value: Any) -> tuple[Size, ...]:
-    """The shape of a value, expressions where sizes vary."""
+    """Return the shape of a value, with expressions for dynamic sizes."""
     return tuple(map(size_of, value.shape))
 
 
 def surely_filled(*values: Any, behind: int = 0) -> bool:
-    """Return whether no size of the values is ever 0, but for the first `behind` of each."""
+    """Return whether no size of the values can be 0, except for the first `behind` of each."""
     return all((as_expr(size).lo or 0) > 0 for value in values for size in sizes_of(value)[behind:])
 
 
@@ -86,7 +86,8 @@ MORE = 8  # times as many rows are the other number that a kernel of a varying n
 
 
 def usual(*sizes: Any) -> int:
-    """The product of sizes, for which a kernel is chosen: where it varies, the power of two at the present one."""
+    """Return the product of sizes for which a kernel is chosen: for dynamic sizes, the power of two next to the present
+    value."""
     present = prod(map(hint_of, sizes))
     return present if all(type(n) is int for n in sizes) else 1 << (present - 1).bit_length()
 
@@ -128,22 +129,23 @@ def _linear(m: Match, choose: Choose) -> fx.Node | None:
 
 
 def _kernel(choose: Choose, dtype: torch.dtype, rows: Sequence[int], k: int, n: int) -> str:
-    """The kernel that is chosen for each of the numbers of rows; where they differ, one that loses little anywhere."""
+    """Return the kernel chosen for all of the numbers of rows; if the best ones differ, one that is never much
+    slower."""
     chosen = {choose(Request("linear", dtype, (count, k, n))) for count in rows}
     return chosen.pop() if len(chosen) == 1 else "own" if dtype is torch.float32 else "mkldnn_plain"
 
 
 def packed_elements(geometry: Geometry, depth: int) -> int:
-    """Elements of the packed weight."""
+    """Return the number of elements of the packed weight."""
     return depth * packed_columns(geometry.n, geometry.columns, geometry.lane)
 
 
 def worth_freezing(node: fx.Node) -> bool:
-    """Return whether an expression of parameters that holds `node` saves work in every call (views alone do not).
+    """Return whether freezing an expression with `node` saves work in every call (views alone do not).
 
-    What reads no parameter costs its kernels no memory traffic: it must hold work (rotary angles, a table looked up) to
-    be kept, or be there for an operator that reads it in memory (`meta["kept"]`), or come from another device, for
-    which a call would wait.
+    An expression without parameters costs its kernels no memory traffic: it is frozen if it contains work (rotary
+    angles, a table lookup), if an operator reads it in memory (`meta["kept"]`), or if it is copied from another device,
+    for which a call would wait.
     """
     if node.meta.get("kept") or _comes_over(node):
         return True
@@ -170,7 +172,7 @@ _CHEAP = frozenset(
 
 
 def _comes_over(node: fx.Node) -> bool:
-    """Return whether a copy goes from one device to another."""
+    """Return whether a copy is from one device to another."""
     return node.target is aten._to_copy.default and value_of(node).device != value_of(node.args[0]).device
 
 

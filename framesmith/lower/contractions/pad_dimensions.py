@@ -1,5 +1,5 @@
-"""Products along dimensions that are no multiple of a vector, as products a little longer, on a CUDA device: the
-libraries compute these at twice the rate and more.
+"""Pad dimensions of products that are no multiple of a vector, on a CUDA device: the libraries compute the padded
+products at more than twice the rate.
 
     d: bfloat16[m, 50257], in rows of 50264 (see `padding`)
     mm(d, w)      ->  mm(d', w')        d': [m, 50264], w': [50264, n], a copy; zero where they are longer
@@ -26,16 +26,16 @@ ENOUGH = 512  # multiplications of each element of a copy that take as much long
 
 
 def pad_dimensions(graph: LoopGraph) -> LoopGraph:
-    """`graph` with such products."""
+    """Return `graph` with padded products."""
     return _Growing(graph).run()
 
 
 class _Growing:
-    """From the last call to the first, so that places of items stay what they are; what is inserted before them is
-    collected.
+    """The state of the pass, which visits calls from the last to the first, so that places of items stay valid;
+    insertions are collected.
 
-    `rows`: matrix in wide rows -> how much of each row it is. `fills`: such a matrix -> the first call that reads what
-    is behind it. `copies`: matrix -> its longer copy, and the first call that reads that.
+    `rows`: matrix in wide rows -> how much of each row it is. `fills`: such a matrix -> the first call that reads its
+    padding. `copies`: matrix -> its longer copy, and the first call that reads that.
     """
 
     def __init__(self, graph: LoopGraph) -> None:
@@ -62,7 +62,7 @@ class _Growing:
         return replace(self.graph, storages=self.storages, items=items)
 
     def _grow(self, place: int, call: Call) -> None:
-        """Make one product longer along each dimension that is askew, where its operands allow it."""
+        """Pad one product along each misaligned dimension, where its operands allow it."""
         a, b, out = call.args[0].name, call.args[1].name, call.outputs[0]
         if out is None or not all(type(n) is int for name in (a, b) for n in self.storages[name].size):
             return
@@ -91,7 +91,7 @@ class _Growing:
     # --------------------------------------------------------------------------------------------------- longer windows
 
     def _may_grow(self, name: str, dim: int) -> bool:
-        """Return whether a window has whole rows of a matrix in wide rows along `dim`."""
+        """Return whether a window has whole rows of a padded matrix along `dim`."""
         s = self.storages[name]
         base = s.base or name
         if base not in self.rows or s.dtype.itemsize != self.storages[base].dtype.itemsize:
@@ -101,11 +101,11 @@ class _Growing:
         return across and s.stride[dim] == 1 and s.size[dim] == self.rows[base]
 
     def _row(self, name: str) -> int:
-        """From a row to the next, of the matrix that a window is of."""
+        """Return the row stride of the matrix that a window is on."""
         return self.storages[self.storages[name].base or name].stride[-2]  # type: ignore[no-any-return]
 
     def _longer(self, name: str, dim: int) -> str:
-        """The window over rows with what is behind them."""
+        """Return the window extended over the padding of rows."""
         s = self.storages[name]
         base = s.base or name
         wide = self.storages[base].stride[-2]
@@ -115,7 +115,7 @@ class _Growing:
         return self._new(Storage("", s.dtype, size, s.stride, "view", base=base, offset=s.offset if s.base else 0))
 
     def _open(self, name: str, wide: int) -> None:
-        """Widen the rows of a matrix to include the padding behind them; calls that name it take a window on the former
+        """Widen the rows of a matrix to include their padding; calls that read it get a window on the former
         columns."""
         s = self.storages[name]
         window = self._new(replace(s, kind="view", base=name, offset=0))
@@ -128,7 +128,7 @@ class _Growing:
         return name
 
     def _is_free(self, out: str) -> bool:
-        """Return whether a result may have more rows: nobody names it but kernels, which read the rows that they
+        """Return whether a result may have more rows: only kernels read it, and they read only the rows that they
         know."""
         s = self.storages[out]
         if s.kind != "arena" or tuple(s.stride) != row_major(s.size) or any(x.base == out
@@ -148,7 +148,7 @@ class _Growing:
         return whole and all(base not in item.writes for item in self.items[place:])
 
     def _copied(self, name: str, place: int) -> str:
-        """A matrix with more rows, to be filled before `place`."""
+        """Return a copy of a matrix with more rows, to be filled before `place`."""
         known = self.copies.get(name)
         if known is None:
             s = self.storages[name]
@@ -168,7 +168,7 @@ class _Growing:
 
 
 def _is_wide(s: Storage) -> bool:
-    """Return whether a matrix is in rows that `padding` made."""
+    """Return whether a matrix has rows that `pad_strides` padded."""
     if s.kind != "arena" or s.dtype not in KINDS or len(s.size) < 2 or any(type(n) is not int for n in s.size):
         return False
     wide = in_vectors(s.size[-1], s.dtype)

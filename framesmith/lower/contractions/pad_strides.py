@@ -1,4 +1,4 @@
-"""Matrices whose rows begin at multiples of a vector, on a CUDA device: others are not read in vectors.
+"""Pad the row strides of matrices to multiples of a vector, on a CUDA device: other matrices cannot be read in vectors.
 
     d: bfloat16[8192, 30522] strides (30522, 1)      ->  strides (30528, 1)      d is read by products, and nobody
                                                                                  outside sees it
@@ -32,17 +32,17 @@ ENOUGH = 256  # multiplications of each element that take as much longer as a co
 
 
 def vector(dtype: torch.dtype) -> int:
-    """Elements that are moved at once."""
+    """Return the number of elements of a vector access."""
     return VECTOR // dtype.itemsize
 
 
 def in_vectors(n: int, dtype: torch.dtype) -> int:
-    """The least length, from `n` on, that is whole vectors."""
+    """Round `n` up to whole vectors."""
     return -(-n // vector(dtype)) * vector(dtype)
 
 
 def pad_strides(graph: LoopGraph) -> LoopGraph:
-    """`graph` with such matrices laid out so."""
+    """Return `graph` with padded matrices."""
     for kinds, way in ((("arena",), _Padding), (("input", "result"), _Copy)):
         for name in [s.name for s in graph.storages.values() if s.kind in kinds and _is_askew(s)]:
             graph = way(graph, name).run() or graph
@@ -56,7 +56,7 @@ def _is_askew(s: Storage) -> bool:
 
 
 class _Wider:
-    """One matrix, whose rows of `row` elements get `wide`."""
+    """One matrix, whose rows of `row` elements are padded to `wide`."""
 
     def __init__(self, graph: LoopGraph, name: str) -> None:
         self.graph, self.name = graph, name
@@ -64,7 +64,7 @@ class _Wider:
         self.wide = in_vectors(self.row, self.dtype)
 
     def view(self, s: Storage) -> Storage | None:
-        """The same window on it: its steps are along rows, or from row to row."""
+        """Return the same window on the padded matrix: its strides are along rows, or from row to row."""
         if s.dtype.itemsize != self.dtype.itemsize or any(type(n) is not int for n in (*s.size, *s.stride, s.offset)):
             return None
         start = s.offset % self.row
@@ -79,10 +79,10 @@ class _Wider:
 
 
 class _Copy(_Wider):
-    """One that is given from outside, or by an operator, and that products read from a copy."""
+    """A matrix from outside, or from an operator, of which products read a padded copy."""
 
     def run(self) -> LoopGraph | None:
-        """The graph; None where products compute too little."""
+        """Return the graph; None if products do too little work."""
         graph, own = self.graph, self.graph.storages[self.name]
         if sum(self.name in item.writes for item in graph.items) > (own.kind == "result"):
             return None
@@ -106,7 +106,7 @@ class _Copy(_Wider):
         return replace(graph, storages=storages, items=items)
 
     def _gains(self, call: Call, names: Mapping[str, str]) -> bool:
-        """Return whether a product reads the matrix, in windows that are known."""
+        """Return whether a product reads the matrix, in windows of known form."""
         refs = [a.name for a in call.args if type(a) is Ref]
         own = [n for n in refs if n == self.name or self.graph.storages[n].base == self.name]
         return (call.target in PRODUCTS and bool(own) and all(n in names for n in own)
@@ -114,7 +114,7 @@ class _Copy(_Wider):
 
 
 def copied(own: Storage, wide: Storage, reader: Item) -> Compute:
-    """A nest that copies a matrix, or a window, into one of other rows, for `reader`."""
+    """Return a nest that copies a matrix, or a window, into one with other rows, for `reader`."""
     axes = [Axis.of(f"c{k}", n) for k, n in enumerate(own.size)]
     index = [a.symbol if n > 1 else 0 for a, n in zip(axes, own.size)]
     b = Builder()
@@ -125,22 +125,22 @@ def copied(own: Storage, wide: Storage, reader: Item) -> Compute:
 
 
 def renamed(call: Call, names: Mapping[str, str]) -> Call:
-    """A call with other windows for some, on the same memory."""
+    """Return a call with some of its windows replaced, on the same memory."""
     args = tuple(Ref(names[a.name]) if type(a) is Ref and a.name in names else a for a in call.args)
     return replace(call, args=args, outputs=tuple([names.get(o, o) if o else o for o in call.outputs]))
 
 
 def _others(call: Any, storages: Mapping[str, Storage]) -> int:
-    """Multiplications of each element of an operand, about."""
+    """Return the approximate number of multiplications of each element of an operand."""
     a, b = [storages[x.name].size for x in call.args if type(x) is Ref][-2:]
     return min(a[-2], b[-1])
 
 
 class _Padding(_Wider):
-    """One that the graph makes, and that nobody outside sees."""
+    """A matrix that the graph computes, and that does not leave it."""
 
     def run(self) -> LoopGraph | None:
-        """The graph; None where somebody would not understand the layout, or no product is concerned."""
+        """Return the graph; None if some reader does not support the layout, or no product reads it."""
         storages, names = dict(self.graph.storages), {self.name}
         base = storages[self.name]
         storages[self.name] = replace(base, stride=tuple(row_major((*base.size[:-1], self.wide))))
@@ -160,7 +160,7 @@ class _Padding(_Wider):
         return replace(self.graph, storages=storages, items=items)  # type: ignore[arg-type]
 
     def _takes(self, call: Call) -> bool:
-        """Return whether a call is as good with wide rows. (The library's epilogues want a dense result.)"""
+        """Return whether a call supports padded rows. (The library's epilogues require a dense result.)"""
         return call.target in (PLAIN if self.name in call.writes else PRODUCTS) and self.name not in call.mutates
 
     def _item(self, item: Item) -> Item | None:
@@ -181,7 +181,7 @@ def _divides(e: Expr) -> bool:
 
 
 def _moved(c: Compute, index: Callable[[str, Expr], Expr]) -> Compute:
-    """A nest with other places in memory."""
+    """Return a nest with other indices in memory."""
     new: dict[Op, Op] = {}
 
     def again(ops: Sequence[Op]) -> tuple[Op, ...]:

@@ -3,8 +3,8 @@
     w16[n, k] = int8 w[n, k] to bfloat16 * scale[n]        product of a and (w[n, k] * scale[n]), in tiles:
     out = mm(a, w16^T)                                      w16 is never in memory
 
-A nest is taken in when it stores each element of the operand once, from loads of what nothing writes over before the
-contraction. If nobody else reads the operand, the scheduler leaves the nest itself out.
+A nest is fused if it stores each element of the operand once, from loads of memory that is not overwritten before the
+contraction. If nothing else reads the operand, the scheduler drops the nest itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Prologues:
                 self.writers.setdefault(name, []).append(place)
 
     def nest(self, buffer: str, place: int) -> Compute | None:
-        """The nest that computes `buffer`, element by element, for the item at `place`."""
+        """Return the nest that computes `buffer`, element by element, for the item at `place`."""
         writers = self.writers.get(buffer, [])
         item = self.items[writers[0]] if len(writers) == 1 and writers[0] < place else None
         if not isinstance(item, Compute) or item.raxes or item.contract is not None or len(item.stores) != 1:
@@ -41,8 +41,8 @@ class Prologues:
         return item if plain and stay and _digits(item, store) is not None else None
 
     def block(self, buffer: str, at: Expr, place: int, dtype: torch.dtype) -> tuple[Op, ...] | None:
-        """Return the operations that compute element `at` of `buffer`, as type `dtype`, the element last; None where it
-        must come from memory."""
+        """Return the operations that compute element `at` of `buffer`, as type `dtype`, the element last; None if it
+        must be loaded."""
         nest = self.nest(buffer, place)
         if nest is None:
             return None
@@ -57,7 +57,7 @@ class Prologues:
 
 
 def _digits(nest: Compute, store: Store) -> list[tuple[int, int]] | None:
-    """(number of the axis, its step) from the innermost in memory; None unless the steps make each element one
+    """Return pairs (axis number, stride), innermost in memory first; None unless each element corresponds to one
     point."""
     steps = [store.index.coeff(a.symbol) for a in nest.axes]
     if any(type(s) is not int or s <= 0 for s in steps) or any(not a.extent.is_const for a in nest.axes):
@@ -75,7 +75,7 @@ def _digits(nest: Compute, store: Store) -> list[tuple[int, int]] | None:
 
 
 def _unravelled(nest: Compute, store: Store, at: Expr) -> dict[Expr, Expr | int]:
-    """The point of the nest that stores element `at`."""
+    """Return the point of the nest that stores element `at`."""
     digits = _digits(nest, store) or []
     found: dict[Expr, Expr | int] = {}
     for k, step in digits:

@@ -33,7 +33,7 @@ MEASURED_STEPS = 16
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An operator of recurrent layers: PyTorch's, ours, the gates, and how many initial states it takes."""
+    """An operator of recurrent layers: PyTorch's, ours, the gates, and the number of initial states."""
 
     eager: Any
     own: Any
@@ -63,8 +63,8 @@ arguments = values("x state weights biases layers dropout train bidirectional ba
 
 
 def _layers(m: Match, cell: Cell) -> Layers | None:
-    """The call's arguments when it is plain inference: no dropout, no projection, float32 on the CPU, frozen weights,
-    static sizes."""
+    """Return the call's arguments if it is plain inference: no dropout, no projection, float32 on the CPU, frozen
+    weights, static sizes."""
     x, state, flat, biases, layers, dropout, train, bidirectional, batch_first = m[tuple(arguments)]
     states = tuple(state) if cell.states > 1 else (state,)
     group = 4 if biases else 2
@@ -120,7 +120,7 @@ def _pack(graph: fx.Graph, like: fx.Node, group: tuple[fx.Node, ...], gates: int
 
 
 def _candidates(request: Request) -> dict[str, Candidate]:
-    """The layers on random data; eager's call as a module makes it."""
+    """Return the candidates: our layers and eager's call, as a module makes it, on random data."""
     batch, steps, width, hidden, layers, directions, pairs = request.shape
     cell = CELLS[request.kind]
     x = numbers(batch, min(steps, MEASURED_STEPS), width)

@@ -1,6 +1,6 @@
-"""Contractions that are tiles of our own without a measurement: those that the libraries are known to be slow at, and
-products of halves that wait for memory, or of a few numbers, which wait for their own beginning and end. Those of
-float32 are taken where TF32 is allowed.
+"""Contractions for which our own tiles are chosen without a measurement: those for which the libraries are known to be
+slow, and half-precision products that are bound by memory, or by launch overhead. Those of float32 are included where
+TF32 is allowed.
 
     y = conv1x1(x, w)                        # reads x, writes y                    tile: reads x, writes z
     z = hardswish(y + b)                     # reads y, writes z
@@ -47,13 +47,13 @@ Readers = dict[str, list[Item]]
 
 
 def unmeasured(graph: LoopGraph, tf32: bool = False) -> LoopGraph:
-    """`graph` with such contractions in tiles. `tf32`: whether products of float32 may be less exact."""
+    """Return `graph` with such contractions as tiles. `tf32`: whether products of float32 may be rounded to TF32."""
     tiles = without_measurement(graph, tf32)
     return replaced(graph, tiles, tf32) if tiles else graph
 
 
 def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
-    """The places of such contractions among the items of `graph`, and the ways to compute them."""
+    """Return the places of such contractions among the items of `graph`, with the ways to compute them."""
     found = {k: c for k, item in enumerate(graph.items) if (c := contraction_of(item, graph.storages)) is not None}
     if not found:
         return {}
@@ -78,8 +78,8 @@ def without_measurement(graph: LoopGraph, tf32: bool) -> dict[int, str]:
 
 
 def _is_askew(c: Contraction, tf32: bool) -> bool:
-    """Return whether memory runs along a dimension that is no multiple of a vector, in a large result on matrix units
-    or along k, while operands can be read in vectors: libraries then compute at half their rate."""
+    """Return whether a contiguous dimension, of a large result on matrix units or k, is no multiple of a vector, while
+    operands can be read in vectors: libraries then compute at half their rate."""
     if c.dtype not in HALF and not tf32 or not _is_known(c) or c.image is not None:
         return False
     unit = vector(c.dtype)
@@ -94,8 +94,8 @@ def _is_known(c: Contraction) -> bool:
 
 
 def _is_product(c: Contraction, tf32: bool) -> bool:
-    """Return whether a product's rates are known: of halves, or of float32 on matrix units, in which that of numbers
-    between few and many is slower."""
+    """Return whether a product's rates are known: half precision, or float32 on matrix units except for middle sizes,
+    where tiles are slower."""
     if not _is_known(c) or c.dtype in HALF:
         return _is_known(c)
     few = c.batch * c.m * c.n * c.k <= FEW or c.batch * c.m * c.n >= LARGE
@@ -103,27 +103,27 @@ def _is_product(c: Contraction, tf32: bool) -> bool:
 
 
 def _is_short(c: Contraction) -> bool:
-    """Return whether a tile takes no longer than the library, whatever follows: a launch costs the host less than a
+    """Return whether a tile is no slower than the library, whatever follows: a launch costs the host less than a
     call."""
     few = c.batch * c.m * c.n * c.k <= SHORT and c.k <= SHORTEST and min(c.m, c.n) >= FEWEST
     return few and c.image is None and not c.activation
 
 
 def _in_vectors(w: ImageWindow) -> bool:
-    """Return whether each row of a matrix, or each column, begins at a multiple of a vector and lies in one run."""
+    """Return whether each row of a matrix, or each column, is contiguous and aligned to vectors."""
     steps = sorted(w.stride[-2:])
     return steps[0] == 1 and steps[1] % vector(w.dtype) == 0
 
 
 def _has_few_channels(c: Contraction) -> bool:
-    """Return whether the library would pad the channels of an image: it takes several times as long as one that reads
-    them as they are."""
+    """Return whether the library would pad the channels of an image: it takes several times as long as a kernel that
+    reads them unpadded."""
     return c.dtype in HALF and c.image is not None and c.image.size[1] < CHANNELS and c.k <= MOST_POSITIONS
 
 
 def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int], kept: bool, taken: bool) -> bool:
-    """Return whether a tile takes less than the library and what follows it. `kept`: the result is wanted for itself;
-    `taken`: the tile takes in what computes its left operand, too; `sizes`: of buffers, in bytes."""
+    """Return whether a tile takes less time than the library and the kernel that follows it. `kept`: the result itself
+    is stored; `taken`: the tile also fuses the computation of its left operand; `sizes`: of buffers, in bytes."""
     follow = readers.get(c.out.buffer, ())
     if c.activation or not follow or c.image is not None and prod(c.image.kernel) > 1:
         return False
@@ -153,9 +153,8 @@ def _waits_for_memory(c: Contraction, readers: Readers, sizes: Mapping[str, int]
 
 
 def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues: Prologues) -> bool:
-    """Return whether a tile computes its left operand, as it does for each tile along n: one that would be a kernel for
-    itself, since it needs numbers, one for many elements, that are computed of what it reads (the gates of squeeze and
-    excitation)."""
+    """Return whether a tile computes its left operand, again for each tile along n: one that would be a kernel of its
+    own, since it needs broadcast numbers that are computed from its inputs (the gates of squeeze and excitation)."""
     if nest is None or nest.window or c.image is not None or c.n > ALONG:
         return False
     small = [name for name in nest.reads if name in prologues.writers and prod(graph.storages[name].size) < c.m * c.k]
@@ -163,16 +162,16 @@ def _takes_in(c: Contraction, nest: Compute | None, graph: LoopGraph, prologues:
 
 
 def _narrows(c: Contraction, nest: Compute | None, prologues: Prologues) -> bool:
-    """Return whether a nest casts the left operand of a small product, and no more, of what the graph is given: the
-    cast is never in memory."""
+    """Return whether a nest only casts an input of the graph to the left operand of a small product: the cast is never
+    stored."""
     if nest is None or nest.window or c.image is not None or c.m * c.k * -(-c.n // ALONG) > LARGE:
         return False
     return all(type(op) in (Load, Cast, Store) for op in nest.ops) and prologues.writers.keys().isdisjoint(nest.reads)
 
 
 def _is_epilogue(item: Item, results: int, readers: Readers) -> bool:
-    """Return whether `item` goes over the results one by one, so that a tile takes it in, and would be a kernel for
-    itself otherwise: no part of one that sums over what it gives (a residual beside a norm)."""
+    """Return whether `item` is pointwise over the results, so that a tile fuses it, and would be a kernel of its own
+    otherwise: not part of one that reduces its results (a residual before a norm)."""
     if not isinstance(item, Compute) or item.raxes or item.contract is not None or item.window or item.opaque:
         return False
     summed = any(isinstance(r, Compute) and r.raxes for name in item.writes for r in readers.get(name, ()))

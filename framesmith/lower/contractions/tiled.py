@@ -1,4 +1,4 @@
-"""Contractions of a lowered graph as nests: other ways to compute what is a library's call so far.
+"""Contractions of a lowered graph as nests: alternatives to library calls.
 
     out = addmm(bias, a, b)      tile      a nest with a `MatrixProduct`, whose epilogue the scheduler fuses
                                  prologue  the same, with what computes an operand in it
@@ -81,8 +81,8 @@ class Image:
 @dataclass(frozen=True, slots=True)
 class Contraction:
     """out[z, m, n] = sum over k of left[z, m, k] * right[z, k, n] (+ bias[z, m, n]); `batch` counts z. `activation`:
-    applied to it. `image`: where `left` is found. `rounded`: float32 may be rounded to TF32, whatever holds for
-    others."""
+    applied to the result. `image`: the source of `left`. `rounded`: float32 may be rounded to TF32, whatever holds for
+    other contractions."""
 
     batch: Size
     m: Size
@@ -114,7 +114,7 @@ class ContractionPlan:
     reads: tuple[str, ...]
 
     def node(self, m: Axis, n: Axis, at: Callable[[Expr], Expr], body: tuple[Node, ...]) -> MatrixProduct:
-        """The node over the kernel's axes; `at` takes an expression over the nest's axes to one over these."""
+        """Return the node over the kernel's axes; `at` takes an expression over the nest's axes to one over these."""
         return MatrixProduct(m, n, self.k, _moved(self.left, at), _moved(self.right, at), self.dtype, self.tf32, body)
 
 
@@ -138,7 +138,8 @@ class _Moving(Replay):
 
 
 def _window(storages: Storages, ref: Any, shape: Sequence[Size] | None = None) -> ImageWindow | None:
-    """A tensor argument, broadcast to `shape`; None for one in another memory or of another type than its buffer."""
+    """Return a tensor argument as a window, broadcast to `shape`; None for one of another device or dtype than its
+    buffer."""
     if type(ref) is not Ref and not isinstance(ref, str):
         return None
     s = storages[ref if isinstance(ref, str) else ref.name]
@@ -153,7 +154,7 @@ def _window(storages: Storages, ref: Any, shape: Sequence[Size] | None = None) -
 
 
 def _product(call: Call, storages: Storages) -> Contraction | None:
-    """mm and bmm, or addmm and baddbmm, whose first argument is added."""
+    """Match mm and bmm, or addmm and baddbmm, whose first argument is added."""
     if call.kwargs:
         return None
     *bias, a, b = call.args
@@ -170,18 +171,18 @@ def _product(call: Call, storages: Storages) -> Contraction | None:
 
 
 def _widened(call: Call, storages: Storages) -> Contraction | None:
-    """mm and bmm of halves with results in float32."""
+    """Match half-precision mm and bmm with float32 results."""
     return _product(replace(call, args=call.args[:-1]), storages)
 
 
 def _activated(call: Call, storages: Storages) -> Contraction | None:
-    """An addmm with its activation."""
+    """Match an addmm with its activation."""
     c = _product(replace(call, kwargs={}), storages)
     return replace(c, activation="gelu" if call.kwargs.get("use_gelu") else "relu") if c is not None else None
 
 
 def _convolution(call: Call, storages: Storages) -> Contraction | None:
-    """One on matrix units over images whose channels are innermost, as those of its weight are."""
+    """Match a convolution on matrix units over channels-last images and weights."""
     args = (*call.args, *_CONV2D[len(call.args) :]) if call.target is aten.conv2d.default else call.args
     image, weight, bias, stride, padding, dilation, *rest = args
     plain = rest == [1] if call.target is aten.conv2d.default else rest == [False, (0, 0), 1]
@@ -209,7 +210,7 @@ def _convolution(call: Call, storages: Storages) -> Contraction | None:
 
 
 _CONV2D: tuple[Any, ...] = (None, None, None, (1, 1), (0, 0), (1, 1), 1)
-"""The arguments of `conv2d` where they are left out."""
+"""The defaults of the arguments of `conv2d`."""
 
 CONTRACTIONS: dict[Any, Callable[[Call, Storages], Contraction | None]] = {
     **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default), _product),
@@ -220,7 +221,7 @@ CONTRACTIONS: dict[Any, Callable[[Call, Storages], Contraction | None]] = {
 
 
 def contraction_of(call: Any, storages: Storages) -> Contraction | None:
-    """Return the contraction that a call computes; None unless it is one that nests can compute."""
+    """Return the contraction that a call computes, if nests can compute it; else None."""
     row = CONTRACTIONS.get(call.target) if isinstance(call, Call) else None
     found = row(call, storages) if row is not None else None
     if found is None or any(type(s) is int and s == 0 for s in (found.batch, found.m, found.n, found.k)):
@@ -236,8 +237,8 @@ FEW_ROWS = 256  # rows or columns up to which an operand is computed for few til
 
 
 def is_computed(graph: LoopGraph, place: int, c: Contraction, size: Callable[[Size], int]) -> bool:
-    """Return whether a nest computes an operand and it may pay to compute it again for each tile that needs it: it
-    reads less than it writes, or few tiles share an operand."""
+    """Return whether a nest computes an operand that may be worth recomputing for each tile: it reads less than it
+    writes, or few tiles share an operand."""
     prologues = Prologues(graph.items)
     for w, others in ((c.left, c.n), (c.right, c.m)) if c.image is None else ():
         nest = prologues.nest(w.buffer, place)
@@ -249,8 +250,8 @@ def is_computed(graph: LoopGraph, place: int, c: Contraction, size: Callable[[Si
 
 
 def ways(c: Contraction, size: Callable[[Size], int], computed: bool = False) -> tuple[str, ...]:
-    """The names of the ways to compute `c` that may be worth it; `size` tells how large a symbolic size is. `computed`:
-    a prologue may be worth it."""
+    """Return the names of the ways to compute `c` that may be fast; `size` estimates a symbolic size. `computed`:
+    include a prologue."""
     batch, m, n, k = map(size, (c.batch, c.m, c.n, c.k))
     found = ["row"] if c.image is None and min(m, n) == 1 and type(c.m if m == 1 else c.n) is int else ["tile"]
     tiles = batch * -(-m // 64) * -(-n // 64)
@@ -263,7 +264,7 @@ def ways(c: Contraction, size: Callable[[Size], int], computed: bool = False) ->
 
 
 def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGraph:
-    """`graph` with the items at the places in `chosen` computed in the ways named there. `tf32`: see
+    """Return `graph` with the items at the places in `chosen` computed in the ways named there. `tf32`: see
     `MatrixProduct`."""
     storages, prologues = dict(graph.storages), Prologues(graph.items)
     items: list[Item] = []
@@ -282,8 +283,8 @@ def replaced(graph: LoopGraph, chosen: Mapping[int, str], tf32: bool) -> LoopGra
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A contraction, the item at `place` of its graph, to be computed in one way. `storages` takes what the way needs
-    besides; `count`: of parts; `prologues`: to be used, if any."""
+    """A contraction, the item at `place` of its graph, to be computed in one way. `storages` receives further buffers;
+    `count`: the number of parts; `prologues`: to be fused, if any."""
 
     c: Contraction
     tf32: bool
@@ -317,7 +318,7 @@ class _Given:
 
 
 def _own(storages: dict[str, Storage], name: str, outputs: Collection[Any]) -> None:
-    """A result that an operator would have made gets memory to be filled."""
+    """Return the storage of a result that an operator would have allocated."""
     s = storages[name]
     if s.kind == "result":
         bases = {storages[o.name].base or o.name for o in outputs if type(o) is Ref}
@@ -325,7 +326,7 @@ def _own(storages: dict[str, Storage], name: str, outputs: Collection[Any]) -> N
 
 
 def _grid(c: Contraction) -> tuple[list[Axis], list[Any]]:
-    """The axes of all results, and the index (z, m, n) over them."""
+    """Return the axes of all results, and the index (z, m, n) over them."""
     batch = [] if type(c.batch) is int and c.batch == 1 else [Axis.of("z", c.batch)]
     axes = [*batch, Axis.of("m", c.m), Axis.of("n", c.n)]
     return axes, [a.symbol for a in axes]
@@ -343,7 +344,7 @@ def _end(c: Contraction, b: Builder, value: Op, index: Sequence[Any]) -> None:
 
 
 def _gelu(b: Builder, x: Op) -> Op:
-    """By tanh."""
+    """GELU by tanh."""
     cube = b.scalar("mul", b.scalar("mul", x, x), x)
     inner = b.scalar("add", x, b.scalar("mul", cube, b.const(0.044715, torch.float32)))
     bent = b.scalar("tanh", b.scalar("mul", inner, b.const(sqrt(2 / pi), torch.float32)))
@@ -369,7 +370,7 @@ def _tile(given: _Given) -> list[Compute]:
 
 
 def _parts(given: _Given) -> list[Compute]:
-    """Products of pieces of k, a batch of them, in float32; then their sum: results are the same from run to run."""
+    """Return a batch of products over pieces of k in float32, and their sum: results are deterministic."""
     c, count, storages = given.c, given.count, given.storages
     axes, index = _grid(c)
     *z, m, n = index

@@ -47,13 +47,13 @@ def _product(m: Match, choose: Choose) -> fx.Node | None:
 
 
 def _turned(value: Any) -> int:
-    """Return whether a matrix lies in memory column by column."""
+    """Return whether a matrix is column-major."""
     rows, columns = map(size_of, strides_of(value)[-2:])
     return int(columns != 1 and rows == 1)
 
 
 def _cut(*sizes: int) -> list[int]:
-    """The sizes (count, m, k, n) of a product that takes less time and runs at the same rate."""
+    """Return the sizes (count, m, k, n) of a smaller product that runs at the same rate."""
     cut = [min(sizes[0], 2 * torch.get_num_threads()), *sizes[1:]]
     while 2 * prod(cut) > MEASURED_FLOPS and max(cut[1:]) > SMALLEST_CUT:
         longest = max(range(1, 4), key=cut.__getitem__)
