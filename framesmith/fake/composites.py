@@ -1,6 +1,6 @@
-"""Composite operators that are recorded whole, since later stages have something better than their parts.
+"""Composite operators that are recorded whole, because later stages have better code for them than for their parts.
 
-Any other composite operator is recorded as the operators that it is written in.
+Any other composite operator is recorded as the operators that it calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The value of a tensor that depends on nothing but constants of the program, computed when it is asked for."""
+"""Evaluation, on demand, of tensors that depend only on constants of the program."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def known_value(
     rec: Recording, fake: FakeTensor, assuming: bool = False, most: int = _MOST_ELEMENTS,
     device: torch.device | None = None
 ) -> torch.Tensor | None:
-    """A real tensor with the value that `fake` has at present, or None if it depends on inputs, on chance, or on more
-    than `most` elements.
+    """Return a real tensor with the present value of `fake`, or None if it depends on inputs, on random numbers, or on
+    more than `most` elements.
 
-    `assuming`: inputs whose content the recorder's user is ready to assume (`Recorder.content`) count as constants.
-    `device`: where it is computed and lies; by default where `fake` is.
+    `assuming`: inputs whose content may be assumed (`Recorder.content`) count as constants. `device`: the device of the
+    computation and the result; by default that of `fake`.
     """
     node = rec.nodes(fake)
     order: list[Node] = []
@@ -48,7 +48,8 @@ def known_value(
 
 def _slice(node: Node, seen: set[Node], order: list[Node], content: Content | None, contents: dict[Node, Any],
            most: int) -> bool:
-    """All nodes that `node` is computed of, in order; False if one of them is no constant, nor to be assumed."""
+    """Return all nodes that `node` depends on, in order; False if one of them is no constant, and may not be
+    assumed."""
     if node in seen:
         return True
     seen.add(node)

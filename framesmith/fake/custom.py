@@ -1,4 +1,4 @@
-"""Operators that PyTorch did not define and that write to their arguments: recorded as functions of copies."""
+"""Custom operators that write to their arguments: recorded as functions of copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framesmith.util.serialize import serializable
 
 
 class Functional:
-    """`func`, which writes, as a function: it writes to copies, and gives them after its results."""
+    """`func`, which writes its arguments, as a function: it writes copies, and returns them after its results."""
 
     __slots__ = ("func", "keywords", "positions")
 
@@ -59,12 +59,12 @@ _functional: dict[Any, Functional] = {}
 
 
 def results_of(out: Any) -> tuple[Any, ...]:
-    """An operator's results as a tuple."""
+    """Return an operator's results as a tuple."""
     return () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
 def functionalised(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Handler of a writing operator without a functional form."""
+    """Record a writing operator without a functional form."""
     target = _functional.setdefault(func, Functional(func))
     written = [args[i] for i in target.positions if i < len(args)] + [kwargs[n] for n in target.keywords if n in kwargs]
     written = [w for w in written if w is not None]

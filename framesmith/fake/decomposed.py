@@ -1,4 +1,4 @@
-"""Metadata rows of operators whose decomposition says shape and dtype; results are contiguous, as in eager."""
+"""Metadata rows of operators whose decomposition gives shape and dtype; results are contiguous, as in eager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from framesmith.symbolic.node import env_of, symint
 
 
 def by_decomposition(names: str, fits: Callable[..., bool] | None = None) -> None:
-    """Register rows for operators whose results are contiguous, perhaps only for arguments that fit."""
+    """Register rows for operators whose results are contiguous, optionally only for arguments that satisfy a
+    condition."""
     for name in names.split():
         func = overload(name)
         RULES[func] = _row(func, fits)
@@ -36,7 +37,7 @@ def _row(func: Any, fits: Callable[..., bool] | None) -> Rule:
 
 
 _MOST_DIMS = 64
-"""The rank up to which eager's reductions take a list of dimensions."""
+"""The highest rank for which eager's reductions accept a list of dimensions."""
 
 
 def _has_dims(x: Any, dims: Any) -> bool:

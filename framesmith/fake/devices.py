@@ -1,5 +1,4 @@
-"""Tensors of several devices in one operator: eager takes numbers in the CPU's memory beside others, and little
-else."""
+"""Operators on tensors of several devices: eager accepts CPU scalars as further operands, and little else."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ _ACROSS = frozenset((aten._to_copy.default, aten.copy.default, aten.index.Tensor
 
 
 def refuse_devices(func: Any, args: tuple, kwargs: dict) -> None:
-    """Raise `Unsupported` for a call that eager most likely refuses: its error is then raised where the program
-    stands."""
+    """Raise `Unsupported` for a call that eager probably refuses, so that eager raises its own error at the right
+    place."""
     if func in _ACROSS or func.namespace != "aten":
         return
     fakes = list(tensors_in((*args, *kwargs.values())))

@@ -1,4 +1,4 @@
-"""Comparisons of random numbers that come out the same whatever is drawn: `torch.rand([]) < 0.0` is False."""
+"""Comparisons of random numbers with a constant outcome: `torch.rand([]) < 0.0` is False."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from framesmith.fake.tensor import FakeTensor
 _aten = torch.ops.aten
 _DRAWN = frozenset({_aten.rand.default, _aten.rand_like.default})
 _EXACT = (torch.float32, torch.float64)
-"""In which a number below one is not rounded to one."""
+"""Dtypes in which a number below one is not rounded to one."""
 
 
 def _below(number: float) -> bool | None:
@@ -30,11 +30,11 @@ _COMPARISONS: dict[Any, tuple[Callable[[float], bool | None], bool]] = {
     _aten.lt.Scalar: (_below, True), _aten.ge.Scalar: (_below, False), _aten.le.Scalar: (_up_to, True),
     _aten.gt.Scalar: (_up_to, False),
 }  # fmt: skip
-"""The test, and what the comparison is where the test holds."""
+"""The test on the constant, and the outcome of the comparison if it holds."""
 
 
 def decided(rec: Recording, fake: FakeTensor) -> bool | None:
-    """The truth of `fake` if it compares one drawn number with one that decides it, else None."""
+    """Return the truth of `fake` if it compares one random number with a constant that decides it, else None."""
     node = rec.nodes(fake)
     test, meaning = _COMPARISONS.get(node.target, (None, True))
     if test is None or fake.numel() != 1:

@@ -1,6 +1,6 @@
-"""Dtypes that an operator does not take. Only its kernel knows: shape rules and meta kernels overlook it, and generated
-code would compute something. So a call with other dtypes than one of floating point is made once, on zeros, for each
-combination."""
+"""Dtypes that an operator does not support. Only its kernel knows them: shape rules and meta kernels do not check, and
+generated code would compute a result. So a call with dtypes other than a single floating-point one runs once, on zeros,
+for each combination."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from framesmith.fake.tensor import FakeTensor, tensors_in
 
 _FLOATING = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 _LARGEST = 1 << 20
-"""Elements; larger calls are not tried."""
+"""The maximal number of elements of a trial call."""
 _ABOUT_DTYPES = re.compile(r"dtype|type|not implemented|not supported|[Bb]ool|[Cc]omplex|Half|Float|Double|Long|Int\b")
 _taken: set[Any] = set()
 
 
 def refuse_dtypes(func: Any, args: tuple, kwargs: dict, results: Any) -> None:
-    """Raise eager's error if the operator does not take these dtypes."""
+    """Raise eager's error if the operator does not support these dtypes."""
     found = list(tensors_in((*args, *kwargs.values()) if kwargs else args))
     dtypes = tuple([x.dtype for x in found])
     if not dtypes or dtypes[0] in _FLOATING and all(d is dtypes[0] for d in dtypes):

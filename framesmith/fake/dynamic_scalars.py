@@ -1,9 +1,8 @@
-"""Python numbers that vary from call to call, in operators: as inputs of no dimension, where they are operands; else by
-their value.
+"""Dynamic Python numbers as arguments of operators: zero-dimensional inputs where they are operands, else specialised.
 
-A number enters as the SymFloat or SymInt that `Recorder.number_input` gives, and arrives at an operator as what it was
-in eager: a Python number among the arguments.  A row of `ROWS` puts a tensor in its place, cast as eager casts the
-number; an operator without a row, or arguments that a row does not take, fix the number to its present value.
+A number enters as the SymFloat or SymInt that `Recorder.number_input` gives, and reaches an operator as in eager: as a
+Python number among the arguments. A row of `ROWS` replaces it by a tensor, cast as eager casts the number; an operator
+without a row, or arguments that a row does not support, specialise the number to its present value.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ SYMBOLS = (torch.SymFloat, torch.SymInt)
 
 
 class Number:
-    """The number that torch finds inside of a SymFloat or SymInt, of the type of `example`. `fix()` gives the value,
-    which is assumed from then on, or refuses. `small`: float32 holds it, or the graph is not run; eager has errors for
-    others in some operators. `known`: its value is known before the graph runs, and then `divides` says that the graph
-    must not run with zero. `size`: gives it as a symbol (or an expression of symbols), where it may be the size of a
-    tensor or an index."""
+    """The number inside a SymFloat or SymInt, of the type of `example`. `fix()` specialises it and returns the value,
+    or refuses. `small`: float32 can represent it, or the graph is not run; in some operators, eager raises for others.
+    `known`: its value is known before the graph runs, and then `divides` says that the graph must not run with zero.
+    `size`: returns it as a symbol (or an expression of symbols), where it may be the size of a tensor or an index."""
 
     __slots__ = ("_fake", "_make", "divides", "example", "fix", "known", "size", "small")
 
@@ -48,7 +46,7 @@ class Number:
         return self._fake is not None
 
     def fake(self) -> FakeTensor:
-        """The tensor in its place: float64 or int64."""
+        """Return the tensor in its place: float64 or int64."""
         if self._fake is None:
             self._fake = self._make()
         return self._fake
@@ -96,7 +94,7 @@ class Number:
 
 
 def entered(rec: Recording, func: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:
-    """The call with each varying number replaced: by a tensor if the operator has a row, else by its value."""
+    """Return the call with each dynamic number replaced: by a tensor if the operator has a row, else by its value."""
     if not any(type(a) in SYMBOLS and type(a.node) is Number for a in _flat([*args, *kwargs.values()])):
         return func, args, kwargs
     row = None if rec.autocast else ROWS.get(func)
@@ -130,7 +128,8 @@ def _small(value: Any) -> Number | None:
 
 
 def _computed_in(dtype: torch.dtype, others: list[FakeTensor]) -> torch.dtype | None:
-    """The dtype to give a number beside `others` whose common type is `dtype`; None: only a Python number will do."""
+    """Return the dtype of a number as an operand together with `others` of common type `dtype`; None: it must stay a
+    Python number."""
     if dtype in (torch.float16, torch.bfloat16):  # computed in float32, with the number as it is
         return torch.float32 if any(x.dim() and x.dtype is dtype for x in others) else None
     return dtype if dtype in (torch.float32, torch.float64, torch.int64) else None
@@ -142,8 +141,8 @@ def _cast(rec: Recording, number: Number, dtype: torch.dtype) -> FakeTensor:
 
 
 def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = False, small: bool = False) -> Row:
-    """The first `count` arguments are operands; they go in `order` to `form`. `same`: all tensors must have the common
-    type; `small`: a number too large for its type is an error."""
+    """Make a row whose first `count` arguments are operands, passed in `order` to `form`. `same`: all tensors must have
+    the common type; `small`: a number too large for its type is an error."""
 
     def row(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
         given, rest = list(args[:count]), args[count:]
@@ -171,8 +170,8 @@ def _operands(form: Any, count: int, order: tuple[int, ...] = (), same: bool = F
 
 
 def _scaled(name: str, start: int) -> Row:
-    """`x + number * term`: the number is the keyword `name`, the term the product or quotient of the arguments from
-    `start` on."""
+    """Make a row for `x + number * term`: the number is the keyword `name`, the term the product or quotient of the
+    arguments from `start` on."""
 
     def row(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
         number = _small(kwargs.get(name))
@@ -206,7 +205,7 @@ def _masked(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _made(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """`full` and `scalar_tensor`: the number, cast and spread."""
+    """`full` and `scalar_tensor`: the number, cast and expanded."""
     size, number = ([], _small(args[0])) if func is aten.scalar_tensor.default else (args[0], _small(args[1]))
     if (number is None or kwargs.get("device") not in (None, torch.device("cpu"))
         or any(_number(n) for n in _flat([size]))):
@@ -249,14 +248,14 @@ def _added(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _in_place(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """The number is looked at where the functional form is recorded."""
+    """Leave the number for the functional form, which is recorded instead."""
     return func, args, kwargs
 
 
 Row = Callable[[Recording, Any, tuple, dict], Any]
 _INTEGER_DIVISIONS = frozenset({aten.div.Tensor_mode, aten.floor_divide.default, aten.remainder.Scalar,
                                 aten.fmod.Scalar})
-"""Of integers, an error where the divisor is zero."""
+"""Operators on integers that raise if the divisor is zero."""
 _choice = _operands(aten.where.self, 2, small=True)
 _sum, _term = _operands(aten.add.Tensor, 2), _scaled("alpha", 1)
 ROWS: dict[Any, Row] = {

@@ -1,7 +1,7 @@
-"""Operators that eager has fused by hand: recorded as their parts, which later stages fuse again, and better.
+"""Operators that eager fuses by hand: recorded as their parts, which later stages fuse better.
 
-A mask has a meaning of its own in them (nonzero is out, whatever the dtype): with one, the operator is recorded as it
-is.
+A mask has another meaning in them (nonzero is masked out, whatever the dtype): with one, the operator is recorded
+whole.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ATTENTION = aten._native_multi_head_attention.default
 
 @rule(_LAYER)
 def layer_shape(x: FakeTensor, width: int, heads: int, *args: Any) -> Any:
-    """A row of its own: some versions of PyTorch have no meta kernel for it."""
+    """Return the layer's metadata, for which some versions of PyTorch have no meta kernel."""
     if not _fits(x, width, heads):
         return NotImplemented
     return dense(x, tuple(x.shape))
@@ -41,7 +41,7 @@ def transformer_encoder_layer(rec: Recording, func: Any, args: tuple, kwargs: di
 
 @handles(_ATTENTION)
 def multi_head_attention(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Of a tensor with itself, without a mask, and the weights not asked for."""
+    """Record self-attention without a mask, and without the weights as a result, as its parts."""
     args, kwargs = lifted(rec, args, kwargs)
     query, key, value, width, heads, *weights = positional(func, args, kwargs)
     masked_or_asked = len(weights) < 6 or weights[4] is not None or weights[5]
@@ -67,7 +67,7 @@ def _layer(
     gelu: bool, norm_first: bool, eps: float, weight1: Any, bias1: Any, weight2: Any, bias2: Any,
     up_weight: Any, up_bias: Any, down_weight: Any, down_bias: Any,
 ) -> Any:  # fmt: skip
-    """Attention and a feed-forward part, each added to what it read and normalised before or after."""
+    """Record attention and a feed-forward part, each with a residual and normalised before or after, as their parts."""
 
     def attend(y: Any) -> Any:
         return _attend(y, heads, in_weight, in_bias, out_weight, out_bias)

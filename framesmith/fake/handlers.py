@@ -60,7 +60,7 @@ def classify(func: Any) -> Handler:
 
 
 def functional(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Recorded as it is: new results, nothing written."""
+    """Record a functional operator."""
     if args and type(args[0]) in _NUMBERS and _of_numbers(func, args, kwargs):
         return _constants(rec, func(*args, **kwargs))
     args, kwargs = lifted(rec, args, kwargs)
@@ -79,7 +79,7 @@ _NUMBERS = (int, float, bool, complex)
 
 
 def _of_numbers(func: Any, args: tuple, kwargs: dict) -> bool:
-    """Return whether Python numbers stand for all of an operator's tensors, as in `torch.add(4, 3.3)`."""
+    """Return whether all of an operator's tensor arguments are Python numbers, as in `torch.add(4, 3.3)`."""
     return _TENSOR.isSubtypeOf(func._schema.arguments[0].type) and not any(isinstance(a, torch.Tensor)
                                                                            for a in (*args, *kwargs.values()))
 
@@ -88,7 +88,7 @@ _TENSOR = torch._C.TensorType.get()
 
 
 def view(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """The result aliases the first argument."""
+    """Record a view: the result aliases the first argument."""
     args = positional(func, args, kwargs)
     source = args[0]
     if not isinstance(source, FakeTensor):
@@ -103,9 +103,9 @@ def view(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def composite(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Recorded beneath, as the operators that eager's own composite kernel calls.
+    """Record the operators that eager's own composite kernel calls.
 
-    Autocast looks at these too, unless it has looked at the composite or at one around it.
+    Autocast applies to these, too, unless it has applied to the composite or an enclosing one.
     """
     if not rec.autocast:
         return rec.inside(func._op_dk, _COMPOSITE, *args, **kwargs)
@@ -121,7 +121,7 @@ def composite(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def whole(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """A composite that is recorded whole, but for autocast that casts within it."""
+    """Record a composite whole, unless autocast casts within it."""
     within = rec.autocast and not autocasts(func, rec.autocast)
     return composite(rec, func, args, kwargs) if within else functional(rec, func, args, kwargs)
 
@@ -130,8 +130,8 @@ _AUTOCAST = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
 def autocasts(func: Any, devices: tuple[str, ...]) -> bool:
-    """Return whether autocast on one of the devices has a policy for the operator itself; what such an operator calls
-    is left alone."""
+    """Return whether autocast on one of the devices has a policy for the operator itself; operators that it calls are
+    then not cast."""
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _AUTOCAST[device]) for device in devices)
 
 
@@ -147,12 +147,12 @@ WITHOUT_SIZES = "the size of the result is known at run time only: torch.where o
 
 
 def known(rec: Recording, value: Any) -> torch.Tensor | None:
-    """The value of a tensor that depends on constants alone, or on what may be assumed; else None."""
+    """Return the value of a tensor that depends only on constants, or on inputs that may be assumed; else None."""
     return known_value(rec, value, assuming=True) if isinstance(value, FakeTensor) else value
 
 
 def with_values(rec: Recording, func: Any, args: tuple, kwargs: dict, hint: str) -> Any:
-    """Run `func` for real if its tensors depend on constants alone; its results are new constants."""
+    """Run `func` for real if its tensors depend only on constants; its results are new constants."""
     values = []
     for arg in (*args, *kwargs.values()):
         value = known(rec, arg) if isinstance(arg, torch.Tensor) else arg
@@ -171,7 +171,7 @@ def _constants(rec: Recording, value: Any) -> Any:
 
 
 def _writing(func: Any) -> Handler:
-    """In-place and `out=` operators: their functional form, then writes into the aliases of the arguments."""
+    """Record the functional form of an in-place or `out=` operator, then writes into the aliases of the arguments."""
     form = schema.functional_form(func)
     if form is None:
         return refused if func.namespace == "aten" else functionalised
@@ -185,7 +185,7 @@ def _writing(func: Any) -> Handler:
 
 
 def _reshaping(func: Any) -> Handler:
-    """`x.t_()` and its kin: the tensor becomes what the operator without its underscore gives."""
+    """Record `x.t_()` and similar operators: the tensor becomes the result of the operator without its underscore."""
     form = schema.functional_form(func)
     if form is None:
         return refused
@@ -202,7 +202,7 @@ _RESIZED_AS = _reshaping(aten.resize_as_.default)
 
 @handles(aten.resize_as_.default)
 def resized_as(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """A tensor that has the sizes of the template keeps its strides."""
+    """Record `resize_as_`: a tensor that has the sizes of the template keeps its strides."""
     target, template = args
     if target.shape == template.shape and kwargs.get("memory_format") is None:
         return target
@@ -210,8 +210,7 @@ def resized_as(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def become(rec: Recording, target: FakeTensor, other: FakeTensor) -> None:
-    """`target` has the metadata and the alias of `other` from now on; what was recorded with it keeps the old
-    metadata."""
+    """Give `target` the metadata and the alias of `other`; earlier nodes keep the old metadata."""
     alias = target._alias
     if alias.storage.input is not None and alias.parent is None:
         raise Unsupported("the shape of an input is changed in place")
@@ -264,7 +263,7 @@ def _with_out(rec: Recording, func: Any, form: Any, names: tuple, args: tuple, k
 
 
 def store(rec: Recording, target: FakeTensor, value: FakeTensor, func: Any, args: tuple, kwargs: dict) -> None:
-    """Writes `value` into `target`, cast to its dtype; another shape, or a write into stretched memory, is eager's
+    """Write `value` into `target`, cast to its dtype; for another shape, or a write into expanded memory, raise eager's
     error."""
     if not same_shape(value.shape, target.shape):
         true_error(func, args, kwargs)
@@ -280,7 +279,7 @@ def store(rec: Recording, target: FakeTensor, value: FakeTensor, func: Any, args
 
 
 def keep_apart(func: Any, args: tuple, kwargs: dict, written: FakeTensor, read: list[FakeTensor]) -> None:
-    """An operator that writes `written` as it reads `read` must not meet its own writes."""
+    """Refuse an operator that writes `written` while it reads `read`, if they partially overlap."""
     if any(reads_written(func, x, written) for x in read):
         true_error(func, args, kwargs)
         raise Unsupported(f"{func} reads memory that it writes")
@@ -293,8 +292,8 @@ def _fakes(value: Any) -> list[FakeTensor]:
 
 
 def reads_written(func: Any, read: FakeTensor, written: FakeTensor) -> bool:
-    """Return whether an in-place operator may read elements that it has written: eager refuses, or gives what its
-    loop's order makes."""
+    """Return whether an in-place operator may read elements that it has written: eager refuses, or its result depends
+    on its loop's order."""
     if read is written and torch.Tag.pointwise in func.tags or read._alias.storage is not written._alias.storage:
         return False
     a, b = geometry(read), geometry(written)
@@ -304,7 +303,7 @@ def reads_written(func: Any, read: FakeTensor, written: FakeTensor) -> bool:
 
 
 def lifted(rec: Recording, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """Real tensors among the arguments become constants of the graph."""
+    """Replace real tensors among the arguments by constants of the graph."""
     for arg in args:
         kind = type(arg)
         if kind is not FakeTensor and (isinstance(arg, torch.Tensor) or kind is list):
@@ -328,7 +327,7 @@ def _lift(rec: Recording, value: Any) -> Any:
 
 
 def positional(func: Any, args: tuple, kwargs: dict) -> tuple:
-    """All arguments in the schema's order, as far as given; defaults fill the gaps."""
+    """Return all arguments in the schema's order, up to the last one given; defaults fill the gaps."""
     if not kwargs:
         return args
     filled = list(args)

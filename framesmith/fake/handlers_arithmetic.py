@@ -1,4 +1,4 @@
-"""Recording of arithmetic and logic that the schema does not tell."""
+"""Recording of arithmetic and logic for which the schema is not enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 @handles(aten.logical_not_.default, aten.logical_and_.default, aten.logical_or_.default, aten.logical_xor_.default)
 def logical_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Write a logical result. Autograd knows nothing of these: what they write keeps the history that it had."""
+    """Write a logical result. Autograd ignores these operators: the target keeps its history."""
     if rec.keeps_history and rec.keeps_history(args[0]):
         raise Unsupported(f"{func} on a tensor that requires grad", hint="make a new tensor")
     return classify(func)(rec, func, args, kwargs)
@@ -31,7 +31,7 @@ def polygamma_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 _CONJUGATED = {aten.dot.default: (True, True), aten.vdot.default: (False, True)}
-"""Conjugate operands for which eager gives a conjugate view of a product of others."""
+"""Patterns of conjugate operands for which eager returns a conjugate view of another product."""
 
 
 @handles(*_CONJUGATED)

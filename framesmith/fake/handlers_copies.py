@@ -42,7 +42,7 @@ def to_dtype(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.to.device)
 def to_device(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Record a move to a device, which the program may name without an index."""
+    """Record a transfer to a device, which the program may name without an index."""
     rec.on_current_device |= torch.device(positional(func, args, kwargs)[1]).type == "cuda"
     return composite(rec, func, args, kwargs)
 
@@ -60,7 +60,7 @@ _NATURAL = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 @handles(aten.copy_.default)
 def copy_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Write another tensor, or a view of the same memory that does not meet what is written."""
+    """Write another tensor, or a view of the same memory that does not overlap the target."""
     target, source = args[0], args[1]
     if isinstance(source, FakeTensor):
         keep_apart(func, args, kwargs, target, [source])
@@ -68,7 +68,7 @@ def copy_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _copied(rec: Recording, target: FakeTensor, source: Any) -> FakeTensor:
-    """Write the source itself if nothing is stretched, cast or laid out anew, and no history goes on; else a copy."""
+    """Write the source itself if it is not expanded, cast or re-laid out, and no history continues; else a copy."""
     if not isinstance(source, FakeTensor):
         source = rec.constant(source)
     if source.device != target.device:
@@ -120,7 +120,7 @@ def zero_tensor(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.cat.default)
 def cat(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Leave tensors of shape [0] out, which count for nothing in eager but for their gradients. What is left alone is
+    """Omit tensors of shape [0], which eager ignores except for their gradients. A single remaining tensor is
     copied."""
     tensors, dim = (*positional(func, args, kwargs), 0)[:2]
     if len(tensors) > 1 and not all(isinstance(t, FakeTensor) for t in tensors):

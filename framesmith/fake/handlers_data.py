@@ -1,4 +1,4 @@
-"""Recording of operators whose result, or the size of it, depends on a tensor's data: known for constants alone."""
+"""Recording of operators whose result, or its size, depends on a tensor's data: known only for constants."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ aten = torch.ops.aten
 
 @handles(aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default)
 def needs_value(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Compute the value of what depends on constants alone."""
+    """Compute the result of an operator on constants."""
     return with_values(rec, func, args, kwargs, "the value is known at run time only")
 
 
 def at_run_time(rec: Recording, func: Any, args: tuple, kwargs: dict, most: Any,
                 vals: Callable[[Any], Any]) -> Any:
-    """Record an operator of whose results a size is known at run time only: `vals(n)` gives them for the size n, a new
-    symbol of at most `most`. Raises DataDependent where the graph may have no such symbols."""
+    """Record an operator with a result size known only at run time: `vals(n)` returns the results' metadata for the
+    size n, a new symbol of at most `most`. Raises DataDependent if the graph may have no such symbols."""
     env = rec.shape_env
     if env is None:
         raise DataDependent(f"{func} needs the tensor's data", hint=WITHOUT_SIZES)
@@ -68,7 +68,7 @@ def argwhere(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.masked_select.default)
 def masked_select(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """As indexing by a mask, once the operands have one shape."""
+    """Record masked_select as indexing by a mask, with operands broadcast to one shape."""
     x, mask = positional(func, args, kwargs)
     if mask.dtype is not torch.bool:
         return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
@@ -113,7 +113,7 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
 
 @handles(aten.index_put.default)
 def index_put(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Values of a size of data are put where the mask has as many places."""
+    """Record index_put; a data-dependent number of values must equal the mask's count."""
     source, indices, values = args[:3]
     masked = any(t is not None and t.dtype in _MASKS for t in indices)
     if masked and any(map(is_of_data, values.shape)):
@@ -175,7 +175,7 @@ def repeated(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten._unique2.default, aten.unique_consecutive.default)
 def unique(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Of all elements; along a dimension, data must be known."""
+    """Record unique of all elements; along a dimension, data must be known."""
     x = args[0]
     first = 2 if func is aten._unique2.default else 1
     inverse, counts = (*positional(func, args, kwargs)[first:first + 2], False, False)[:2]

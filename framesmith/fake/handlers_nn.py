@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 @handles(aten.embedding_bag.padding_idx, aten.embedding_bag.default, aten._embedding_bag.default)
 def embedding_bag(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Record the forward alone: without autograd, whether the weight asks for a gradient does not matter."""
+    """Record the forward-only operator: below autograd, it does not matter whether the weight requires grad."""
     given = positional(func, args, kwargs)
     if func is not aten._embedding_bag.default:
         contiguous = {"memory_format": torch.contiguous_format}
@@ -38,7 +38,7 @@ def embedding_bag(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.max_pool1d.default)
 def max_pool1d(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Of sizes that vary, a pool over images of height 1: eager's kernel reads numbers."""
+    """Record, for dynamic sizes, a pool over images of height 1: eager's kernel reads integers."""
     given = positional(func, args, kwargs)
     defaults: tuple = ([], 0, 1, False)
     filled: tuple = (*given, *defaults[len(given) - 2 :])

@@ -38,8 +38,7 @@ def bernoulli_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @cache
 def _draws_as_in_memory() -> bool:
-    """Return whether `bernoulli_` goes through a tensor in the order of its memory: so it is unless MKL draws (on one
-    vendor's processors)."""
+    """Return whether `bernoulli_` draws in memory order: it does unless MKL draws (on one vendor's processors)."""
     with torch._C._DisableTorchDispatch():
         columns, rows = (
             torch.empty_strided((8, 8), strides).bernoulli_(0.5, generator=torch.Generator().manual_seed(0))
@@ -63,6 +62,6 @@ def rrelu_with_noise(rec: Recording, func: Any, args: tuple, kwargs: dict) -> An
 
 @handles(aten.rrelu_with_noise_.default)
 def rrelu_with_noise_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Write what the form that writes `noise` alone gives."""
+    """Write the result of the form that writes `noise` only."""
     store(rec, args[0], rrelu_with_noise(rec, func, args, kwargs), func, args, kwargs)
     return args[0]

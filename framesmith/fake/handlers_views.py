@@ -1,4 +1,4 @@
-"""Recording of views, and of what may be one: `detach`, `reshape`, `split`."""
+"""Recording of views, and of operators that may return one: `detach`, `reshape`, `split`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _same_alias(fake: FakeTensor) -> FakeTensor:
-    """Return another tensor object over the very same alias, as `detach` gives."""
+    """Return another tensor object over the same alias, as `detach` does."""
     other = new_fake(tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.storage_offset())
     other._alias = fake._alias
     return other
@@ -35,8 +35,8 @@ def detach(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_fresh(rec: Recording, x: Any) -> bool:
-    """Return whether the torch call that is being recorded has just made a tensor: torch's factories detach what they
-    give."""
+    """Return whether the torch call being recorded has just created the tensor: torch's factories detach their
+    results."""
     if not isinstance(x, FakeTensor) or x._alias.parent is not None:
         return not isinstance(x, FakeTensor)
     node = x._alias.node
@@ -68,7 +68,7 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.flatten.using_ints)
 def flatten(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Of sizes that vary, a reshape: C++ asks whether they are 1."""
+    """Record, for dynamic sizes, a reshape: C++ would compare them with 1."""
     source, first, last = (*positional(func, args, kwargs), 0, -1)[:3]
     count = source.dim()
     if env_of(*source.shape) is None or not (-count <= first < count and -count <= last < count):
@@ -83,7 +83,7 @@ def flatten(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.as_strided.default)
 def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Record a view of the storage's base, of which `as_strided` speaks, detached if the source is."""
+    """Record a view of the storage's base, to which `as_strided` refers, detached if the source is."""
     source, size, stride, offset = (*positional(func, args, kwargs), None)[:4]
     if not isinstance(source, FakeTensor):  # asked whether a view is a leaf, autograd makes it again
         raise Unsupported("a view of memory that was written by what has no gradient")
@@ -97,7 +97,7 @@ def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
         raise Unsupported("as_strided of a tensor whose storage has gaps")
     part = source.numel() != base.val.numel() or meets_itself(source)
     if part and rec.keeps_history and rec.keeps_history(source):
-        # what is not in the part has no gradient
+        # elements outside the part have no gradient
         raise Unsupported("as_strided of a part of a tensor that requires grad")
     first = base.val.storage_offset()
     last = offset + sum((n - 1) * s for n, s in zip(size, stride))
@@ -151,7 +151,7 @@ def unbind(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _several(func: Any, views: list[FakeTensor]) -> list[FakeTensor]:
-    """Mark views as those that autograd lets nobody write to, but for those of `unsafe_split`."""
+    """Mark views, except those of `unsafe_split`, as ones that autograd does not allow to be written."""
     for x in [] if func.name().startswith("aten::unsafe") else views:
         x._alias.several = True
         x._alias.storage.several |= x._alias.grad

@@ -1,5 +1,6 @@
-"""Metadata of an operator's results. A row of `RULES` gives it quickly and on symbolic sizes; otherwise the operator
-runs on meta tensors, at hint sizes: unless something else says how sizes follow, symbolic ones are then specialised."""
+"""Metadata of an operator's results. A row of `RULES` computes it quickly and on symbolic sizes; otherwise the operator
+runs on meta tensors, at hint sizes, and symbolic sizes are specialised unless another rule gives those of the
+results."""
 
 from __future__ import annotations
 
@@ -28,29 +29,29 @@ _ELSEWHERE = frozenset((
     )),
     torch.ops.aten.histogram.bin_ct, torch.ops.aten.histogram.bins_tensor, torch.ops.aten.ldexp.Tensor,
 ))  # fmt: skip
-"""Operators without meta kernels, or whose meta kernels give results another layout, dtype or (norms of one element,
-before PyTorch 2.12) shape than the CPU's do."""
+"""Operators without meta kernels, or whose meta kernels differ from the CPU's in layout, dtype or (norms of one
+element, before PyTorch 2.12) shape."""
 _BAGS = torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default
 _PIVOTED = tuple([getattr(torch.ops.aten, name).default
                   for name in ("linalg_ldl_solve", "linalg_lu_solve", "lu_unpack")])
-"""Operators that exchange rows by the numbers that they are given: zero is none."""
+"""Operators that exchange rows by 1-based indices, for which zero is invalid."""
 _LARGEST = 1 << 28
 
 
 def rule(*funcs: Any) -> Callable[[Rule], Rule]:
-    """Register a row: called with the operator's arguments, it returns fakes without alias, or NotImplemented for a
-    case that it leaves to the meta kernel."""
+    """Register a row: called with the operator's arguments, it returns fakes without aliases, or NotImplemented to
+    defer to the meta kernel."""
     return entry(RULES, *funcs)
 
 
 def doubted(func: Any, doubt: Callable[..., bool]) -> None:
-    """Let eager look at arguments that it may refuse."""
+    """Check with eager arguments that it may reject."""
     row = RULES[func]
     RULES[func] = lambda *args, **kwargs: DOUBTED if doubt(*args, **kwargs) else row(*args, **kwargs)
 
 
 def infer(func: Any, args: tuple, kwargs: dict) -> Any:
-    """The results of `func` as fakes without alias: one, or a tuple. Errors are eager's."""
+    """Return the results of `func` as fakes without aliases: one, or a tuple. Errors are eager's."""
     # Of the operands: statistics that a batch norm has not saved are empty, too.
     if func.namespace == "aten" and any(map(is_empty, args[:2])) and not is_random(func) and not _aliases(func):
         # rules and meta kernels take what eager refuses of tensors without elements
@@ -70,7 +71,7 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _by_kernels(func: Any, args: tuple, kwargs: dict) -> Any:
-    """The results' metadata by a kernel, at hint sizes."""
+    """Return the results' metadata from a kernel, at hint sizes."""
     if _is_written_in_python(func) or func in _ELSEWHERE and not any(type(x) is FakeTensor and x.device.type != "cpu"
                                                                      for x in args):
         vals = _by_kernel(func, args, kwargs)
@@ -80,8 +81,8 @@ def _by_kernels(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _trusts_indices(func: Any, args: tuple) -> bool:
-    """Return whether a kernel would read at indices that it is given, of which zero may be none: those of derivatives,
-    where the operator itself has checked the real ones, of bags, where there are no bags, and of exchanges of rows."""
+    """Return whether a kernel would use index arguments for which zero may be invalid: in derivatives, where the
+    operator itself has checked the real ones, in bags, where there are none, and in exchanges of rows."""
     if func in _PIVOTED:
         return True
     if func in _BAGS:
@@ -96,8 +97,8 @@ def is_empty(value: Any) -> bool:
 
 @cache
 def _is_written_in_python(func: Any) -> bool:
-    """Return whether a derivative's meta kernel is Python: these load the peers' modules, for seconds, when they first
-    run."""
+    """Return whether a derivative's meta kernel is Python: such kernels import the peers' modules, for seconds, at
+    their first run."""
     if func.namespace != "aten" or "backward" not in func.__name__:
         return False
     table = torch._C._dispatch_dump(func.name()).splitlines()
@@ -105,7 +106,7 @@ def _is_written_in_python(func: Any) -> bool:
 
 
 def _by_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
-    """The results' metadata by eager's own kernel, on zeros."""
+    """Return the results' metadata from eager's own kernel, run on zeros."""
     with torch.no_grad():
         out = _on_zeros(func, args, kwargs)
     fakes = [x for x in (*args, *kwargs.values()) if type(x) is FakeTensor]
@@ -113,8 +114,8 @@ def _by_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _on_zeros(func: Any, args: tuple, kwargs: dict) -> Any:
-    """Run the operator on real zeros of the same metadata; NotImplemented if they would take too much memory, or be no
-    indices."""
+    """Run the operator on real zeros of the same metadata; return NotImplemented if they would take too much memory, or
+    are invalid indices."""
     if _trusts_indices(func, args):
         return NotImplemented
     budget = [_LARGEST]
@@ -147,8 +148,8 @@ def by_meta_kernel(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def true_error(func: Any, args: tuple, kwargs: dict) -> None:
-    """Runs the operator on real zeros of the same metadata, so that the error raised is eager's own; returns if it
-    runs.
+    """Run the operator on real zeros of the same metadata, so that the error raised is eager's own; return if it
+    succeeds.
 
     Operators that are not PyTorch's own are not run: they may do anything.
     """
@@ -200,7 +201,7 @@ def _from_meta(value: Any, device: torch.device, offset: Any) -> Any:
 
 
 def _at_hand(device: torch.device) -> torch.device:
-    """The device, if it is there."""
+    """Return the device if it is available, else the CPU."""
     return device if device.type != "cuda" or torch.cuda.is_available() else CPU
 
 

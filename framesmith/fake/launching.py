@@ -1,4 +1,4 @@
-"""Launches of the program's own kernels on fakes: a node for each, and writes into what the kernel writes."""
+"""Launches of the program's own kernels on fakes: a node for each, and writes into the kernel's outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLANK = frozenset((aten.empty.memory_format, aten.empty_like.default, aten.new_
 
 
 class Memories:
-    """The memories behind the tensors that a kernel is given, `written` of which it may write."""
+    """The memories of a kernel's tensor arguments, of which it may write `written`."""
 
     def __init__(self, tensors: Sequence[FakeTensor], written: Sequence[FakeTensor]) -> None:
         self.storages = {id(x._alias.storage) for x in written}
@@ -56,7 +56,7 @@ def _ints(sizes: Any) -> tuple[int, ...]:
 
 
 def record_launch(rec: Recording, target: Launch, owners: Sequence[FakeTensor]) -> None:
-    """Records the launch over the memories of `owners`, and its writes."""
+    """Record the launch over the memories of `owners`, and its writes."""
     given = tuple([None if how.blank else rec.nodes(owner) for how, owner in zip(target.memories, owners, strict=True)])
     layouts = [target.memories[k] for k in target.written]
     vals = tuple([new_fake(how.size, how.stride, how.dtype, how.device) for how in layouts])
@@ -66,7 +66,7 @@ def record_launch(rec: Recording, target: Launch, owners: Sequence[FakeTensor]) 
 
 
 def again(rec: Recording, node: Node, args: Sequence[Any]) -> tuple[FakeTensor, ...]:
-    """A node `OfOneGraph` of another recorder's, on fakes of this one's: its results."""
+    """Record a node `OfOneGraph` of another recorder on this one's fakes, and return its results."""
     vals = tuple([new_fake(tuple(x.shape), x.stride(), x.dtype, x.device) for x in node.meta["val"]])
     return rec.results(rec.emit(node.target, tuple([rec.nodes(a) for a in args]), vals),  # type: ignore[no-any-return]
                        vals)

@@ -1,6 +1,6 @@
 """Sizes and strides as eager gives them: broadcasting, TensorIterator's output layout, memory formats, views.
 
-Sizes may be SymInts; whatever compares them guards them, so the common (contiguous) answer is always tried first.
+Sizes may be SymInts, whose comparison adds guards, so the common (contiguous) case is always tried first.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Sizes = tuple
 
 
 def same_shape(a: Any, b: Any) -> bool:
-    """Equal sizes; the ranks first, since comparing sizes of different ranks would take guards that mean nothing."""
+    """Return whether shapes are equal; ranks are compared first, to avoid needless guards."""
     return len(a) == len(b) and all(m is n or not _are_data(m, n) and generally(m == n) for m, n in zip(a, b))
 
 
 def must_match(a: Any, b: Any) -> bool:
-    """Equal sizes, without which the program raises: those of data are expected to be."""
+    """Return whether shapes are equal, as the program requires: data-dependent sizes are asserted to be."""
     return len(a) == len(b) and all(m is n or (expected(m == n) if _are_data(m, n) else generally(m == n))
                                     for m, n in zip(a, b))
 
 
 def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
-    """The common shape, or None if there is none."""
+    """Return the common shape, or None if there is none."""
     if same_shape(a, b):
         return a
     if len(a) < len(b):
@@ -55,28 +55,28 @@ def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
 
 
 def is_of_data(n: Any) -> bool:
-    """Return whether only the graph can tell a size or an index."""
+    """Return whether a size or an index is data-dependent."""
     return type(n) is torch.SymInt and (env := env_of(n)) is not None and not env.data.isdisjoint(expr_of(n).free)
 
 
 def may_be_small(n: Any) -> bool:
-    """Return whether a size may be 0 or 1 though it is none of these now."""
+    """Return whether a size may be 0 or 1 although its present value is neither."""
     return type(n) is torch.SymInt and (env := env_of(n)) is not None and not env.small.isdisjoint(expr_of(n).free)
 
 
 def is_filled(n: Any) -> bool:
-    """Return whether a size is not 0, as what the program calls requires."""
+    """Return whether a size is not 0, as the called operator requires."""
     return bool(expected(n > 0) if is_of_data(n) else n > 0)
 
 
 def surely_le(a: Any, b: Any) -> bool:
-    """Return whether what is known of two sizes says that the first is not larger."""
+    """Return whether the first of two sizes is known not to be larger than the second."""
     env = env_of(a, b)
     return a <= b if env is None else env.known(le(expr_of(a), expr_of(b))) is True
 
 
 def _are_data(m: Any, n: Any) -> bool:
-    """Return whether two sizes are both of data, and nothing tells whether they are equal."""
+    """Return whether two sizes are both data-dependent, and not known to be equal or different."""
     if not is_of_data(m) or not is_of_data(n):
         return False
     return m.node.env.known(eq(expr_of(m), expr_of(n))) is None  # type: ignore[no-any-return]
@@ -85,7 +85,7 @@ def _are_data(m: Any, n: Any) -> bool:
 def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:
     """TensorIterator's order of dimensions, outermost first, for operands given as strides over `shape`.
 
-    An insertion sort by strides that leaves ambiguous dimensions (stride zero, or equal) where they are.
+    An insertion sort by strides that keeps ambiguous dimensions (stride zero, or equal) in place.
     """
     order = list(range(len(shape) - 1, -1, -1))
     for i in range(1, len(order)):
@@ -141,7 +141,7 @@ def elementwise_strides(shape: Sizes, operands: list[FakeTensor], numbers: bool 
 
 
 def _fills_channels_last(x: FakeTensor) -> bool:
-    """Return whether an image lies dense with channels innermost. Of sizes that may be 0 or 1, others decide."""
+    """Return whether an image is dense and channels-last. For sizes that may be 0 or 1, the other ones decide."""
     if env_of(*x.shape) is None:
         return x.is_contiguous(memory_format=torch.channels_last)
     return all(generally(n == 1) or generally(s == t)
@@ -149,7 +149,7 @@ def _fills_channels_last(x: FakeTensor) -> bool:
 
 
 def strides_like(real: torch.Tensor, shape: Sizes) -> tuple:
-    """Strides over `shape` (`real`'s, perhaps symbolic) that lie as those of `real`; those of `real` where it is not
+    """Return strides over `shape` (`real`'s, perhaps symbolic) in the order of those of `real`; its own if it is not
     dense."""
     strides = real.stride()
     if is_row_major(real):
@@ -165,7 +165,7 @@ def preserved_strides(fake: FakeTensor) -> tuple:
 
 
 def dense_strides(shape: Sizes, strides: tuple) -> tuple:
-    """The same strides if they are dense, else dense ones in the same order of dimensions."""
+    """Return the same strides if they are dense, else dense ones in the same order of dimensions."""
     return strides if is_dense(shape, strides) else strides_in_order(shape, dense_order(shape, [strides]))
 
 
@@ -188,19 +188,19 @@ def copied_strides(fake: FakeTensor, memory_format: Any) -> tuple:
 
 
 def is_channels_last(fake: FakeTensor) -> bool:
-    """Would eager's `suggest_memory_format` answer channels-last?"""
+    """Return whether eager's `suggest_memory_format` is channels-last."""
     return fake.dim() in (4, 5) and in_channels_last_order(tuple(fake.shape), fake.stride())
 
 
 def suggested_format(fake: FakeTensor) -> torch.memory_format:
-    """Eager's `suggest_memory_format`."""
+    """Return eager's `suggest_memory_format`."""
     if is_channels_last(fake):
         return torch.channels_last if fake.dim() == 4 else torch.channels_last_3d
     return torch.contiguous_format
 
 
 def in_channels_last_order(shape: Sizes, strides: tuple) -> bool:
-    """Do strides not shrink from C over W and H to N? (N = 1 takes the benefit of doubt, as eager has it.)"""
+    """Return whether strides do not decrease from C over W and H to N. (N = 1 is accepted, as in eager.)"""
     least: Any = 0
     if generally(strides[1] == 0):
         return False
@@ -221,7 +221,7 @@ def suggested_strides(fake: FakeTensor, shape: Sizes) -> tuple:
 
 
 def suggested(fake: FakeTensor, shape: Any) -> FakeTensor:
-    """A fake of `shape` that keeps the memory format which another suggests."""
+    """Return a fake of `shape` that keeps the memory format which another suggests."""
     shape = tuple(shape)
     return new_fake(shape, suggested_strides(fake, shape), fake.dtype, fake.device)
 
@@ -282,7 +282,7 @@ def geometry(x: Any) -> Geometry:
 
 
 def meets(a: Geometry, b: Geometry) -> bool:
-    """Return whether two views of one storage have an element in common; True if that takes too long to find out."""
+    """Return whether two views of one storage have an element in common; True if deciding that takes too long."""
     spans = [(offset, offset + sum((n - 1) * s for n, s in zip(shape, strides))) for shape, strides, offset in (a, b)]
     if 0 in a[0] or 0 in b[0] or spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]:
         return False
@@ -292,8 +292,7 @@ def meets(a: Geometry, b: Geometry) -> bool:
 
 
 def meets_itself(x: FakeTensor) -> bool:
-    """Return whether elements share memory, as those of an expanded tensor do; True where that takes more than a look
-    at the strides."""
+    """Return whether elements share memory, as in an expanded tensor; True where the strides alone do not decide it."""
     if is_row_major(x) or any(generally(n == 0) for n in x.shape):
         return False
     reach: Any = 0

@@ -1,7 +1,7 @@
-"""Masks of attention whose elements are known: a mask that lets all through (zeros that are added) is none, and a
-triangle is `is_causal`.
+"""Attention masks with known elements: a mask that masks nothing (added zeros) is dropped, and a triangle becomes
+`is_causal`.
 
-Libraries build such masks when they are compiled, where eager code would look at them; kernels without a mask are
+Libraries build such masks when they are compiled, where eager code would inspect them; kernels without a mask are
 faster.
 """
 
@@ -24,8 +24,8 @@ _MOST_ELEMENTS = 1 << 24
 
 @handles(_ATTENTION)
 def attention(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Recorded whole, but for a mask that requires grad: the CPU's fused kernel has no gradient for it. With dropout a
-    mask is left as it is: eager's kernel for it draws numbers of its own."""
+    """Record attention whole, unless the mask requires grad, for which the CPU's fused kernel has no gradient. With
+    dropout a mask is kept: eager's kernel for it draws different random numbers."""
     given = {**dict(zip(_NAMES, args)), **kwargs}
     mask = given.get("attn_mask")
     if isinstance(mask, FakeTensor) and mask.device == CPU and rec.keeps_history and rec.keeps_history(mask):
@@ -39,15 +39,14 @@ def attention(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_mask(mask: FakeTensor) -> bool:
-    """Numbers on a CUDA device alone, in rows without gaps: elsewhere eager's kernels lay out results otherwise where
-    there is none."""
+    """Return whether a mask may be dropped; an additive one only on a CUDA device, with contiguous rows: elsewhere
+    eager's results have another layout without a mask."""
     numbers = mask.dtype.is_floating_point and mask.device.type == "cuda" and mask.dim() and mask.stride(-1) == 1
     return (mask.dtype is torch.bool or bool(numbers)) and not mask.requires_grad
 
 
 def _is_causal(rec: Recording, mask: FakeTensor, rows: Any) -> bool | None:
-    """False for a mask that lets all through, True for a square one that lets each row see itself and what is before
-    it."""
+    """Return False for a mask that masks nothing, True for a square causal one."""
     if mask.dim() < 2 or any(type(n) is not int for n in mask.shape):
         return None
     found = rec.nodes(mask).meta
@@ -58,7 +57,7 @@ def _is_causal(rec: Recording, mask: FakeTensor, rows: Any) -> bool | None:
 
 
 def _lets_through(rec: Recording, mask: FakeTensor) -> bool | None:
-    """False: all; True: a triangle; None: something else, or it is not known."""
+    """Classify a mask. False: nothing is masked; True: causal; None: other or unknown."""
     value = known_value(rec, mask, most=_MOST_ELEMENTS, device=CPU)
     if value is None or value.dtype is not torch.bool and not (value := _of_numbers(value)).numel():
         return None
@@ -70,7 +69,6 @@ def _lets_through(rec: Recording, mask: FakeTensor) -> bool | None:
 
 
 def _of_numbers(value: torch.Tensor) -> torch.Tensor:
-    """Return the scores that an additive mask lets through unchanged, as booleans, if it takes away all of the rest;
-    else an empty tensor."""
+    """Return the boolean form of an additive mask of zeros and the lowest numbers; an empty tensor for others."""
     open_, shut = value == 0, value <= torch.finfo(value.dtype).min
     return open_ if bool((open_ | shut).all()) else torch.empty(0, dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""The memory of a graph's outputs: each storage of the program that leaves a graph leaves as memory of its own.
+"""The memory of a graph's outputs: each of the program's storages that leaves a graph has memory of its own.
 
-In the graph a value may stand for several storages (`y.copy_(x)` gives `y` the node of `x`), and a node may be a view
-of another storage's; a program that writes to one of its results must not see the other change.
+In the graph a value may represent several storages (`y.copy_(x)` gives `y` the node of `x`), and a node may be a view
+of another storage's; a write to one of the program's results must not change another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framesmith.fake.tensor import Alias, FakeTensor, Storage, confirm, confirm_
 
 aten = torch.ops.aten
 
-# Views, or what may be one, that begin where their source begins.
+# Operators that return views, or may, that begin at their source's beginning.
 _FROM_THE_START = frozenset((
     aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default,
     aten.squeeze.default, aten.squeeze.dim,
@@ -28,7 +28,7 @@ _FROM_THE_START = frozenset((
 
 
 def memory_of(node: Node) -> tuple[Node, bool]:
-    """The node whose memory `node` may share, and whether it begins where that begins."""
+    """Return the node whose memory `node` may share, and whether both begin at the same place."""
     same_start = True
     while node.op == "call_function" and (node.target in _FROM_THE_START or _is_view(node.target)):
         same_start = same_start and node.target in _FROM_THE_START
@@ -37,7 +37,7 @@ def memory_of(node: Node) -> tuple[Node, bool]:
 
 
 def is_detached(alias: Alias) -> bool:
-    """Return whether no gradient goes from the base of a view through it."""
+    """Return whether a view is detached from its base."""
     while alias.parent is not None and alias.func is not aten.detach.default:
         alias = alias.parent
     return alias.parent is not None
@@ -48,7 +48,7 @@ def _is_view(target: Any) -> bool:
 
 
 def apart(rec: Recording, outputs: list[Any]) -> list[Any]:
-    """The output nodes, with copies where two storages would share memory, or one would be an input's."""
+    """Return the output nodes, with copies where two storages would share memory with each other or an input."""
     owners: dict[Node, Storage] = {}
     out = []
     for fake in outputs:
@@ -67,7 +67,7 @@ def apart(rec: Recording, outputs: list[Any]) -> list[Any]:
 
 
 def _at_its_place(rec: Recording, fake: FakeTensor) -> Node:
-    """The node of a fake; of a view that was written, one that lies in the memory of what it views."""
+    """Return the node of a fake; for a view that was written, one in the memory of its base."""
     alias = fake._alias
     node = rec.nodes(fake)
     if alias.parent is not None and memory_of(node)[0] is not memory_of(rec.read(alias.root))[0]:

@@ -1,6 +1,6 @@
-"""Metadata on symbolic sizes of operators without a shape rule. Where nothing says how sizes of results follow (see
-`general.py`), the kernel of an operator that is exported is asked at several sizes, and what it answers is read as
-expressions over the sizes that it was given."""
+"""Metadata on symbolic sizes of operators without a shape rule. Where no rule gives the sizes of results (see
+`size_inference.py`), the kernel of an operator in an export runs at several sizes, and its results' sizes are fitted by
+expressions over those of its arguments."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from framesmith.symbolic.expr import Expr, Symbol
 from framesmith.symbolic.node import env_of, expr_of, symint
 
 _FACTORS = ((1, 1, 1, 1), (2, 3, 5, 7), (3, 7, 2, 5))
-"""By what the symbols' present values are multiplied at each probe: products keep what is divisible so."""
+"""The factors of the symbols' present values at each probe: products preserve divisibility."""
 
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 
 
 def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kwargs: dict) -> Any:
-    """The results of `run(func, args, kwargs)`, which takes fakes of plain sizes; NotImplemented where no size is a
-    symbol, or the answers fit no expression."""
+    """Return the results of `run(func, args, kwargs)`, which takes fakes of plain sizes, on symbols; NotImplemented if
+    no size is a symbol, or no expression fits."""
     found: list[Any] = []
     _sizes((args, kwargs), found)
     env = env_of(*found)
@@ -60,8 +60,8 @@ def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kw
 
 
 def _present(run: Callable[..., Any], args: tuple, kwargs: dict, env: Any) -> tuple[Any, dict[str, int]]:
-    """The results at the present sizes, and these. A size that may be 0 or 1 and is, is 2 then, if the operator takes
-    that: any layout fits so few elements, and the results lie as those of other sizes do."""
+    """Return the results at the present sizes, and these sizes. A size that may be 0 or 1, and is, is replaced by 2 if
+    the operator accepts that: with so few elements any layout fits, and the layout must be that of other sizes."""
     general = env.hints | {s.name: 2 for s in env.small if env.hints[s.name] < 2 and (s.hi is None or s.hi >= 2)}
     if general != env.hints:
         try:
@@ -72,8 +72,8 @@ def _present(run: Callable[..., Any], args: tuple, kwargs: dict, env: Any) -> tu
 
 
 def at_hints(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments with their present sizes, of which no guard is taken; themselves where there is no symbol, or where
-    only the graph knows sizes."""
+    """Return the arguments with their present sizes, without guards; unchanged if there is no symbol, or if a size is
+    data-dependent."""
     found: list[Any] = []
     _sizes((args, kwargs), found)
     env = env_of(*found)
@@ -117,7 +117,7 @@ def _plain(value: Any, sizes: dict[Any, int]) -> Any:
 
 
 def _general(row: tuple[FakeTensor, ...], exprs: list[Expr], values: list[dict[Any, int]], env: Any) -> Any:
-    """The fake that all the answers are cases of; None if there is none."""
+    """Return the fake of which all the results are instances; None if there is none."""
     if len({x.dim() for x in row}) > 1 or not all(is_dense(tuple(x.shape), x.stride()) for x in row):
         return None
     shape = []

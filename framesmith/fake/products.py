@@ -1,4 +1,4 @@
-"""Products of tensors of symbolic sizes: `matmul` of PyTorch before 2.13 takes numbers alone, and so does `linear`."""
+"""Products of tensors of symbolic sizes: `linear`, and `matmul` before PyTorch 2.13, accept only integers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ aten = torch.ops.aten
 
 
 def product(a: Any, b: Any) -> Any:
-    """The parts that eager's matmul runs; NotImplemented where they hang on more than the sizes: for a vector, or a
-    matrix with a gradient, times a batch."""
+    """Compute the parts of eager's matmul; return NotImplemented where they depend on more than sizes: for a vector, or
+    a matrix with a gradient, times a batch."""
     if a.dim() <= 2 and b.dim() <= 2:
         return _of_matrices(a, b)
     if b.dim() <= 2:  # one product of all rows
@@ -29,8 +29,8 @@ def product(a: Any, b: Any) -> Any:
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """The parts that eager's linear runs on rows [..., k] of `x` by `weight` [n, k] or [k]; itself where sizes are
-    numbers."""
+    """Compute the parts of eager's linear on rows [..., k] of `x` by `weight` [n, k] or [k]; for static sizes, linear
+    itself."""
     if x.dim() < 3 or not _varies(x, weight):
         return aten.linear.default(x, weight, bias)
     if bias is None:

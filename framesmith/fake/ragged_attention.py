@@ -1,5 +1,5 @@
-"""Attention between rows of several lengths, where PyTorch has no kernel for these and goes by a nested tensor of
-another layout, which is not made of tensors: here by rows that are padded to one length, under a mask."""
+"""Attention on rows of different lengths, for which PyTorch has no kernel and uses a nested tensor of another layout,
+which is not made of tensors: computed here on rows padded to one length, with a mask."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p
 
 
 def _longest(x: Any) -> Any:
-    """The length of the longest row: where the tensor does not know, the graph computes it; or a bound."""
+    """Return the length of the longest row, computed by the graph if the tensor does not store it, or a bound."""
     if (known := x._maybe_max_seqlen) is not None:
         return known
     recorder = x._offsets._alias.storage.recorder
@@ -48,4 +48,4 @@ def _padded(x: Any) -> Any:
 
 
 INSTEAD: dict[Any, Any] = {torch._C._nn.scaled_dot_product_attention: attention}
-"""Functions of torch that run otherwise where an argument is made of others."""
+"""Replacements of functions of torch for arguments that wrap other tensors."""

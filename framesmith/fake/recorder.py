@@ -8,7 +8,7 @@
 
 The graph is a function of its placeholders; inputs that the program writes are written by `aten.copy_` nodes at its
 end. Each node carries `meta["val"]` (a FakeTensor, or a tuple of them) and `meta["stack"]` (the `stack` of the recorder
-when it was recorded). What was written into a part of a tensor has `meta["within"]`, the new value of the whole.
+when it was recorded). A value written into a part of a tensor has `meta["within"]`, the new value of the whole.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _WITH_STRIDES = (None, torch.strided)
 
 _KEYS = tuple([getattr(torch._C.DispatchKey, name) for name in (
     "AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")])
-"""Those that recording below autograd excludes."""
+"""Dispatch keys that recording below autograd excludes."""
 
 
 @contextmanager
 def dispatch_restored() -> Iterator[None]:
-    """Leave the thread's dispatch modes and keys as they are before the block, whatever came between a mode's entry and
-    its exit: a signal's handler may raise behind any call, so also where a mode was pushed and no `finally` stands."""
+    """Restore the thread's dispatch modes and keys after the block, even if an exception came between a mode's entry
+    and its exit: a signal handler may raise after any call, also where a mode was pushed before any `try`."""
     depth, excluded = _depth(), [torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in _KEYS]
     try:
         yield
@@ -89,8 +89,8 @@ class Recorder:
         self._integers: dict[int, tuple[FakeTensor, Any]] = {}
         self.stack: tuple = ()
         self.autocast: tuple[str, ...] = ()
-        """Device types for which the program has autocast on. (Below it, where operators are recorded, torch says that
-        it is off.)"""
+        """Device types for which the program has autocast on. (Below it, where operators are recorded, torch reports it
+        as off.)"""
         self.inputs: list[FakeTensor] = []
         self.constants: list[tuple[Node, torch.Tensor]] = []
         self._by_storage: dict[int, Alias] = {}
@@ -99,35 +99,36 @@ class Recorder:
         self._guards: list[Any] = []
         self._names: dict[Any, str] = {}
         self.written: list[tuple[Alias, Alias, Node]] = []
-        """For each write, in order: the base of the storage, what was written (the base or a view of it), the base's
+        """For each write, in order: the base of the storage, the written alias (the base or a view of it), the base's
         value before."""
         self.placed: list[FakeTensor] = []
-        """Inputs of which the graph assumes where they begin in their storage."""
+        """Inputs whose storage offsets the graph assumes."""
         self.follows_grad = False
-        """Inputs require grad: where gradients end is part of the program."""
+        """Inputs require grad, so detaching is part of the program."""
         self.on_cuda = False
         """There are tensors on a CUDA device."""
         self.on_current_device = False
-        """Tensors may be made on the CUDA device that is current, or moved to it."""
+        """Tensors may be created on the current CUDA device, or moved to it."""
         self.content: Content | None = None
         """The policy that says which inputs' contents may be assumed."""
         self.allows: Callable[[Alias, Node], None] | None = None
-        """Raises what eager would raise where an alias may not be given a value."""
+        """Raises eager's error if an alias may not be written."""
         self.keeps_history: Callable[[FakeTensor], bool] | None = None
         """Returns whether autograd continues through the overwritten value of a tensor, with a gradient of zeros."""
         self.numbers: list[Number] = []
-        """Python numbers that vary, of those that operators may take."""
+        """Dynamic Python numbers that operators may take."""
         self.below = False
-        """A class does an operator by parts of its tensors: that is below autograd, where to detach says nothing."""
+        """A wrapper class is computing an operator on parts of its tensors: that is below autograd, where detaching
+        means nothing."""
         self.sparse_gradients = False
-        """Results may be sparse; who sets it sees to it that no operator reads them."""
+        """Results may be sparse; whoever sets it ensures that no operator reads them."""
         self._last_placeholder: Node | None = None
         self._last_number: Node | None = None
 
     # -- entering and leaving
 
     def __enter__(self) -> Recorder:
-        # without autograd and its book-keeping of views, composite operators arrive whole
+        # without autograd and its view tracking, composite operators arrive whole
         guard = torch._C._AutoDispatchBelowADInplaceOrView() if self._below_autograd else nullcontext()
         self._guards.append(guard)
         guard.__enter__()
@@ -142,7 +143,7 @@ class Recorder:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Run the block for real, as if nothing were recorded."""
+        """Turn recording off within the block."""
         self.__exit__(None, None, None)
         try:
             yield
@@ -151,7 +152,7 @@ class Recorder:
 
     @contextmanager
     def above_autograd(self) -> Iterator[None]:
-        """Let autograd follow what is called in the block."""
+        """Let autograd differentiate operators within the block."""
         before = [torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in _KEYS]
         try:
             for key in _KEYS:
@@ -168,9 +169,9 @@ class Recorder:
         return self.dispatch(func, args, kwargs or _NO_KWARGS)
 
     def _by_parts(self, kind: Any, func: Any, types: Any, args: tuple, kwargs: dict) -> Any:
-        """Let a class do an operator, and record what it does to the parts of its tensors. As above autograd, it is
-        asked about what a composite operator is made of; the dispatch keys of nested tensors have kernels of their own
-        there."""
+        """Let a wrapper class compute an operator, and record its operators on the parts of its tensors. As above
+        autograd, it receives the parts of a composite operator; the dispatch keys of nested tensors have kernels of
+        their own there."""
         if not (torch.is_inference_mode_enabled() or any(x.is_nested for x in wrappers_among((args, kwargs.values())))):
             found = self.inside(func.decompose, *args, **kwargs)
             if found is not NotImplemented:
@@ -182,7 +183,7 @@ class Recorder:
             self.below = before
 
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Records one call of an operator and gives its result as fakes."""
+        """Record one call of an operator and return its result as fakes."""
         if self.numbers:
             func, args, kwargs = entered(self, func, args, kwargs)
         if self.below and func is _aten.detach.default:
@@ -197,7 +198,7 @@ class Recorder:
         return handler(self, func, args, kwargs)
 
     def _placed(self, kwargs: dict) -> dict:
-        """A CUDA device without an index is the current one, on which the graph then depends."""
+        """Replace a CUDA device without an index by the current one, on which the graph then depends."""
         device = kwargs["device"]
         if device is None or (device := torch.device(device)).type != "cuda":
             return kwargs
@@ -208,7 +209,7 @@ class Recorder:
         return {**kwargs, "device": current_device()}
 
     def inside(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Runs `call` with recording on; for handlers, which run with it off."""
+        """Run `call` with recording on; for handlers, which run with it off."""
         try:
             _push(self)  # behind the call, a signal's handler may raise
             return call(*args, **kwargs)
@@ -219,7 +220,7 @@ class Recorder:
 
     def input(self, real: torch.Tensor, name: str, *, shape: tuple | None = None,
               stride: tuple | None = None) -> FakeTensor:
-        """A fake with the metadata of `real` and a placeholder for it; `shape` and `stride` may be symbolic.
+        """Return a fake with the metadata of `real` and a placeholder for it; `shape` and `stride` may be symbolic.
 
         With a symbolic shape alone, a dense tensor's strides follow from it in the order of dimensions that `real` has.
         """
@@ -237,12 +238,12 @@ class Recorder:
         return fake
 
     def input_like(self, val: FakeTensor, name: str, grad: bool = False) -> FakeTensor:
-        """A fake with the metadata of another recorder's, and a placeholder for it; `grad`: it is a leaf that requires
-        grad."""
+        """Return a fake with the metadata of another recorder's, and a placeholder for it; `grad`: it is a leaf that
+        requires grad."""
         return self._give_place(metadata_of(val, grad), name)
 
     def size_input(self, size: Any, name: str) -> Any:
-        """A placeholder for a size, which the graph reads by its symbol."""
+        """Return a placeholder for a size, which the graph reads by its symbol."""
         self._placeholder(name, size)
         return size
 
@@ -254,8 +255,8 @@ class Recorder:
         return fake
 
     def constant(self, real: torch.Tensor) -> FakeTensor:
-        """A fake for a real tensor that is not an input, and never changes: one that the program has just made of
-        Python data.
+        """Return a fake for a real tensor that is not an input, and never changes: one that the program has just made
+        of Python data.
 
         A number becomes `full`; anything else a placeholder, with `meta["constant"]` the tensor, and a row of
         `constants`.
@@ -274,30 +275,30 @@ class Recorder:
         return fake
 
     def number_input(self, example: Any, fix: Callable[[], Any], size: Callable[[], Any] | None = None) -> Number:
-        """A float or int that varies: a placeholder of no dimension, when an operator takes it. `fix` assumes its value
-        and gives it."""
+        """Return a dynamic float or int, which becomes a zero-dimensional placeholder when an operator takes it. `fix`
+        specialises it and returns its value."""
         kind = torch.float64 if type(example) is float else torch.int64
         return self.number_of(Number(example, lambda: self._late_placeholder(new_fake((), (), kind)), fix, known=True,
                                      size=size))
 
     def carrier(self, size: Any) -> FakeTensor:
-        """A placeholder without elements for a size that is a number of the caller's."""
+        """Return a placeholder without elements for a size that is a number of the caller's."""
         return self._late_placeholder(new_fake((size, 0), (1, 1), torch.float32))
 
     def number_of(self, number: Number) -> Number:
-        """From now on, operators look for numbers that vary."""
+        """Register a dynamic number, which operators then look for."""
         self.numbers.append(number)
         return number
 
     def _late_placeholder(self, val: FakeTensor) -> FakeTensor:
-        """Behind all other placeholders."""
+        """Add a placeholder after all others."""
         others, self._last_placeholder = self._last_placeholder, self._last_number or self._last_placeholder
         node = self._last_number = self._placeholder("number", val)
         self._last_placeholder = others
         return self.own(val, node)
 
     def integer(self, fake: FakeTensor) -> Any:
-        """The one element of a tensor, as a symbol."""
+        """Return the one element of a tensor, as a symbol."""
         known = self._integers.get(id(fake))
         if known is None:
             limits = torch.iinfo(fake.dtype)
@@ -310,7 +311,7 @@ class Recorder:
         return known[1]
 
     def elements(self, x: FakeTensor) -> list[Any]:
-        """`x.tolist()` of a few integers, where a class does an operator by parts of its tensors."""
+        """`x.tolist()` of a few integers, while a wrapper class computes an operator on parts of its tensors."""
         if not (self.below and self.shape_env is not None and x.dtype is torch.int64 and x.dim() == 1
                 and x.shape[0] <= _MOST_ELEMENTS):
             raise DataDependent("Tensor.tolist needs the tensor's data")
@@ -347,7 +348,7 @@ class Recorder:
     # -- nodes
 
     def emit(self, func: Any, args: tuple, val: Any, kwargs: dict = _NO_KWARGS) -> Node:
-        """A node that calls `func` on nodes and plain values."""
+        """Add a node that calls `func` on nodes and plain values."""
         args, kwargs = with_full_lists(func, args, kwargs)
         base = self._names.get(func)
         if base is None:
@@ -369,12 +370,12 @@ class Recorder:
         return node
 
     def own(self, fake: FakeTensor, node: Node) -> FakeTensor:
-        """Makes `fake` the base of a new storage whose value is `node`."""
+        """Make `fake` the base of a new storage whose value is `node`."""
         fake._alias = Alias(Storage(self), node, fake)
         return fake
 
     def view(self, source: FakeTensor, func: Any, args: tuple, fake: FakeTensor) -> FakeTensor:
-        """Makes `fake` the view `func(source, *args)`."""
+        """Make `fake` the view `func(source, *args)`."""
         parent = source._alias
         if fake.is_inference() is not source.is_inference():  # a view is what it views
             with torch._C._InferenceMode(source.is_inference()):
@@ -388,7 +389,7 @@ class Recorder:
         return fake
 
     def results(self, node: Node, vals: Any) -> Any:
-        """Wraps the results of a functional node: one fake, or a tuple with `getitem` nodes beneath."""
+        """Wrap the results of a functional node: one fake, or a tuple over `getitem` nodes."""
         if isinstance(vals, FakeTensor):
             return self.own(vals, node)
         if not isinstance(vals, (tuple, list)):  # an operator that only checks, or asks for metadata
@@ -399,7 +400,7 @@ class Recorder:
         return vals
 
     def nodes(self, value: Any) -> Any:
-        """Replaces fakes by their present nodes, through lists and tuples; real tensors become constants."""
+        """Replace fakes by their present nodes, through lists and tuples; real tensors become constants."""
         kind = type(value)
         if kind is FakeTensor:
             alias = value._alias
@@ -413,7 +414,7 @@ class Recorder:
     # -- values and writes
 
     def read(self, alias: Alias) -> Node:
-        """The node of an alias's present value; a view whose storage was written is made anew."""
+        """Return the node of an alias's present value; a view whose storage was written is recomputed."""
         storage = alias.storage
         if alias.version != storage.version:
             if alias.parent is None:
@@ -423,7 +424,8 @@ class Recorder:
         return alias.node
 
     def write(self, alias: Alias, node: Node) -> None:
-        """Gives `alias` the value of `node` (of the alias's shape and dtype), and so all that shares its storage."""
+        """Write the value of `node` (of the alias's shape and dtype) to `alias`, and so to all aliases of its
+        storage."""
         storage = alias.storage
         if self.allows is not None:
             self.allows(alias, node)
@@ -462,14 +464,15 @@ class Recorder:
                 alias.version = storage.version if own else alias.version
 
     def laid_out(self, node: Node, val: FakeTensor) -> Node:
-        """A copy of a node's value with the strides of `val`."""
+        """Return a copy of a node's value with the strides of `val`."""
         options = {"dtype": val.dtype, "device": val.device}
         fresh = self.emit(_aten.empty_strided.default, (list(val.shape), list(val.stride())), val, options)
         return self.emit(_aten.copy.default, (fresh, node), val)
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Forget at the end what is recorded once for all its readers: symbols, numbers and constants that are new."""
+        """Discard, at the end of the block, the new symbols, numbers and constants, which are otherwise recorded once
+        for all readers."""
         kept = self.bound.copy(), self._integers.copy(), self._constant_of.copy()
         try:
             yield
@@ -479,8 +482,8 @@ class Recorder:
     # -- the end
 
     def finish(self, outputs: Iterable[Any]) -> Graph:
-        """Closes the graph: writes of inputs (`meta["uncounted"]`: their version counters are not to count them), the
-        output tuple, dead code removed. The recorder may not go on after it."""
+        """Close the graph: add writes of inputs (`meta["uncounted"]`: their version counters must not count them) and
+        the output tuple, and remove dead code. The recorder must not be used afterwards."""
         values = tuple(apart(self, list(outputs)))
         for fake in self.inputs:
             alias = fake._alias
@@ -495,11 +498,11 @@ class Recorder:
         return self.graph
 
     def mutated(self, fake: FakeTensor) -> bool:
-        """Has the storage of this fake been written?"""
+        """Return whether the storage of this fake has been written."""
         return fake._alias.storage.version > 0
 
     def input_aliased(self, fake: FakeTensor) -> Node | None:
-        """The placeholder whose storage this fake is or views, or None. Rebuild it as
+        """Return the placeholder whose storage this fake is or views, or None. Rebuild it as
         `real.as_strided(fake.shape, fake.stride(), fake.storage_offset())` of that input."""
         return fake._alias.storage.input
 
@@ -522,12 +525,13 @@ def _remove_dead(graph: Graph) -> None:
 
 
 def has_effect(node: Node) -> bool:
-    """Return whether a call does something if nobody reads its result: it gives a symbol, draws, or may fail."""
+    """Return whether a call has an effect besides its result: it defines a symbol, draws random numbers, or may
+    fail."""
     return not node.meta.get("spare") and (node.target in _MAY_FAIL or not is_pure(node))
 
 
 _aten = torch.ops.aten
-# The values of an index may be out of range: eager's error, even if nobody reads the result.
+# An index may be out of range, which is eager's error even if the result is dead.
 _MAY_FAIL = frozenset((_aten.index.Tensor, _aten.index_select.default, _aten.gather.default, _aten.embedding.default,
                        _aten.take.default,
                        _aten.index_put.default, _aten.scatter.src, _aten.scatter.value, _aten.index_add.default,

@@ -11,7 +11,7 @@ from torch.fx import Graph, Node
 from framesmith.fake.tensor import Alias, FakeTensor
 
 Content = Callable[[Node], "tuple[torch.Tensor, Callable[[], None]] | None"]
-"""A placeholder's value and what assumes it; None if it is not to be assumed."""
+"""A function that returns a placeholder's value and the function that guards it; None if it may not be assumed."""
 
 
 class Recording(Protocol):

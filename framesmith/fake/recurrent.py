@@ -1,7 +1,6 @@
 """Recurrent layers. Under autograd: oneDNN's layer and its backward, recorded as the operators of csrc/training.cpp,
-which do not ask whether gradients are on (a graph that holds its own derivative runs with them off), and take arguments
-of any strides. Under autocast on a CUDA device: the layer of what autocast makes of its arguments, without the memory
-in which it makes it."""
+which work with grad mode off (a graph that contains its own derivative runs so), and accept arguments of any strides.
+Under autocast on a CUDA device: the layer on cast arguments, without autocast's buffer for them."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ BACKWARD = torch.ops.framesmith.mkldnn_rnn_layer_backward.default
 
 @handles(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
 def recurrence(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Of cuDNN, whose layer under autograd looks at the memory of its weights."""
+    """Record cuDNN's layer, which under autograd inspects the memory of its weights."""
     if rec.follows_grad and torch.is_grad_enabled() and args[0].device.type == "cuda":
         raise Unsupported(f"{func} on a CUDA device where gradients are asked for")
     if args[0].device.type != "cuda":
@@ -43,8 +42,8 @@ def recurrence(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @cache
 def _under_autocast(func: Any, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to which autocast in `dtype` casts a layer's arguments: for cuDNN's layers float16 in some
-    versions, whatever it is asked for."""
+    """Return the dtype to which autocast in `dtype` casts a layer's arguments: for cuDNN's layers always float16 in
+    some versions."""
     gates = {aten.lstm.input: 4, aten.gru.input: 3}.get(func, 1)
     x = torch.zeros(1, 1, 8, device="cuda")
     weight = torch.zeros(gates * 8, 8, device="cuda")
@@ -67,7 +66,8 @@ def rnn_layer_backward(rec: Recording, func: Any, args: tuple, kwargs: dict) -> 
 @rule(LAYER)
 def layer_results(x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: Any, w3: Any, hidden: FakeTensor, cell: FakeTensor,
                   *args: Any) -> Any:
-    """Only the kernel knows the size of its workspace: it is run, once for each geometry."""
+    """Return the layer's results; only the kernel knows the size of its workspace, so it runs once for each
+    geometry."""
     if any(type(n) is not int for t in (x, w0, hidden) for n in t.shape):
         raise Unsupported("a recurrent layer of symbolic sizes under autograd")
     geometry = tuple([tuple(t.shape) for t in (x, w0, w1, hidden)])
@@ -88,8 +88,8 @@ def layer_gradients(
     x: FakeTensor, w0: FakeTensor, w1: FakeTensor, w2: FakeTensor, w3: FakeTensor, hidden: FakeTensor, cell: FakeTensor,
     *args: Any
 ) -> Any:
-    """In float32, whatever the dtype of the layer; of biases also where there are none (zeros of the weights' shapes
-    stand for them)."""
+    """Return the gradients, in float32 for any dtype of the layer; of biases even if there are none (zeros of the
+    weights' shapes represent them)."""
     bias = tuple(w0.shape[:1])
     shapes = (tuple(x.shape), tuple(w0.shape), tuple(w1.shape), bias, bias, tuple(hidden.shape), tuple(cell.shape))
     return tuple([dense(x, shape, torch.float32) for shape in shapes])

@@ -14,14 +14,14 @@ from framesmith.util.precision import HALF
 
 aten = torch.ops.aten
 _CUDA = torch._C.DispatchKey.CUDA
-# what `_fused_sdp_choice` answers
+# the values of `_fused_sdp_choice`
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3
 _BLOCK = 32  # logarithms of sums are padded to a multiple, in the efficient kernel
 
 
 def choice(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: Any, gqa: bool) -> int:
-    """Return the kernel that eager chooses: its own answer, from metadata. A build without CUDA cannot tell: half
-    precision is then flash's."""
+    """Return the kernel that eager chooses, by its own function, from metadata. A build without CUDA cannot decide:
+    half precision then means flash."""
     given = (query, key, value, mask, dropout, causal)
     if torch.cuda.is_available():
         return aten._fused_sdp_choice.default._op_dk(_CUDA, *given, scale=scale, enable_gqa=gqa)
@@ -31,7 +31,7 @@ def choice(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: 
 
 
 def laid_out_as(q: FakeTensor, shape: tuple) -> FakeTensor:
-    """Return a fake of `shape` with the layout that flash and cuDNN give their results: in the order of the query's
+    """Return a fake of `shape` with the layout of results of flash and cuDNN: in the order of the query's
     dimensions."""
     like = dense(q, shape) if tuple(q.shape) != shape else q
     return new_fake(shape, preserved_strides(like), q.dtype, q.device)
@@ -44,7 +44,7 @@ def heads_inside(x: FakeTensor, shape: tuple) -> FakeTensor:
 
 
 def result(kind: int, query: FakeTensor, shape: tuple) -> FakeTensor:
-    """The attention's result by the kernel that computes it."""
+    """Return the attention's result by the kernel that computes it."""
     if kind in (FLASH, CUDNN):
         return laid_out_as(query, shape)
     return heads_inside(query, shape) if kind == EFFICIENT else dense(query, shape)
@@ -56,7 +56,7 @@ def _shape(query: FakeTensor, value: FakeTensor) -> tuple:
 
 @rule(aten._scaled_dot_product_flash_attention.default)
 def flash(q: FakeTensor, k: FakeTensor, v: FakeTensor, dropout: float = 0.0, *args: Any, **kwargs: Any) -> Any:
-    """Also the generator's state, as two numbers."""
+    """Return also the generator's state, as two numbers."""
     sums = dense(q, tuple(q.shape[:3]), torch.float32)
     state, unused = dense(q, (2,), torch.uint64), dense(q, (), torch.uint64)
     return laid_out_as(q, _shape(q, v)), sums, None, None, q.shape[2], k.shape[2], state, unused, dense(

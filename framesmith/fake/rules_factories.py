@@ -1,4 +1,4 @@
-"""Metadata rows of what makes tensors: by size, like another tensor, and at random."""
+"""Metadata rows of operators that create tensors: by size, like another tensor, and at random."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _made(shape: Any, dtype: Any, device: Any, memory_format: Any = None) -> Any
 
 
 def _by_arguments(shape: Callable[..., Any], names: str, default: Callable[..., Any] = lambda *args: None) -> None:
-    """Register rows whose positional arguments say the shape, and the dtype that is meant by default."""
+    """Register rows whose positional arguments give the shape, with a default dtype."""
     def row(*args: Any, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any) -> Any:
         return _made(shape(*args), dtype or default(*args), device, memory_format)
 
@@ -72,7 +72,7 @@ def drawn(x: FakeTensor, *_: Any, **__: Any) -> Any:
       aten._standard_gamma.default, aten._standard_gamma_grad.default,
       aten._sample_dirichlet.default, aten._dirichlet_grad.default)
 def drawn_in_order(x: Any, y: Any = None, *_: Any, **__: Any) -> Any:
-    """Contiguous whatever the argument (for which torch's own meta kernels answer otherwise)."""
+    """Return a contiguous result for any argument (where torch's own meta kernels differ)."""
     tensor = x if isinstance(x, FakeTensor) else y
     return _made(tensor.shape, tensor.dtype, tensor.device)
 

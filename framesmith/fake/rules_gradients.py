@@ -1,6 +1,6 @@
 """Metadata rows of the operators in autograd's formulas: gradients of activations, norms, losses, pooling and views.
 
-PyTorch's own meta kernels of most of these are Python, and load for seconds what they are made of.
+PyTorch's own meta kernels of most of these are Python, and take seconds to import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _alike(*tensors: Any) -> bool:
-    """Tensors of one floating dtype."""
+    """Return whether tensors have the same floating-point dtype."""
     dtype = tensors[0].dtype
     return dtype.is_floating_point and all(type(t) is FakeTensor and t.dtype is dtype for t in tensors)
 
@@ -117,7 +117,7 @@ def upsample_backward(grad: FakeTensor, output_size: Any, shape: Sequence[Any], 
 
 @rule(aten._sparse_coo_tensor_with_dims_and_tensors.default)
 def sparse_gradient(sparse: int, rest: int, size: Any, indices: FakeTensor, values: FakeTensor, **_: Any) -> Any:
-    """No strides are a sparse tensor's: these stand for them until it leaves the graph."""
+    """Return a fake for a sparse tensor, with strides that are placeholders until it leaves the graph."""
     return dense(values, tuple(size))
 
 

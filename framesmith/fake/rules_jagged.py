@@ -1,4 +1,4 @@
-"""Metadata rows of rows of several lengths, one behind the other: padded to one length, and back."""
+"""Metadata rows of jagged tensors (concatenated rows of different lengths): padding to one length, and back."""
 
 from __future__ import annotations
 

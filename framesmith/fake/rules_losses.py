@@ -1,5 +1,4 @@
-"""Metadata rows of losses. `reduction`: 0 none, 1 mean, 2 sum; where eager might complain, its own kernels are
-asked."""
+"""Metadata rows of losses. `reduction`: 0 none, 1 mean, 2 sum; where eager might raise, its own kernels are run."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def cross_entropy_loss(
 
 
 def _nll(rank: int) -> Rule:
-    """The loss, and the sum of the weights that it was divided by."""
+    """Return the loss, and the sum of the weights that it was divided by."""
     def row(x: FakeTensor, target: FakeTensor, weight: Any, reduction: int, ignore_index: Any) -> Any:
         if x.dim() != rank or not _names_classes(x, target, weight):
             return NotImplemented
@@ -46,7 +45,7 @@ RULES[aten.nll_loss_forward.default], RULES[aten.nll_loss2d_forward.default] = _
 
 
 def _is_between(x: FakeTensor, *rest: Any) -> bool:
-    """Return whether a loss of tensors alike is asked for as one number."""
+    """Return whether a loss of two similar tensors is reduced to one number."""
     reduced = not any(type(n) is int and n == 0 for n in rest)
     return reduced and x.dtype.is_floating_point and all(t.dtype is x.dtype and same_shape(t.shape, x.shape)
                                                          for t in rest if type(t) is FakeTensor)

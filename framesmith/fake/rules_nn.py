@@ -39,7 +39,7 @@ def linear(x: FakeTensor, weight: FakeTensor, bias: FakeTensor | None = None) ->
 
 
 def _products(rank: int) -> tuple[Rule, Rule]:
-    """Rows of a product of matrices, or of batches of them, and of one that something is added to."""
+    """Register rows of a product of matrices, or of batches of them, and of one with an addend."""
 
     def product(a: FakeTensor, b: FakeTensor) -> Any:
         if a.dim() != rank or b.dim() != rank or a.dtype is not b.dtype:
@@ -63,7 +63,7 @@ RULES[aten.bmm.default], RULES[aten.baddbmm.default] = _products(3)
 
 
 def _grouped(x: FakeTensor, weights: FakeTensor, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    """Rows of a matrix times the matrices of their groups: rows of the result begin at multiples of 16 bytes."""
+    """Return the result of rows of a matrix times the matrices of their groups: its rows are aligned to 16 bytes."""
     if x.dim() != 2 or weights.dim() != 3 or x.dtype is not weights.dtype or x.shape[1] != weights.shape[1]:
         return NotImplemented
     if offs is None or bias is not None or out_dtype is not None or x.device.type != "cpu":
@@ -79,7 +79,7 @@ if hasattr(aten, "_grouped_mm"):
 
 @rule(aten.matmul.default)
 def matmul(a: FakeTensor, b: FakeTensor) -> Any:
-    """A matrix by a batch is eager's transposed product, whose strides are odd at sizes of 1."""
+    """matmul; a matrix by a batch is eager's transposed product, whose strides are unusual at sizes of 1."""
     m, n = a.dim(), b.dim()
     if a.dtype is not b.dtype or m == 0 or n == 0 or m == 2 < n and (a.shape[0] < 2 or b.shape[-1] < 2):
         return NotImplemented
@@ -101,8 +101,8 @@ def embedding(weight: FakeTensor, index: FakeTensor, *args: Any) -> Any:
 
 @rule(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
 def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *args: Any) -> Any:
-    """Only the first result is part of what a program sees; the others' sizes are the kernel's, on the CPU those for a
-    plain sum."""
+    """Only the first result is visible to a program; the others' sizes are the kernel's, on the CPU those for a plain
+    sum."""
     given: tuple = (*args, *(False, 0, False, None, False, -1)[len(args) :])
     mode, last, padding = given[1], given[4], given[5]
     if weight.dim() != 2 or index.dim() != 1 or offsets.dim() != 1 or not weight.dtype.is_floating_point:
@@ -121,7 +121,7 @@ def embedding_bag(weight: FakeTensor, index: FakeTensor, offsets: FakeTensor, *a
 
 @rule(aten.rms_norm.default)
 def rms_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Eager computes it in the memory format that `x` suggests."""
+    """rms_norm; eager computes it in the memory format that `x` suggests."""
     if layer_norm(x, over, weight) is NotImplemented or weight is not None and weight.dtype is not x.dtype:
         return NotImplemented
     return suggested(x, x.shape)
@@ -178,8 +178,8 @@ def batch_norm_without_statistics(x: FakeTensor, weight: Any, bias: Any, *args: 
 
 
 def _fits(windows: list[list], rank: int) -> bool:
-    """Are there `rank` numbers in each, strides (the first) and dilations (the third) positive, the others not
-    negative?"""
+    """Return whether each has `rank` numbers, strides (the first) and dilations (the third) positive, the others not
+    negative."""
     return all(len(w) == rank and all(n >= (k in (0, 2)) for n in w) for k, w in enumerate(windows))
 
 
@@ -210,8 +210,9 @@ def _convolved(x: FakeTensor, weight: FakeTensor, bias: Any, stride: Any, paddin
 
 
 def convolution_strides(x: FakeTensor, weight: FakeTensor, shape: tuple) -> tuple:
-    """Of what a convolution or its backward gives: channels-last where `x` or `weight` is, but for the plain kernel of
-    three dimensions. In one dimension eager convolves images of height 1, and goes by the weight alone."""
+    """Return the strides of results of a convolution or its backward: channels-last if `x` or `weight` is, except for
+    the plain kernel of three dimensions. In one dimension eager convolves images of height 1, and only the weight
+    decides."""
     if len(shape) == 3:
         image = (*weight.shape[:2], 1, weight.shape[2])
         outer, inner, step = weight.stride()
@@ -305,7 +306,8 @@ def attention(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any =
 
 
 def _broadcast_attention(query: FakeTensor, key: FakeTensor, value: FakeTensor, mask: Any) -> Any:
-    """The result where batches or heads differ (heads share one key), which the kernel of plain products computes."""
+    """Return the result if batches or heads differ (heads share one key), which the kernel of plain products
+    computes."""
     batch = broadcast(broadcast(query.shape[:-2], key.shape[:-2]) or (), value.shape[:-2])
     if batch is None or query.device.type != "cpu":
         return NotImplemented
@@ -316,7 +318,7 @@ def _broadcast_attention(query: FakeTensor, key: FakeTensor, value: FakeTensor, 
 
 
 def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float, gqa: bool) -> bool:
-    """Does the CPU take its fused kernel, whose result is laid out as the query?"""
+    """Return whether the CPU takes its fused kernel, whose result has the query's layout."""
     if query.dim() != 4 or dropout != 0.0 or not torch.backends.cuda.flash_sdp_enabled():
         return False
     if query.shape[-1] != value.shape[-1] or query.dtype not in (torch.float32, torch.float64, torch.bfloat16,
@@ -326,7 +328,8 @@ def _flash(query: FakeTensor, key: FakeTensor, value: FakeTensor, dropout: float
 
 
 def _flash_mask(query: FakeTensor, key: FakeTensor, mask: FakeTensor) -> bool:
-    """Does the fused kernel take the mask: [queries, keys] or [batch, heads, queries, keys], where each may be 1?"""
+    """Return whether the fused kernel accepts the mask: [queries, keys] or [batch, heads, queries, keys], where each
+    may be 1."""
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     return mask.dim() in (2, 4) and not mask.requires_grad and all(n == 1 or n == full for n,
                                                                    full in zip(mask.shape, sizes[-mask.dim():]))

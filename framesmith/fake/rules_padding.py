@@ -1,5 +1,5 @@
 """Metadata rows of reflected and replicated padding and of shuffles: of channels-last images, which the meta kernels
-overlook."""
+ignore."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ for _pad in _PADS:
 
 
 def _shuffled(func: Any) -> Rule:
-    """A CPU's kernel keeps the memory format; elsewhere it is a composition."""
+    """Return the result of a shuffle: the CPU's kernel keeps the memory format; elsewhere it is a composition."""
     def row(x: FakeTensor, factor: int) -> Any:
         kept = x.device.type == "cpu" and is_channels_last(x)
         return suggested(x, by_meta_kernel(func, (x, factor), {}).shape) if kept else NotImplemented

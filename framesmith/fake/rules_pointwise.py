@@ -1,4 +1,4 @@
-"""Metadata rows of the element-wise operators: how the dtype comes about, and which arguments are operands."""
+"""Metadata rows of the element-wise operators: their type promotion, and which arguments are operands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def elementwise(operands: list[FakeTensor], dtype: torch.dtype, numbers: bool = False) -> Any:
-    """The result of an element-wise operator over `operands` (and `numbers`, which eager takes as tensors);
+    """Return the result of an element-wise operator over `operands` (and `numbers`, which eager treats as tensors);
     NotImplemented if they do not broadcast, or all are numbers."""
     if not operands:
         return NotImplemented
@@ -40,8 +40,8 @@ def elementwise(operands: list[FakeTensor], dtype: torch.dtype, numbers: bool = 
 
 def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtype] | None,
                numbers: bool = True) -> Callable[..., Any]:
-    """Operands are the arguments from `first` to `last`, numbers too if `numbers`; `finish` takes the promoted dtype to
-    the result's."""
+    """Make a row whose operands are the arguments from `first` to `last`, numbers too if `numbers`; `finish` maps the
+    promoted dtype to the result's."""
 
     def row(*args: Any, **kwargs: Any) -> Any:
         values = args[first:last]
@@ -58,7 +58,8 @@ def _promoting(first: int, last: int, finish: Callable[[torch.dtype], torch.dtyp
 
 
 def _cast(x: FakeTensor, dtype: torch.dtype) -> FakeTensor:
-    """An operand as eager's loops of the CPU read it: what has another dtype than the others is a dense copy."""
+    """Return an operand as eager's CPU loops read it: one of another dtype than the others is copied to a dense
+    tensor."""
     if x.dtype is dtype or x.device.type != "cpu" or x.dim() == 0 or is_dense(x.shape, x.stride()):
         return x
     return new_fake(tuple(x.shape), preserved_strides(x), dtype, x.device)
@@ -69,7 +70,7 @@ def _always_bool(_: torch.dtype) -> torch.dtype:
 
 
 def _keeping(floats_only: bool) -> Callable[..., Any]:
-    """The dtype of the first argument, which must be a float if `floats_only`."""
+    """Make a row with the dtype of the first argument, which must be a float if `floats_only`."""
 
     def row(x: FakeTensor, *args: Any, **kwargs: Any) -> Any:
         if x.dtype.is_complex or floats_only and not x.dtype.is_floating_point:
@@ -85,7 +86,7 @@ def _register(row: Callable[..., Any], names: str) -> None:
 
 
 def _no_bool(row: Callable[..., Any]) -> Callable[..., Any]:
-    """`sub`, `neg` and their kin refuse bools: the error is eager's."""
+    """Let `sub`, `neg` and similar operators refuse bools, with eager's error."""
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if any(type(a) is bool or type(a) is FakeTensor and a.dtype is torch.bool for a in args[:2]):
@@ -167,7 +168,7 @@ def _complex(a: FakeTensor, b: FakeTensor) -> Any:
 
 
 def _glu(x: FakeTensor, dim: int = -1) -> Any:
-    """Eager refuses to halve an odd size."""
+    """glu; eager refuses to halve an odd size."""
     if not -x.dim() <= dim < x.dim() or not expected(x.shape[dim] % 2 == 0) or not x.dtype.is_floating_point:
         return NotImplemented
     shape = tuple([n // 2 if d == dim % x.dim() else n for d, n in enumerate(x.shape)])

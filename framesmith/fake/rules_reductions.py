@@ -25,7 +25,8 @@ by_decomposition(
 
 
 def _of_elements(func: Any) -> None:
-    """Let a row of what eager refuses of no elements expect some where their number is a size of data."""
+    """Let a row of an operator that eager refuses on empty tensors assert elements if their number is
+    data-dependent."""
     row = RULES[func]
 
     def checked(x: FakeTensor, dim: Any = None, *rest: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Resampled and reflected images of sizes that vary: what meta kernels ask for in numbers."""
+"""Metadata rows of resampled and reflected images of dynamic sizes, for which meta kernels require integers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def _reflected(known: Rule | None) -> Rule:
 
 
 def _by_sizes(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """The overload that takes factors, as the one that takes sizes; of fixed sizes, as eager's own kernel does it."""
+    """Return the result of the overload with factors as of the one with sizes; for static sizes, as eager's own
+    kernel."""
     x, sizes, *more, factors = args
     if _is_static(*x.shape, *(sizes or ())) or kwargs:
         return classify(func)(rec, func, args, kwargs)

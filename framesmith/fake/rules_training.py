@@ -1,4 +1,4 @@
-"""Metadata rows of the operators that calls become under autograd, and of those that the engine calls for them."""
+"""Metadata rows of operators that are recorded under autograd, and of those that the engine calls for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 @rule(aten.native_layer_norm.default)
 def native_layer_norm(x: FakeTensor, over: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """Statistics are kept in the dtype of the parameters, on a CUDA device in the one that they are computed in."""
+    """native_layer_norm; statistics have the dtype of the parameters, on a CUDA device the dtype of the computation."""
     out = layer_norm(x, over, weight)
     if out is NotImplemented:
         return out
@@ -51,7 +51,7 @@ def native_group_norm_backward(
 
 @rule(aten.native_batch_norm.default)
 def native_batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *args: Any) -> Any:
-    """Without training no statistics are saved: tensors without elements."""
+    """native_batch_norm; without training the saved statistics are empty."""
     out = batch_norm(x, weight, bias, mean, var, training)
     if out is DOUBTED:
         return out

@@ -1,4 +1,4 @@
-"""Metadata rows of views, copies and of what joins or picks parts of tensors."""
+"""Metadata rows of views, copies, and operators that join or select parts of tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _like(x: FakeTensor, shape: Any, stride: tuple, offset: Any = None) -> FakeT
 
 
 def _dim(dim: int, count: int) -> int:
-    """A wrapped dimension, or -1 if out of range."""
+    """Return a wrapped dimension, or -1 if out of range."""
     if -count <= dim < count:
         return dim % count
     return -1
@@ -57,7 +57,7 @@ def view(x: FakeTensor, wanted: Any) -> Any:
 
 @rule(aten.reshape.default)
 def reshape(x: FakeTensor, wanted: Any) -> Any:
-    """Of a tensor that cannot be viewed so: a copy."""
+    """reshape; a copy if the tensor cannot be viewed so."""
     shape = infer_size(x.shape, wanted)
     return NotImplemented if shape is None else dense(x, shape)
 
@@ -376,7 +376,7 @@ def pad(x: FakeTensor, widths: Any, *args: Any, **kwargs: Any) -> Any:
     if len(widths) % 2 or count > x.dim() or mode != "constant" and not varies:
         return NotImplemented
     shape = list(x.shape)
-    # a reflection is of what there is, but for its border
+    # a reflection is of existing elements, except the border
     most = {"reflect": [n - 1 for n in shape], "circular": shape}.get(mode)
     if most is not None and any(w > most[-1 - i // 2] for i, w in enumerate(widths)):
         return NotImplemented
@@ -402,8 +402,9 @@ def roll(x: FakeTensor, shifts: Any, dims: Any = ()) -> Any:
 
 
 def _indexed(x: FakeTensor, indices: Any) -> tuple[list[int], Any, list[int], list[int], tuple] | None:
-    """The dimensions that are indexed by numbers, the common shape of these, the dimensions of `x` before and behind it
-    in the result, and the result's shape: it replaces indexed dimensions that are adjacent, and else comes first."""
+    """Return the dimensions indexed by integers, the common shape of the indices, the dimensions of `x` before and
+    after it in the result, and the result's shape: the common shape replaces adjacent indexed dimensions, and otherwise
+    comes first."""
     places = [i for i, ix in enumerate(indices) if ix is not None]
     if len(indices) > x.dim() or not places or any(indices[i].dtype is not torch.int64 for i in places):
         return None
@@ -431,7 +432,7 @@ def index(x: FakeTensor, indices: Any) -> Any:
         return dense(x, shape)
     if not all(tidy) and any(type(n) is int and n == 1 for n in (*shape, *x.shape)) or not all(tidy[1:]):
         return NotImplemented
-    # as TensorIterator orders the source, which stands still where it is indexed, and the indices
+    # as TensorIterator orders the source, with stride 0 in indexed dimensions, and the indices
     still = (0,) * len(spread)
     layouts = [(*[x.stride(d) for d in before], *still, *[x.stride(d) for d in behind])]
     layouts += [((0,) * len(before) + expanded_strides(indices[i], spread) + (0,) * len(behind)) for i in places]
@@ -440,8 +441,8 @@ def index(x: FakeTensor, indices: Any) -> Any:
 
 @rule(aten.index_put.default)
 def index_put(x: FakeTensor, indices: Any, values: FakeTensor, accumulate: bool = False) -> Any:
-    """A copy of `x`, where one number, or as many as are indexed, is put. Raises eager's error for values that do not
-    broadcast to what is indexed."""
+    """index_put: a copy of `x`, with one number, or as many as are indexed, written. Raises eager's error for values
+    that do not broadcast to the indexed shape."""
     if (found := _indexed(x, indices)) is None:
         return NotImplemented
     taken = found[-1]

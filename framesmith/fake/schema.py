@@ -1,4 +1,4 @@
-"""Facts from an operator's schema: the arguments that it writes, whether it gives views, and its functional form."""
+"""Facts from an operator's schema: the arguments that it writes, whether it returns views, and its functional form."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _FUNCTIONAL: dict[OpOverload, OpOverload] = {
 
 
 def writes(func: OpOverload) -> bool:
-    """Does it write one of its arguments?"""
+    """Return whether the operator writes one of its arguments."""
     return bool(func._schema.is_mutable)
 
 
 def is_view(func: OpOverload) -> bool:
-    """Does an output alias an argument without writing it?"""
+    """Return whether an output aliases an argument that is not written."""
     return any(a.alias_info is not None and not a.alias_info.is_write for a in func._schema.returns)
 
 
 def is_composite(func: OpOverload) -> bool:
-    """Is it written in terms of other operators, for every device?"""
+    """Return whether the operator is composed of other operators, for every device."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
@@ -53,7 +53,8 @@ def is_random(func: OpOverload) -> bool:
 
 
 def draws(func: OpOverload, args: tuple, kwargs: dict) -> bool:
-    """Does a call draw random numbers? One whose only use for them is a dropout of probability 0 does not."""
+    """Return whether a call draws random numbers. One whose only use for them is a dropout of probability 0 does
+    not."""
     if not is_random(func):
         return False
     for at, argument in enumerate(func._schema.arguments):
@@ -64,7 +65,7 @@ def draws(func: OpOverload, args: tuple, kwargs: dict) -> bool:
 
 
 def changes_metadata(func: OpOverload) -> bool:
-    """`x.t_()` and its kin: the argument itself gets another shape."""
+    """Return whether the operator changes the shape of its argument, as `x.t_()` does."""
     return torch.Tag.inplace_view in func.tags
 
 
@@ -82,7 +83,7 @@ def _lists(func: OpOverload) -> tuple[tuple[int, str, int], ...]:
 
 
 def with_full_lists(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments of a node, with lists of one number for several dimensions in their full length."""
+    """Return the arguments of a node, with lists of one number for several dimensions in their full length."""
     if type(func) is not OpOverload:
         return args, kwargs
     by_weight = _BY_WEIGHT.get(func)
@@ -107,7 +108,7 @@ def written_positions(func: OpOverload) -> tuple[int, ...]:
 
 
 def functional_form(func: OpOverload) -> OpOverload | None:
-    """The overload that computes the same and returns it instead of writing; None if there is none."""
+    """Return the overload that computes the same and returns it instead of writing; None if there is none."""
     if func in _FUNCTIONAL:
         return _FUNCTIONAL[func]
     schema = func._schema
@@ -132,8 +133,8 @@ def functional_form(func: OpOverload) -> OpOverload | None:
 
 @cache
 def out_variant(func: OpOverload) -> tuple[str, tuple[str, ...]] | None:
-    """The `out=` form of an operator that really writes into given memory: its overload's name and the names of its out
-    arguments. Generated forms call the functional one and copy; they do not count."""
+    """Return the `out=` form of an operator that really writes into given memory: its overload's name and the names of
+    its out arguments. Generated forms call the functional one and copy; they do not count."""
     wanted = _signature(func._schema)
     for name in func.overloadpacket.overloads():
         overload = getattr(func.overloadpacket, name)

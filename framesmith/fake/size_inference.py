@@ -1,6 +1,6 @@
 """Metadata on symbolic sizes of operators without a row: by their decomposition, by a formula for the sizes alone, or
-by the shape function that a library has registered with its operator. Each is held against what the operator's kernel
-answers at the present sizes, which also says how the results lie in memory."""
+by the shape function that a library has registered with its operator. Each is checked against the results of the
+operator's kernel at the present sizes, which also determine the layout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Infer = Callable[[Any, tuple, dict], Any]
 
 
 class _Shapes:
-    """A dispatch mode under which operators give the metadata of their results, and nothing is recorded."""
+    """A dispatch mode under which operators return the metadata of their results, and nothing is recorded."""
 
     def __init__(self, infer: Infer) -> None:
         self._infer = infer
@@ -32,8 +32,8 @@ class _Shapes:
 
 def infer_sizes(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any, sizes: dict[str, int],
                 env: Any) -> Any:
-    """The results as fakes of symbolic sizes, `present` being those at `sizes` of the symbols; NotImplemented where
-    nothing says their sizes."""
+    """Return the results as fakes of symbolic sizes, given `present`, those at the values `sizes` of the symbols;
+    NotImplemented if no rule gives their sizes."""
     several = isinstance(present, tuple)
     if (shape := SIZES.get(func)) is not None:
         found = shape(*args, **kwargs)
@@ -72,8 +72,8 @@ def _copy(value: Any) -> Any:
 
 
 def _like(now: Any, said: Any, sizes: dict[str, int], env: Any) -> Any:
-    """The fake of the sizes that are said, which lies as the one of the present sizes; NotImplemented if these are no
-    case of them."""
+    """Return the fake of the given sizes, with the layout of the one of present sizes; NotImplemented if it is no
+    instance of them."""
     if not isinstance(now, FakeTensor):
         return now if said == now else NotImplemented
     shape = said if isinstance(said, tuple) else tuple(said.shape)

@@ -1,5 +1,5 @@
-"""The sizes of results of operators that run as eager's kernels, by the sizes of their arguments: what varies may stay
-a symbol. Dtypes and layouts are the kernel's (see `size_inference.py`), and so are errors, when it runs."""
+"""The sizes of results of operators that run as eager's kernels, from the sizes of their arguments, so that dynamic
+ones stay symbolic. Dtypes and layouts are the kernel's (see `size_inference.py`), and so are errors, when it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from framesmith.util.tables import entry
 Sizes = tuple[Any, ...]
 
 SIZES: dict[Any, Callable[..., Any]] = {}
-"""operator -> the sizes of its result by its arguments, or those of each of several; NotImplemented: not known."""
+"""operator -> function from its arguments to the sizes of its result, or of each of several; NotImplemented:
+unknown."""
 
 
 def _sizes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -23,7 +24,7 @@ def _sizes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _of(place: int, results: int = 1) -> Callable[..., Any]:
-    """A rule: each result has the sizes of the argument at a place."""
+    """Return a rule: each result has the sizes of the argument at a place."""
     return lambda *args, **_: tuple(args[place].shape) if results == 1 else (tuple(args[place].shape),) * results
 
 

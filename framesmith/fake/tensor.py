@@ -33,9 +33,8 @@ class Dispatcher(Protocol):
 class Storage:
     """The storage that aliases share. `version` counts the writes; `input` is the placeholder whose storage it is, if
     any; `several`: one call made several views of it in grad mode, which autograd refuses to use once the storage is
-    written. `counted`: the version counter of its base has counted a write. `copy_of`: what
-    was taken for granted of sizes where its base was made as a copy of another tensor, `copied`: where one was made of
-    it."""
+    written. `counted`: the version counter of its base has counted a write. `copy_of`: assumptions on sizes under which
+    its base is a copy of another tensor; `copied`: those under which another is a copy of it."""
 
     __slots__ = ("version", "input", "shared", "recorder", "several", "counted", "copy_of", "copied")
 
@@ -53,7 +52,7 @@ class Alias:
 
     The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`.
     `grad`: the grad mode in which it was made. `several`: one call made it and others. `uncounted`: it is the `.data`
-    of its parent, whose version counter does not count what is written through it.
+    of its parent, whose version counter does not count writes through it.
     """
 
     __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several", "uncounted")
@@ -80,7 +79,7 @@ class Alias:
 
 
 class FakeTensor(torch.Tensor):
-    """Made by a Recorder only. Any torch call on it is recorded by the recorder that made it."""
+    """A tensor without storage, created only by a Recorder, which records every torch call on it."""
 
     _alias: Alias
     _meta: torch.Tensor | None = None
@@ -103,7 +102,8 @@ class FakeTensor(torch.Tensor):
         raise TypeError("a FakeTensor has no data to pickle")
 
     def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
-        """The tensor itself if it is contiguous, else a copy. Of sizes that may be 0 or 1, others decide."""
+        """Return the tensor itself if it is contiguous, else a copy. For sizes that may be 0 or 1, the other ones
+        decide."""
         if memory_format is not torch.contiguous_format or env_of(*self.shape) is None:
             return super().contiguous(memory_format=memory_format)
         with widened(self) as answers:
@@ -112,7 +112,7 @@ class FakeTensor(torch.Tensor):
         return copied(self, self.clone(memory_format=memory_format), answers)
 
     def tolist(self) -> Any:
-        """The elements as symbols, for a class of tensors that asks for those of its parts."""
+        """Return the elements as symbols, for a wrapper class that reads those of its parts."""
         return self._alias.storage.recorder.elements(self)
 
     def untyped_storage(self) -> Any:
@@ -164,7 +164,7 @@ def _recorder_of(args: Any) -> Dispatcher:
 def new_fake(
     shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device = CPU, offset: Any = 0, grad: bool = False
 ) -> FakeTensor:
-    """A fake without an alias: good as metadata only, until a recorder gives it one."""
+    """Return a fake without an alias, which is metadata only until a recorder gives it one."""
     if device.index is None and device.type == "cuda":
         device = current_device()
     return _make_wrapper(
@@ -178,7 +178,7 @@ def metadata_of(x: FakeTensor, grad: bool = False) -> FakeTensor:
 
 
 def as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
-    """The fake, with the lazy conjugation and negation of `other`."""
+    """Return the fake, with the lazy conjugation and negation of `other`."""
     if other.is_conj():
         torch._C._set_conj(fake, True)
     if other.is_neg():
@@ -187,7 +187,7 @@ def as_lazy_as(fake: FakeTensor, other: torch.Tensor) -> FakeTensor:
 
 
 def is_row_major(x: torch.Tensor) -> bool:
-    """Return whether a tensor is contiguous. Of sizes that may be 0 or 1, others decide."""
+    """Return whether a tensor is contiguous. For sizes that may be 0 or 1, the other ones decide."""
     if (env := env_of(*x.shape)) is None:
         return x.is_contiguous()
     dims = [(expr_of(n), expr_of(s)) for n, s in zip(x.shape, x.stride(), strict=True)]
@@ -202,7 +202,8 @@ def is_row_major(x: torch.Tensor) -> bool:
 
 @contextmanager
 def widened(x: FakeTensor) -> Iterator[list[Rel]]:
-    """What is answered in the block about layouts because quotients of sizes are taken to be large."""
+    """Collect the relations on layouts that are assumed in the block because quotients of sizes are taken to be
+    large."""
     env = env_of(*x.shape)
     before = 0 if env is None else len(env.widened)
     answers: list[Rel] = []
@@ -212,7 +213,7 @@ def widened(x: FakeTensor) -> Iterator[list[Rel]]:
 
 
 def copied(x: FakeTensor, copy: Any, answers: list[Rel]) -> Any:
-    """A copy of a tensor that lies otherwise, which eager makes where the `answers` hold."""
+    """Note that `copy` is a copy of a tensor in another layout, which eager makes only if the `answers` hold."""
     if answers:
         copy._alias.storage.copy_of += answers
         x._alias.storage.copied += answers
@@ -220,15 +221,15 @@ def copied(x: FakeTensor, copy: Any, answers: list[Rel]) -> Any:
 
 
 def confirm(x: FakeTensor, answers: list[Rel]) -> None:
-    """Guard answers about layouts where what they decided is seen; refuse those that are wrong for the present
+    """Guard assumed relations on layouts whose consequences become visible; refuse those that are wrong for the present
     sizes."""
     if answers and not all(map(env_of(*x.shape).guard, answers)):  # type: ignore[union-attr]
         raise Unsupported(_SMALL)
 
 
 def confirm_sizes(x: FakeTensor) -> None:
-    """Guard that the sizes of a tensor whose strides are seen are 2 or more, if they were taken to be where a layout
-    was asked for; refuse others."""
+    """Guard that the sizes of a tensor whose strides become visible are 2 or more, if a layout was decided under that
+    assumption; refuse others."""
     for n in [n for n in x.shape if type(n) is torch.SymInt]:
         if (env := env_of(n)) is not None and not env.is_large(expr_of(n)):
             raise Unsupported(_SMALL)
@@ -243,12 +244,12 @@ def is_differentiable(dtype: torch.dtype) -> bool:
 
 
 def dense(like: FakeTensor, shape: tuple, dtype: torch.dtype | None = None) -> FakeTensor:
-    """A contiguous fake on the device of `like`, of its dtype unless another is given."""
+    """Return a contiguous fake on the device of `like`, of its dtype unless another is given."""
     return new_fake(shape, contiguous_strides(shape), dtype or like.dtype, like.device)
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[FakeTensor]:
-    """The fakes among `values`, lists and tuples opened."""
+    """Yield the fakes among `values`, lists and tuples opened."""
     for value in values:
         if isinstance(value, FakeTensor):
             yield value

@@ -1,4 +1,4 @@
-"""Views as data: for each view operator, how a value written through the view goes back into what it views.
+"""Views as data: for each view operator, how a value written through the view updates the viewed tensor.
 
 A row takes `(base, value, args, val)`: `base` is the node of the viewed tensor, `value` the node written through the
 view, `args` the view's arguments after the first, `val` the viewed tensor's metadata; it returns the operator and the

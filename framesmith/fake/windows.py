@@ -1,4 +1,4 @@
-"""Windows that slide over images: how many fit, and their geometry by dimension."""
+"""Sliding windows over images: their number, and their geometry by dimension."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def window_count(size: Any, kernel: Any, stride: Any, padding: Any, dilation: An
 
 
 def for_each_dim(value: Any, count: int) -> list:
-    """An argument for each of `count` dimensions: one number stands for all."""
+    """Return an argument for each of `count` dimensions: one number stands for all."""
     if isinstance(value, int):
         return [value] * count
     return list(value) * count if len(value) == 1 else list(value)

@@ -86,9 +86,9 @@ def trips(axes: Any, extents: Extents) -> Any:
 
 def joined(cluster: FusedNests, compute: Compute, base: FusedNests, apart: bool = False) -> FusedNests | None:
     """Return the cluster with `compute` as its last member, or None when its reads would cross shared iterations.
-    `apart`: they touch no buffer that is the other's, and their axes are the same where both read buffers alike.
+    `apart`: neither accesses a buffer that the other writes, and their axes are the same where both read buffers alike.
 
-    `base` is the cluster of `compute` alone, its axes merged as far as they go (they are split again where the
+    `base` is the cluster of `compute` alone, its axes merged as far as possible (they are split again where the
     cluster's are finer). A contraction fuses only nests over exactly its own axes that do not write its operands.
     """
     fixed = cluster.contract is not None
