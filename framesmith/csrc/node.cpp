@@ -337,7 +337,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
 // exact, copied, order, later, sizes)
 PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 15 && !kwargs, "DifferentiableGraph takes 15 arguments, none by name");
+  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 15 && !kwargs, "DifferentiableGraph takes 15 arguments");
   auto layout = std::make_unique<Layout>();
   auto put = [&](Py_ssize_t i, auto& part) {
     part = py::cast<std::decay_t<decltype(part)>>(PyTuple_GET_ITEM(args, i));
