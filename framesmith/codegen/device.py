@@ -1,11 +1,11 @@
-"""The function that runs a program whose kernels are on a CUDA device: as `wrapper` prints it, with launches in place
-of calls.
+"""The host function of a program whose kernels run on a CUDA device: as `wrapper` prints it, with launches in place of
+calls.
 
     { void* x0 = p[0]; int x1 = n[0]; void* x[] = {&x0, &x1, FS_SCRATCH}; if (h->launch(h->frame, 0, n[0], 1, 1, x))
     return 1; }
 
-`a` is then the arena's address on the device, if need be from the step on that asks for it. Steps that no size decides
-are rows of a table (see `step_table.py`).
+`a` is the arena's address on the device, possibly from a later step on that allocates it. Steps that do not depend on
+sizes are rows of a table (see `step_table.py`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _READ = {
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Kernel number `number` of the plan's images, `text`; `wide`: what is launched where a limit of `text` is
+    """Kernel number `number` of the plan's images, `text`; `wide`: the kernel launched instead if a limit of `text` is
     reached."""
 
     number: int
@@ -88,7 +88,7 @@ class Function:
 
 
 Functions = dict[Any, Function]
-"""Of each kernel, and of each call that is one."""
+"""The function of each kernel, and of each call that is launched as one."""
 
 
 def wrap_device(
@@ -98,8 +98,8 @@ def wrap_device(
     """Print the function that runs `program` on a device, as `wrapper.wrap` does for the CPU, for kernels `printed`
     (parallel to `program.kernels`); kernel number i of the plan's images is `printed[i]`.
 
-    `brought`: kernels that are launched in place of calls; their images follow those. `wide[k]`: kernel k with indices
-    of 64 bits, for sizes at which `printed[k]` is not right; their images come last.
+    `brought`: kernels that are launched in place of calls; their images follow. `wide[k]`: kernel k with 64-bit
+    indices, for sizes at which `printed[k]` is invalid; their images come last.
     """
     check_symbols(program)
     planner = Planner(program, positions, inputs)
@@ -153,7 +153,7 @@ def _call(out: Indented, number: int, grid: Sequence[Expr | int], values: Sequen
 
 
 def _brought(out: Indented, step: Extern, program: Program, planner: Planner, functions: Functions) -> None:
-    """The launch of a kernel that the program brings; other calls are rows of a table."""
+    """Print the launch of a kernel of the program's own; other calls are rows of a table."""
     number, kernel = functions[step].number, functions[step].text
     mark(out, planner, "kernel", number)
     with out.block("{", "}"):
@@ -161,13 +161,13 @@ def _brought(out: Indented, step: Extern, program: Program, planner: Planner, fu
 
 
 def _arena(out: Indented, step: Allocate, *_: Any) -> None:
-    """The arena, where it comes late; other memory is in rows of a table."""
+    """Print the allocation of a late arena; other memory is in rows of a table."""
     out.line("if (h->scratch(h->frame, &a)) return 1;")
 
 
 def _argument(program: Program, planner: Planner, step: Extern,
               argument: MemoryWindow | tuple[str, str]) -> tuple[str, str]:
-    """The C type and text of an argument."""
+    """Return the C type and text of an argument."""
     if not isinstance(argument, MemoryWindow):
         return argument
     buffer = program.buffers[step.args[argument.memory].name]
@@ -177,8 +177,8 @@ def _argument(program: Program, planner: Planner, step: Extern,
 
 
 class _Batches:
-    """Prints a batch: tables of addresses and of programs, which the host keeps on the device as long as they stay the
-    same."""
+    """Prints a batch: tables of addresses and of programs, which the host keeps on the device as long as they do not
+    change."""
 
     def __init__(self) -> None:
         self.slots = 0
@@ -207,12 +207,12 @@ class _Batches:
 
 
 def _word(ctype: str, text: str) -> str:
-    """An argument as a word of a table."""
+    """Return an argument as a word of a table."""
     return f"(i64)({text})" if ctype == "void*" else f"fs_bits(({ctype})({text}))"
 
 
 def _given(program: Program, planner: Planner, name: str, param: Param) -> tuple[str, str]:
-    """Type and text of what a kernel is given for a buffer."""
+    """Return type and text of a kernel's argument for a buffer."""
     pointer = _pointer(program, planner, name)
     return (_CTYPES[kind_of(param.dtype)], _READ[param.dtype].format(pointer)) if param.host else ("void*", pointer)
 

@@ -8,8 +8,8 @@
     }
 
 `a` is the arena, `p` the pointers by value number, `n` the integer table (see `runtime/plan.py`); csrc/graph_frame.h
-declares `Host` alike. It returns 0, 1 when an operator or an allocation failed, 2 when a kernel met an index out of
-range.
+declares `Host` alike. It returns 0 on success, 1 if an operator or an allocation failed, 2 if a kernel found an index
+out of range.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Wrapped:
 
 def entry(out: Indented, program: Program, planner: Planner, plan: Plan, steps: Steps, functions: Any,
           checks: bool = False) -> None:
-    """The function that runs `program` (and the one that computes sizes): a row of `steps` prints a step, given the
-    kernels' `functions`.
+    """Print the function that runs `program` (and the one that computes sizes): a row of `steps` prints a step, given
+    the kernels' `functions`.
 
     `checks`: some kernel may find an index out of range.
     """
@@ -88,7 +88,7 @@ def _symbols(out: Indented, program: Program, planner: Planner) -> None:
 
 
 def _variables(out: Indented, values: Iterable[Expr | int | None]) -> dict[Any, str]:
-    """Variables for what several of these expressions share, so that the text does not grow with how deep they are."""
+    """Declare variables for shared subexpressions, so that the text does not grow with the depth of expressions."""
     names: dict[Any, str] = {}
     for e in shared([value for value in values if isinstance(value, Expr)]):
         text = expr_text(e, names)
@@ -105,12 +105,12 @@ def place_text(program: Program, planner: Planner, name: str) -> str:
 
 
 def integer_text(value: Expr | int, names: Mapping[Any, str] = MappingProxyType({})) -> str:
-    """An int, or an expression over size symbols, as the host function writes it."""
+    """Return an int, or an expression over size symbols, as the host function writes it."""
     return str(value) if type(value) is int else expr_text(value, names)  # type: ignore[arg-type]
 
 
 def mark(out: Indented, planner: Planner, what: str, number: int) -> None:
-    """Tell who watches the call that kernel or call `number` comes next."""
+    """Print the mark that tells a profiler that kernel or call `number` comes next."""
     out.line(f"FS_MARK({planner.mark(what, number)});")
 
 

@@ -35,7 +35,7 @@ case {KERNEL}: {{
 
 
 def launch_row(step: Launch, program: Program, planner: Planner, functions: Any) -> Row | None:
-    """The row of a launch whose grid and places are known, and that is given no number of the CPU's memory."""
+    """Return the row of a launch with a known grid and known places, without CPU scalars."""
     number, kernel, names = functions[step.kernel].number, functions[step.kernel].text, step.args
     if functions[step.kernel].wide is not None or kernel.symbols or any(param.host for param in step.kernel.params):
         return None
@@ -50,5 +50,5 @@ def launch_row(step: Launch, program: Program, planner: Planner, functions: Any)
 
 
 def _word(number: Number) -> int:
-    """The bits of a number of 32."""
+    """Return the low 32 bits of a number."""
     return struct.unpack("<I", struct.pack({"fp32": "<f", "i32": "<i", "u32": "<I"}[number.kind], number.value))[0]

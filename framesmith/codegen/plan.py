@@ -1,4 +1,4 @@
-"""From a program of the loop IR to the runtime's plan: buffers become numbered values, operators become calls."""
+"""The runtime's plan of a program of the loop IR: buffers become numbered values, operators become calls."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ KINDS = {
     "result": rt.Kind.RESULT,
     "view": rt.Kind.VIEW,
 }
-# Bytes of work in a call from which other threads may run Python meanwhile.
+# Bytes of work in a call from which it releases the GIL.
 RELEASE_BYTES = 1 << 20
 
 
 class Table:
-    """The integer table of a call: size symbols first, then every other expression that the plan names."""
+    """The integer table of a call: size symbols, then every other expression that the plan uses."""
 
     def __init__(self, program: Program) -> None:
         self.entries: dict[Expr, int] = {symbol: k for k, symbol in enumerate(program.symbols)}
         self.symbols = len(self.entries)
 
     def integer(self, value: Expr | int) -> rt.Integer:
-        """`value` as an int or as an entry of the table."""
+        """Return `value` as an int or as an entry of the table."""
         if type(value) is int:
             return value
         if value.is_const:  # type: ignore[union-attr]
@@ -62,7 +62,8 @@ class Table:
 
 
 def _stride(b: Buffer) -> tuple[Expr, ...]:
-    """The strides of a buffer; of a row-major one that may have a size of 0 as eager has them, which counts it as 1."""
+    """Return the strides of a buffer; for a row-major one that may have a size of 0, eager's, in which such a size
+    counts as 1."""
     if b.kind == "input" or all(n.lo for n in b.size) or b.stride != tuple(map(as_expr, contiguous_strides(b.size))):
         return b.stride
     return tuple(map(as_expr, contiguous_strides([max_(n, 1) for n in b.size])))
@@ -92,8 +93,8 @@ class Planner:
 
     def plan(self, watched: Sequence[int] = (), entry: str = "fs_run", aligned: bool = False,
              launched: Collection[Extern] = ()) -> rt.Plan:
-        """The plan of the program; also fills `numbers`, `externs` and `table`. `aligned`: kernels want aligned inputs.
-        `launched`: calls that are kernels on the device."""
+        """Return the plan of the program; also fill `numbers`, `externs` and `table`. `aligned`: kernels require
+        aligned inputs. `launched`: calls that are launched as kernels on the device."""
         program = self.program
         in_kernels: dict[bool, set[int]] = {False: set(), True: set()}
         for step in program.steps:
@@ -109,7 +110,7 @@ class Planner:
                         number = self.number(name)
                         in_kernels[by_value].update([number] if kind == "input" else [])
         outputs = tuple(map(self._output, program.outputs))
-        # where sizes are 0, values have no bytes, but the call path still gives them their place and their sizes
+        # with a size of 0, values have no bytes, but the call path still gives them a place and their sizes
         arena = self.table.integer(program.arena_bytes if type(program.arena_bytes) is int
                                    else max_(program.arena_bytes, 1))
         symbols = tuple(self._symbol(s) for s in program.symbols.values())
@@ -125,8 +126,7 @@ class Planner:
         )  # fmt: skip
 
     def _failures(self) -> dict[str, Any]:
-        """Return the fields of the plan that tell how to recover from a call that fails: `clean`, `spoilt` and
-        `rewinds`."""
+        """Return the fields of the plan for recovery from a failed call: `clean`, `spoilt` and `rewinds`."""
         inputs = {name for name in self.written if self.program.buffers[name].kind == "input"}
         steps = self.program.steps
         first = next((k for k, step in enumerate(steps) if inputs
@@ -138,12 +138,12 @@ class Planner:
                 "rewinds": fails and any(type(s) is Extern and may_draw(s.target) for s in steps)}
 
     def mark(self, what: str, number: int) -> int:
-        """The number of the mark before the launch of a kernel or the call of an operator."""
+        """Return the number of the mark before the launch of a kernel or the call of an operator."""
         self.steps.append((what, number))
         return len(self.steps) - 1
 
     def number(self, name: str) -> int:
-        """The number of buffer `name`'s value."""
+        """Return the number of buffer `name`'s value."""
         known = self.numbers.get(name)
         if known is None:
             value = self._value(self.program.buffers[name])
@@ -209,7 +209,7 @@ class Planner:
         )
 
     def _is_long(self) -> bool:
-        """Return whether a call takes some hundred microseconds or more, by the bytes that it touches (unknown sizes
+        """Return whether a call takes some hundred microseconds or more, by the bytes that it accesses (unknown sizes
         count as long)."""
         total = 0
         for step in self.program.steps:
@@ -226,7 +226,7 @@ class Planner:
 
 
 def _arguments(step: Launch | Batch | Extern) -> list[tuple[str, bool]]:
-    """The buffers that a kernel is launched on, and whether it is given their value instead."""
+    """Return the buffers that a kernel is launched on, and whether each is passed by value."""
     if isinstance(step, Extern):
         return [(arg.name, False) for arg in step.args]
     return [(name, param.host) for row in rows(step) for name, param in zip(row, step.kernel.params, strict=True)]
@@ -259,7 +259,7 @@ def _written_inputs(program: Program) -> frozenset[str]:
 
 
 def check_symbols(program: Program) -> None:
-    """Every size symbol that a kernel takes must be read from some input: CompileError otherwise."""
+    """Raise CompileError unless every size symbol that a kernel takes is read from some input."""
     for kernel in program.kernels:
         for symbol in kernel.symbols:
             if symbol not in program.symbols and symbol is not EXTENT:

@@ -1,4 +1,4 @@
-"""A kernel as readers and reports see it."""
+"""Descriptions of kernels for readers and reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from framesmith.util.serialize import serializable
 @serializable
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """`text`: as printed. `bytes` that it moves and scalar `operations` (see `loops.ir.Kernel`), in size symbols."""
+    """A kernel's `text`, the `bytes` that it moves and its scalar `operations` (see `loops.ir.Kernel`), in size
+    symbols."""
 
     name: str
     text: str

@@ -1,5 +1,5 @@
-"""Steps of a host function that no size decides, as a table that is gone through: to read it takes a C++ compiler a
-hundredth of what calls written out take, and these are nearly all that the function of a deep model has.
+"""Steps of a host function that do not depend on sizes, as a table that is interpreted: it compiles a hundred times as
+fast as the same calls written out, which make up nearly all of a deep model's function.
 
     static const i64 steps[] = {
       1, 5,  // allocate value 5
@@ -9,7 +9,7 @@ hundredth of what calls written out take, and these are nearly all that the func
     };
     if (int failed = fs_steps(a, p, n, h, steps, steps + 9, 0)) return failed;
 
-The last number is that of the first mark. What stands behind `KERNEL` is the target's own.
+The last number is that of the first mark. Words after `KERNEL` are specific to the target.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CALL, ALLOCATE, RELEASE, KERNEL = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The words of a step, what is said of it, and what is marked before it: "kernel" or "call", and its number."""
+    """The words of a step, its comment, and the mark before it: "kernel" or "call", and its number."""
 
     words: tuple[int | str, ...]
     said: str = ""
@@ -37,18 +37,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Steps in a row whose rows stand in one table."""
+    """Consecutive steps whose rows form one table."""
 
     rows: tuple[Row, ...]
 
 
 LaunchRow = Callable[[Any, Program, Planner, Any], Row | None]
-"""The row of a launch, given the kernels' functions; None: it is written out."""
+"""A function that returns the row of a launch, given the kernels' functions; None: the launch is written out."""
 
 
 def run_text(kernels: str) -> str:
-    """The function that goes through a table. `kernels`: the cases of its switch that run a kernel, on operands that
-    begin at `s`, and leave `s` behind these."""
+    """Return the function that interprets a table. `kernels`: the cases of its switch that run a kernel, on operands
+    that begin at `s`, and advance `s` past them."""
     out = Indented()
     out.line("// `mark`: the number of the first mark.")
     given = "char* a, void** p, const i64* n, const Host* h, const i64* s, const i64* end, int mark"
@@ -69,8 +69,8 @@ _COMMON = {
 
 
 def grouped(program: Program, planner: Planner, functions: Any, launch: LaunchRow) -> tuple[Any, ...]:
-    """The steps of `program`, those that go into a table together as one `Fixed`. `functions`: of each kernel, and of
-    each call that is one."""
+    """Return the steps of `program`, with those of one table grouped as a `Fixed`. `functions`: of each kernel, and of
+    each call that is launched as one."""
     found: list[Any] = []
     rows: list[Row] = []
     for step in program.steps:
@@ -84,7 +84,7 @@ def grouped(program: Program, planner: Planner, functions: Any, launch: LaunchRo
 
 
 def print_fixed(out: Indented, step: Fixed, program: Program, planner: Planner, functions: Any) -> None:
-    """The table, and its run."""
+    """Print a table, and the call that interprets it."""
     first = len(planner.steps)
     for row in step.rows:
         if row.mark is not None:

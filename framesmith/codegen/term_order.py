@@ -25,8 +25,8 @@ class Syntax:
     operand: str = "{}"
 
     def text(self, e: Expr, names: Names, digits: Digits | None = None) -> str:
-        """`e`, binding at least as tightly as a product; `names` overrides those of symbols, and has those of other
-        expressions that have variables. `digits` prints numbers, but for those that are divided by."""
+        """Return `e`, binding at least as tightly as a product; `names` maps symbols, and expressions that are stored
+        in variables, to names. `digits` prints numbers, except divisors."""
         kind, number = type(e), digits or self.digits
         if (found := names.get(e)) is not None:
             return found
@@ -53,14 +53,14 @@ class Syntax:
 
 
 def calls(function: str, operands: Iterable[str]) -> str:
-    """The text of a function of two operands over several, from the first on."""
+    """Return the text of a binary function applied to several operands, from left to right."""
     return reduce(lambda first, other: f"{function}({first}, {other})", operands)
 
 
 def sum_text(terms: Iterable[tuple[Expr, int]], offset: int, text: Callable[[Expr], str],
              number: Callable[[int], str] = str) -> str:
-    """`terms` (expression, coefficient) and `offset` as a sum in parentheses: by the terms' names, what is subtracted
-    last."""
+    """Return `terms` (expression, coefficient) and `offset` as a sum in parentheses: sorted by the terms' names,
+    subtractions last."""
     parts = []
     for term, k in sorted(terms, key=lambda item: item[0].text):
         parts.append((" - " if k < 0 else " + ") + (text(term) if abs(k) == 1 else f"{number(abs(k))}*{text(term)}"))
@@ -72,5 +72,6 @@ def sum_text(terms: Iterable[tuple[Expr, int]], offset: int, text: Callable[[Exp
 
 
 def divisor_text(e: Expr, text: str) -> str:
-    """`text` of `e`, which binds at least as tightly as a product, as the right operand of a division or remainder."""
+    """Return `text` of `e`, which binds at least as tightly as a product, as the right operand of a division or
+    remainder."""
     return f"({text})" if type(e) is Product else text

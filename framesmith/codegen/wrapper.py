@@ -1,4 +1,4 @@
-"""The function that runs a program whose kernels are C++ functions, and the translation units with both."""
+"""The host function of a program whose kernels are C++ functions, and the translation units with both."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from framesmith.loops.ir import EXTENT, Allocate, Batch, Extern, Kernel, Launch,
 from framesmith.symbolic.expr import Expr
 from framesmith.util.text import Indented
 
-# Kernels are shared out among translation units, to compile in parallel, when each gets at least so much text.
+# Kernels are distributed to translation units, to compile in parallel, if each gets at least so much text.
 UNIT_CHARACTERS = 6000
-# So many steps are written out; more of them take a C++ compiler longer than a table does.
+# The maximal number of steps that are written out; more of them compile more slowly than a table.
 WRITTEN_OUT = 64
 
 
 def wrap(program: Program, source: CppSource, *, positions: Sequence[int] | None = None, inputs: int | None = None,
          watched: Sequence[int] = (), jobs: int = 1) -> Wrapped:
-    """Print what runs `program`: the function that calls its kernels (`source`).
+    """Print the host function of `program`, which calls its kernels (`source`).
 
     Input i of the program is element `positions[i]` (default: i) of the call's tuple of `inputs` elements. `watched`:
     elements of that tuple that the constants were computed from. `jobs`: translation units at most.
@@ -74,8 +74,8 @@ def _release(out: Indented, step: Release, program: Program, planner: Planner,
 
 
 def _batch(out: Indented, step: Batch, program: Program, planner: Planner, functions: dict[object, Function]) -> None:
-    """A table of the rows: where their memory is, and sizes. Each thread runs an equal share of all elements, one row
-    after the other."""
+    """Print a batch: a table of the rows' addresses and sizes. Each thread runs an equal share of all elements, row
+    after row."""
     function, params = functions[step.kernel], step.kernel.params
     mark(out, planner, "kernel", planner.kernels[step.kernel])
     with out.block("{", "}"):
@@ -104,7 +104,7 @@ _STEPS: Steps = {Launch: _launch, Batch: _batch, Extern: _extern, Allocate: _all
 
 
 def _launch_row(step: Launch, program: Program, planner: Planner, functions: dict[object, Function]) -> Row | None:
-    """The row of a launch on memory whose place no size decides."""
+    """Return the row of a launch on memory whose place does not depend on sizes."""
     buffers = [program.buffers[name] for name in step.args]
     if any(b.kind == "arena" and isinstance(b.offset, Expr) for b in buffers):
         return None
@@ -134,7 +134,7 @@ def _cases(program: Program, planner: Planner, functions: dict[object, Function]
 
 
 def _memory(place: str, param: Param) -> str:
-    """A pointer to the memory at a place of a table."""
+    """Return a pointer to the memory at a place of a table."""
     return f"({'const ' if param.mode == 'r' else ''}{type_row(param.dtype).storage}*)fs_at(a, p, {place})"
 
 
@@ -150,7 +150,7 @@ def _pointer(program: Program, planner: Planner, name: str, param: Param) -> str
 
 
 def _units(source: CppSource, program: Program, entry: str, jobs: int) -> tuple[str, ...]:
-    """The kernels in at most `jobs` units of about equal length, the entry function in the last."""
+    """Return the kernels in at most `jobs` units of about equal length, the entry function in the last."""
     total = sum(len(f.text) for f in source.functions)
     count = max(1, min(jobs, total // UNIT_CHARACTERS, len(source.functions)))
     groups: list[list[int]] = [[] for _ in range(count)]

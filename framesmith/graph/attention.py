@@ -4,9 +4,9 @@
     scores)
 
 `Scores` holds the modification of scores and the mask as graphs over all scores at once: element-wise, with indices
-that broadcast. A kernel that goes over the scores tile by tile evaluates them on tiles; `dense` is what they mean. The
-*lists* say which blocks of scores are masked nowhere (full), in part (partial) or everywhere (in no list): a kernel may
-leave those out, the mask says the same.
+that broadcast. A tiled kernel evaluates them on tiles of scores; `dense` is their definition. The *lists* say which
+blocks of scores are unmasked (full), partly masked (partial) or masked (in no list): a kernel may skip the last, which
+the mask also covers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _dense(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scal
 
 
 def spread(x: Any, query: Any) -> Any:
-    """Keys or values for each head and batch of the query."""
+    """Return keys or values expanded to the heads and batches of the query."""
     groups = query.size(1) // x.size(1)
     if groups > 1:
         x = x.repeat_interleave(groups, dim=1)
@@ -78,7 +78,7 @@ def indices(scores: Any) -> list[Any]:
 
 
 def laid_out(x: Any, query: Any) -> Any:
-    """With the last dimension innermost and the others in the order that they have in the query."""
+    """Return a copy with the last dimension innermost and the others in the query's order."""
     order = sorted([2, 1, 0], key=lambda dim: query.stride(dim))[::-1] + [3]
     return x.permute(order).contiguous().permute([order.index(dim) for dim in range(4)])
 
@@ -89,9 +89,9 @@ class Scores:
     tangent of what is modified. `mask`: (b, h, q, k, *operands) -> bool. None: nothing is modified, or masked.
 
     `counts`: of the operands of `score`, `gradient` and `mask`, which stand in this order. `blocks`: how many rows and
-    columns a block of the lists has; None: there are no lists. `undefined`: a row that is masked everywhere gives what
-    zero by zero is, and not zeros. `causal`: the mask lets no row see what is behind it. `tf32`: products of float32
-    may lose the last 13 bits of what they multiply.
+    columns a block of the lists has; None: there are no lists. `undefined`: a fully masked row gives NaN (zero by
+    zero), not zeros. `causal`: no row attends to a later column. `tf32`: products of float32 may drop the last 13 bits
+    of their operands.
     """
 
     score: Graph | None
@@ -110,7 +110,7 @@ class Scores:
         return f"{graphs} {self.counts} {self.scale!r} {self.blocks}{flags}"
 
     def operands(self, given: Any, which: int) -> Any:
-        """Of all operands those of `score` (0), `gradient` (1) or `mask` (2)."""
+        """Return the operands of `score` (0), `gradient` (1) or `mask` (2) among all."""
         first = sum(self.counts[:which])
         return given[first:first + self.counts[which]]
 
@@ -174,5 +174,5 @@ class AttentionGradient(OfOneGraph):
 
 
 def gathered(x: Any, like: Any) -> Any:
-    """The sum over the heads that share those of `like`."""
+    """Return the sum over the heads that share those of `like`."""
     return x.unflatten(1, (like.size(1), -1)).sum(2)

@@ -1,4 +1,4 @@
-"""The census of a captured graph: its operators, the user's lines, and how long their results live."""
+"""The census of a captured graph: its operators, the user's lines, and the lifetimes of their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def operators_of(graph: fx.Graph) -> tuple[Operator, ...]:
 
 
 def bytes_of(node: fx.Node) -> int:
-    """Bytes of a node's value at the sizes of this call, as if its elements were dense."""
+    """Return the bytes of a node's value at the sizes of this call, as if its elements were dense."""
     value = node.meta.get("val")
     return sum(_bytes(x) for x in (value if isinstance(value, (tuple, list)) else (value,)))
 

@@ -8,7 +8,7 @@ Both arms take all operands, and give results of the same layout; one may give N
 The first n operands of a loop are its state; as long as the condition is true, body(*operands) gives the next
 condition, the next state, and what is collected. Of a scan m operands follow, which have `length` slices along their
 first dimension: a round takes one slice of each in the place of these. Operands are tensors and the sizes that the
-graphs read. A result may be an operand itself: then it is that tensor. Stacks are contiguous.
+graphs read. A result may be an operand itself. Stacks are contiguous.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Control(OfOneGraph):
         return 0
 
     def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        """The results, by callables that stand for the arms."""
+        """Return the results, with the arms given as callables."""
         raise NotImplementedError
 
     def __call__(self, first: Any, *operands: Any) -> tuple[Any, ...]:
@@ -56,7 +56,7 @@ class Control(OfOneGraph):
 
     @property
     def is_pure(self) -> bool:  # type: ignore[override]
-        """Return whether it draws no random numbers."""
+        """Whether it draws no random numbers."""
         return not any(draws(n) for arm in self.arms for n in arm.nodes)
 
     def __str__(self) -> str:
@@ -65,9 +65,9 @@ class Control(OfOneGraph):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branch(Control):
-    """See the module. `complete`: a gradient that an arm does not give is zeros, as the program's derivative has it,
-    and not None. `derivatives`: what `autograd.branches` makes of it, by which operands require grad: a branch is one
-    operator wherever its graph is differentiated."""
+    """See the module. `complete`: a missing gradient of an arm is zeros, as the program's derivative defines it, not
+    None. `derivatives`: the derivatives by `autograd.branches`, keyed by which operands require grad, so that a branch
+    is one operator wherever its graph is differentiated."""
 
     __name__: ClassVar[str] = "branch"  # type: ignore[misc]
     yes: Graph
@@ -77,7 +77,7 @@ class Branch(Control):
 
     @property
     def arms(self) -> tuple[Graph, Graph]:
-        """In the order of what the condition may be: false, true."""
+        """The arms, in the order of the condition: false, true."""
         return self.no, self.yes
 
     @property
@@ -94,9 +94,9 @@ class Branch(Control):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop(Control):
-    """See the module. `size`: of the state. `rounds`: their number as a `torch.SymInt`, where somebody may want to know
-    it; a loop that `collects` gives its symbol a value, which is a size of what it collects first. `complete`,
-    `derivatives`: as a branch has them."""
+    """See the module. `size`: of the state. `rounds`: their number as a `torch.SymInt`, if it may be needed; a loop
+    that `collects` defines its symbol, a size of the first collected stack. `complete`, `derivatives`: as a branch has
+    them."""
 
     __name__: ClassVar[str] = "loop"  # type: ignore[misc]
     body: Graph
@@ -183,27 +183,27 @@ def results_of(graph: Graph) -> Sequence[Any]:
 
 
 def close(graph: Graph, results: Sequence[Any]) -> Graph:
-    """The graph, with these results."""
+    """Close the graph with these results, and return it."""
     output = graph.output(tuple(results))
     output.meta["val"] = tuple([r.meta["val"] if isinstance(r, Node) else r for r in results])
     return graph
 
 
 def append(graph: Graph, target: Any, args: tuple[Any, ...], val: Any, **kwargs: Any) -> Node:
-    """A call at the end of a graph; `val`: the metadata of its result."""
+    """Append a call to a graph; `val`: the metadata of its result."""
     node = insert_call(graph, target, args, kwargs)
     node.meta["val"] = val
     return node
 
 
 def append_blank(graph: Graph, val: torch.Tensor) -> Node:
-    """Memory of any content in the layout of `val`."""
+    """Append uninitialised memory in the layout of `val`."""
     layout = list(val.shape), list(val.stride())
     return append(graph, aten.empty_strided.default, layout, val, dtype=val.dtype, device=val.device)
 
 
 def layout_of(val: torch.Tensor, of: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Sizes and strides, each as `of` gives it, dtype and device: equal for tensors of one layout."""
+    """Return sizes and strides, each mapped by `of`, dtype and device: equal for tensors of one layout."""
     return tuple(map(of, val.shape)), tuple(map(of, val.stride())), val.dtype, val.device
 
 

@@ -16,8 +16,8 @@ def cse(graph: Graph, own: Collection[Node] = ()) -> int:
     """Let equal pure calls share the first one's node, in place; returns how many went.
 
     Two calls are equal when target and arguments are, in type also (1, 1.0 and True differ). Nothing is shared across a
-    call that writes. Two values that both leave the graph stay apart, since the caller may write to one of them; so do
-    those of `own` from all others.
+    call that writes. Two values that both leave the graph are not merged, since the caller may write to one of them;
+    nor are those of `own` with any others.
     """
     leaving = escaping(graph)
     seen: dict[Any, Node] = {}
@@ -43,8 +43,8 @@ def cse(graph: Graph, own: Collection[Node] = ()) -> int:
 
 
 def value_key(x: Any, depth: int = 4) -> Any:
-    """A hashable value that is equal for nodes (also among arguments) which compute the same value, by so many pure
-    operators on the same nodes; others are themselves."""
+    """Return a hashable value that is equal for nodes (also among arguments) that compute the same value by up to that
+    many pure operators on the same nodes; other nodes are themselves."""
     if isinstance(x, (tuple, list)):
         return tuple([value_key(v, depth) for v in x])
     if isinstance(x, dict):

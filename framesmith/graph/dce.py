@@ -8,9 +8,9 @@ from framesmith.graph.purity import is_needed
 
 
 def dce(graph: Graph) -> int:
-    """Remove, in place, each call that nothing uses and that only gives a value; returns how many went.
+    """Remove, in place, each unused call without effects; return the number of removed nodes.
 
-    Placeholders, writes, random draws and calls of which nothing is known stay. One pass from the end suffices.
+    Placeholders, writes, random draws and unknown calls stay. One pass from the end suffices.
     """
     gone = 0
     for node in reversed(graph.nodes):

@@ -1,4 +1,4 @@
-"""Values with a derivative of the program's own: `torch.autograd.Function` in a graph.
+"""Values with a custom derivative: `torch.autograd.Function` in a graph.
 
     passed((y,), (x,), (saved,))    with meta["derivative"]
 
@@ -33,7 +33,7 @@ class Derivative:
 
 
 def passed(values: Sequence[Any], inputs: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:
-    """`values`; see the module."""
+    """Return `values`; see the module."""
     return tuple(values)
 
 
@@ -41,7 +41,7 @@ passed.is_pure = True  # type: ignore[attr-defined]
 
 
 def refuse(like: Any, message: str, *tangents: Any) -> Any:
-    """A derivative, of `tangents`, that the program says there is none of."""
+    """Raise for a derivative of `tangents` that the program declares undefined."""
     raise RuntimeError(message)
 
 
@@ -49,7 +49,7 @@ refuse.is_pure = True  # type: ignore[attr-defined]
 
 
 def without_derivatives(graph: Graph) -> Graph:
-    """The graph in place, with the values themselves where `passed` gives them."""
+    """Replace `passed` by its values, in place, and return the graph."""
     for node in [n for n in graph.nodes if n.target is passed]:
         values: Any = node.args[0]
         for user in list(node.users):
@@ -61,8 +61,8 @@ def without_derivatives(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A backward as it was recorded in a larger graph: its nodes, those that stand for the gradients given, and the
-    gradients it gives."""
+    """A backward as recorded in a larger graph: its nodes, the stand-ins for its input gradients, and its output
+    gradients."""
 
     region: Collection[Node]
     tangents: Sequence[Node]
@@ -70,8 +70,8 @@ class Traced:
 
 
 def cut_out(traced: Mapping[Pattern, Traced], results: Sequence[Node], zeros: bool) -> tuple[Derivative, list[Node]]:
-    """The derivative of `results`, and its operands: what the backwards read of the graph around them, but the
-    results."""
+    """Return the derivative of `results`, and its operands: the values of the enclosing graph that the backwards read,
+    except the results."""
     orders = {pattern: _needed(one) for pattern, one in traced.items()}
     inside = {n for one in traced.values() for n in (*one.region, *one.tangents)}
     read = dict.fromkeys(a for one, order in zip(traced.values(), orders.values())
@@ -86,7 +86,7 @@ def cut_out(traced: Mapping[Pattern, Traced], results: Sequence[Node], zeros: bo
 
 
 def _needed(traced: Traced) -> list[Node]:
-    """The nodes of the region that the gradients are computed of, in order."""
+    """Return the nodes of the region that the gradients depend on, in order."""
     found = ancestors([g for g in traced.grads if g is not None], stop=traced.tangents)
     return [n for n in traced.region if n in found and n not in traced.tangents]
 

@@ -1,5 +1,4 @@
-"""On which device a graph runs: one, whose kernels are printed; operators on tensors of another are called as eager
-calls them."""
+"""The device of a graph: one, for which kernels are generated; operators on tensors of another run as eager calls."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ KINDS = ("cpu", "cuda")
 
 
 def main_device(graph: fx.Graph) -> torch.device:
-    """The CUDA device on which most of the graph's values are; without any, the CPU. Raises `OddTensor` for a device of
+    """Return the CUDA device with most of the graph's values; without any, the CPU. Raises `OddTensor` for a device of
     another kind."""
     count: Counter[torch.device] = Counter()
     for node in graph.nodes:

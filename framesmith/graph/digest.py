@@ -1,4 +1,4 @@
-"""A graph as a value to hash: equal texts mean equal programs, whatever the nodes are called."""
+"""Digests of graphs: equal texts mean equal programs, for any names of nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from framesmith.graph.symbols import symbols_of
 
 
 def digest_text(graph: Graph) -> str:
-    """Operators, arguments, sizes, strides and types of `graph`, nodes by number, and the ranges of its symbols; user
-    lines (`meta["stack"]`) are left out."""
+    """Return a text of operators, arguments, sizes, strides and types of `graph`, with nodes by number, and of the
+    ranges of its symbols, without user lines (`meta["stack"]`)."""
     numbers: dict[Node, int] = {}
     lines = []
     for number, node in enumerate(graph.nodes):
@@ -34,7 +34,8 @@ def _target(node: Node) -> str:
 
 
 def target_name(target: Any) -> str:
-    """The same name in every process: a module's function goes by its qualified name, not by its address."""
+    """Return a target's name, the same in every process: a module's function has its qualified name, not its
+    address."""
     if isinstance(target, FunctionType) and target.__closure__ is None and "<" not in target.__qualname__:
         return target.__qualname__
     return str(target)

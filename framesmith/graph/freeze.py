@@ -1,4 +1,4 @@
-"""Split a graph into what depends on parameters alone, or on nothing at all, and the rest.
+"""Split a graph into the part that depends only on parameters, or on nothing, and the rest.
 
 The first part (packed weights, folded norms, casts) is evaluated once and again when a parameter changed; its results
 are constants of the second part. A placeholder is a parameter when `meta["param"]` is true.
@@ -25,8 +25,8 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, Expr)
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """`constants` maps the values of `parameters` (indices of placeholders of the original graph) to a tuple, the first
-    inputs of `main`'s tail: `main` takes the original's remaining inputs `inputs` (indices) and then the constants."""
+    """`constants` computes from the values of `parameters` (indices of placeholders of the original graph) the tuple of
+    constants: `main` takes the original's remaining inputs `inputs` (indices), then these."""
 
     constants: fx.Graph
     parameters: tuple[int, ...]
@@ -34,7 +34,7 @@ class Frozen:
     inputs: tuple[int, ...]
 
     def names(self) -> list[str]:
-        """Of each constant, the operator that gives it and the parameters that it depends on."""
+        """Return for each constant the operator that computes it and the parameters that it depends on."""
         values: tuple[fx.Node, ...] = next(n for n in self.constants.nodes if n.op == "output").args[0]  # type: ignore
         found = []
         for value in values:
@@ -83,14 +83,14 @@ def _is_static(arguments: Any) -> bool:
 
 
 def _is_written(place: fx.Node) -> bool:
-    """Return whether each call changes a parameter (counts its calls, say): what depends on it is computed in the
-    call."""
+    """Return whether each call writes a parameter (a counter, say), so that values that depend on it cannot be
+    frozen."""
     return any(user.target in IMPURE and user.args[0] is place for user in place.users)
 
 
 def _is_added_row(node: fx.Node) -> bool:
-    """Return whether `node` looks up rows of a table to add them to something: what adds reads them there as fast, and
-    a constant of them would be memory besides the table, once for each of a batch."""
+    """Return whether `node` looks up rows of a table as an addend: the sum reads them from the table as fast, and a
+    constant would take more memory, once for each element of a batch."""
     return node.target is torch.ops.aten.embedding.default and all(user.target in _SUMS for user in node.users)
 
 
@@ -149,7 +149,7 @@ def _extract(graph: fx.Graph, frontier: list[fx.Node], placeholders: list[fx.Nod
 
 
 def _live_without(graph: fx.Graph, cut: set[fx.Node]) -> set[fx.Node]:
-    """Nodes reachable backwards from effects and the output without passing through `cut`."""
+    """Return the nodes reachable backwards from effects and the output without passing through `cut`."""
     kept = [n for n in graph.nodes if n.op == "output" or n.target in IMPURE
             or (n.op == "call_function" and _is_random(n))]
     return ancestors(kept, stop=cut) - cut

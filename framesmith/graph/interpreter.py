@@ -1,4 +1,4 @@
-"""Running a graph on real values: the meaning that every stage is tested against."""
+"""The interpreter of graphs on real values: the reference semantics that every stage is tested against."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, Expr)
 
 def run(graph: Graph, inputs: Sequence[Any], module: Any = None, *,
         trace: Callable[[Node, Any], None] | None = None) -> Any:
-    """The output of `graph` for `inputs`, one for each placeholder in order.
+    """Run `graph` on `inputs`, one for each placeholder in order, and return its output.
 
-    Symbolic sizes among the arguments are evaluated with the sizes of `inputs`. `module` holds what get_attr and
-    call_module name (the graph's owner by default). A value is dropped after its last use. `trace` is called with each
+    Symbolic sizes among the arguments are evaluated with the sizes of `inputs`. `module` is the namespace of get_attr
+    and call_module (the graph's owner by default). A value is dropped after its last use. `trace` is called with each
     node and its value.
     """
     nodes = list(graph.nodes)
@@ -56,7 +56,7 @@ class _State:
         self.symbols: dict[Any, int] = {}
 
     def read(self, x: Any) -> Any:
-        """An argument with nodes and symbolic scalars replaced by values."""
+        """Return an argument with nodes and symbolic scalars replaced by values."""
         if isinstance(x, Node):
             return self.values[x]
         if isinstance(x, (tuple, list)):
@@ -73,7 +73,7 @@ class _State:
 
 
 def evaluate(x: Any, symbols: dict[Any, int]) -> Any:
-    """The plain value of a symbolic scalar or expression where the symbols (or their names) have these values."""
+    """Evaluate a symbolic scalar or expression for these values of symbols (or their names)."""
     if isinstance(x, Expr):
         return x.evaluate(symbols)
     node = x.node
@@ -89,7 +89,7 @@ def bind_symbols(graph: Graph, inputs: Sequence[Any]) -> dict[Any, int]:
 
 
 def _bind(symbols: dict[Any, int], val: Any, value: Any, name: str) -> None:
-    """Read symbols off one input: a size (stride, scalar) that is a symbol gives its value; GuardError where two
+    """Bind symbols from one input: a size (stride, scalar) that is a symbol gives its value. Raises GuardError if two
     disagree."""
     if isinstance(val, torch.SymInt):
         pairs = [(val, value)]
@@ -107,14 +107,14 @@ def _bind(symbols: dict[Any, int], val: Any, value: Any, name: str) -> None:
 
 
 def _bind_results(state: _State, node: Node) -> None:
-    """Read the symbol off the results of an operator that gives it its value."""
+    """Bind a symbol from the results of the operator that defines it."""
     val, value = node.meta["val"], state.values[node]
     for v, x in zip(val, value, strict=True) if isinstance(val, (tuple, list)) else [(val, value)]:
         _bind(state.symbols, v, x, node.name)
 
 
 def _spellings(size: Any) -> set[Symbol]:
-    """The symbols that a size is: as it was made, and as the guards have it."""
+    """Return the symbols of a size: as created, and as simplified by guards."""
     if not isinstance(size, (torch.SymInt, Expr)):
         return set()
     both = (expr_of(size), size.node.value if isinstance(size, torch.SymInt) else size)

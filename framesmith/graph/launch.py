@@ -1,10 +1,10 @@
-"""Calls of kernels that the program brings: a Triton function over a grid, as a function of memories.
+"""Launches of the program's own kernels: a Triton function over a grid, as a function of memories.
 
     launch(memory, ...)  ->  the new memories
 
-A *memory* is what the kernel is handed addresses of: a storage from its first element on where the kernel writes it,
-else the tensor that it reads. The node is functional: it gives the memories that are written, after; `InPlace` is the
-call that writes them.
+A *memory* is the target of a kernel's pointer arguments: a whole storage if the kernel writes it, else the tensor that
+it reads. The node is functional: it returns the new values of the written memories; `InPlace` is the call that writes
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Sizes = tuple[int, ...]
 @serializable
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The layout of a memory; `blank`: what it holds before does not matter, and no value is given."""
+    """The layout of a memory; `blank`: its old value does not matter, and is not passed."""
 
     size: Sizes
     stride: Sizes
@@ -59,8 +59,7 @@ class Grids:
 
 
 class OfOneGraph:
-    """A callable that is the target of one node: a function of tensors, which have the strides that they had when it
-    was recorded."""
+    """A callable that is the target of one node: a function of tensors with the strides at recording."""
 
     __slots__ = ()
     is_pure: ClassVar[bool] = True
@@ -71,8 +70,8 @@ class Launch(OfOneGraph):
     """`kernel[grid](*positional, **keywords)`, with `Window`s among the arguments. `written`: numbers of the memories
     that it writes.
 
-    `identity` says in each process what the kernel computes, for cache keys. `path`: the module and name at which it
-    can be found again.
+    `identity` identifies the kernel's computation across processes, for cache keys. `path`: the module and name by
+    which it can be found again.
     """
 
     kernel: Any
@@ -94,7 +93,7 @@ class Launch(OfOneGraph):
         return f"launch of {self.name} {told}"
 
     def __call__(self, *memories: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """Written memories are copied, blank ones made."""
+        """Run functionally: written memories are copied, blank ones allocated."""
         with torch.no_grad():
             own = [self._own(k, memory) if k in self.written else memory for k, memory in enumerate(memories)]
             self.run(own)
@@ -106,7 +105,7 @@ class Launch(OfOneGraph):
         return made if memory is None else made.copy_(memory)
 
     def run(self, memories: Sequence[torch.Tensor | None]) -> None:
-        """Launch over these memories, which are written."""
+        """Launch over these memories, in place."""
 
         def given(x: Any) -> Any:
             if type(x) is not MemoryWindow:
@@ -147,7 +146,7 @@ def _again(path: tuple[str, str], name: str, identity: str, *rest: Any) -> Launc
 @serializable
 @dataclass(frozen=True, slots=True, eq=False)
 class InPlace:
-    """The call that writes: takes the memories, all of them there, and gives nothing."""
+    """The in-place launch: takes all memories, and returns nothing."""
 
     launch: Launch
 

@@ -3,10 +3,10 @@
     q, k, v, mask = tensors("q k v mask")
     rewrite(graph, {-(-v): v, p.softmax(q @ k + mask | q @ k, -1) @ v: attention})
 
-`p.name` is an ATen operator in any overload that writes nothing, `p.name.overload` in that one, `p.mm | p.bmm` either.
-An argument that is left out has its schema's default; `...` stands for any, in the last place for all that follow, and
-`*x` binds these to a variable. Operands of what commutes may be swapped. What is written twice is one value. Nodes
-inside a match have no readers outside of it, unless they are `shared`; the root may.
+`p.name` matches an ATen operator in any overload that writes nothing, `p.name.overload` in that one, `p.mm | p.bmm`
+either. An omitted argument has its schema's default; `...` matches any argument, in the last place all that follow, and
+`*x` binds these to a variable. Operands of commutative operators may be swapped. A repeated variable is one value.
+Nodes inside a match have no readers outside of it, unless they are `shared`; the root may.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ class Pattern:
     is_shared = False
 
     def where(self, condition: Condition) -> Any:
-        """Another pattern, of the values for which the condition holds."""
+        """Return a pattern that also requires the condition of the value."""
         new = copy(self)
         new.condition = condition
         return new
 
     @property
     def shared(self) -> Any:
-        """Another pattern, of nodes that others may read, too."""
+        """Return a pattern whose nodes may have readers outside of the match."""
         new = copy(self)
         new.is_shared = True
         return new
 
     def ways(self, value: Any, bound: Bound) -> Iterator[Bound]:
-        """Yield, for each way in which `value` matches, `bound` with what this pattern and its parts bind."""
+        """Yield, for each way in which `value` matches, `bound` extended by the bindings of this pattern and its
+        parts."""
         if self in bound:
             yield from (bound,) if _is_same(bound[self], value) else ()
             return
@@ -108,7 +109,7 @@ class Either(Pattern):
 
 
 class Through(Pattern):
-    """A pattern behind calls of `passed`, which are bound, the outermost first; a condition is one of each of them."""
+    """A pattern under calls of `passed`, which are bound, the outermost first; a condition applies to each of them."""
 
     def __init__(self, passed: frozenset[Any], inner: Pattern) -> None:
         self.passed, self.parts = passed, (inner, sorted(map(str, passed)))
@@ -145,7 +146,8 @@ class _Rest:
 
 
 class Operator:
-    """Makes patterns of calls of any of `targets`; of an operator of PyTorch in all overloads that write nothing."""
+    """A factory of patterns of calls of any of `targets`; for an operator of PyTorch, all overloads that write
+    nothing."""
 
     def __init__(self, *targets: Any) -> None:
         every = [[getattr(t, name) for name in t.overloads()] if isinstance(t, OpOverloadPacket) else [t]
@@ -195,24 +197,24 @@ class Match:
                       for node in (value if isinstance(x, Through) else (value,))}
 
     def __getitem__(self, key: Any) -> Any:
-        """The value of a pattern, or of each of several; None for one that is not there."""
+        """Return the value bound to a pattern, or to each of several; None for an unbound one."""
         return tuple(map(self.bound.get, key)) if isinstance(key, tuple) else self.bound.get(key)
 
     def __bool__(self) -> bool:
-        """Return whether nobody outside reads what is inside."""
+        """Return whether no node outside of the match reads one inside."""
         return all(shared or node is self.root or all(user in self.nodes for user in node.users)
                    for node, shared in self.nodes.items())
 
 
 def match(pattern: Pattern, root: Any) -> Match | None:
-    """The first way in which `root` is what the pattern says."""
+    """Return the first match of the pattern at `root`."""
     return next(filter(None, (Match(root, bound) for bound in pattern.ways(root, {}))), None)
 
 
 def rewrite(graph: Graph, rules: Mapping[Any, Any], *context: Any) -> int:
-    """Replace, in place, each node that matches a pattern of `rules`; returns how many. The replacement is a variable,
-    or a function of the match and `context` that adds nodes before the root and returns one (without metadata: it gets
-    the root's), or None: then the next match is tried."""
+    """Replace, in place, each node that matches a pattern of `rules`; return the number of replacements. A replacement
+    is a variable, or a function of the match and `context` that adds nodes before the root and returns one (without
+    metadata it gets the root's), or None to try the next match."""
     table: dict[Any, list[tuple[Pattern, Any]]] = {}
     for pattern, replacement in rules.items():
         for target in pattern.targets:
@@ -256,7 +258,7 @@ def _parameters(target: Any) -> tuple[dict[str, int], list[Any]]:
 
 @cache
 def _orders(call: Call, target: Any, count: int) -> list[list[tuple[Any, Any]]]:
-    """For each order in which operands may stand: (place among `count` arguments, pattern)."""
+    """Yield for each permitted order of operands the pairs (place among `count` arguments, pattern)."""
     places, defaults = _parameters(target)
     args, rest = call.args, call.args[-1:]
     if rest == (...,) or rest and isinstance(rest[0], _Rest):
@@ -276,7 +278,7 @@ def _orders(call: Call, target: Any, count: int) -> list[list[tuple[Any, Any]]]:
 
 
 def _each(pairs: list[tuple[Any, Any]], bound: Bound) -> Iterator[Bound]:
-    """Yield what is bound for each way in which all values match their patterns."""
+    """Yield the bindings of each way in which all values match their patterns."""
     if not pairs:
         yield bound
         return
@@ -286,7 +288,7 @@ def _each(pairs: list[tuple[Any, Any]], bound: Bound) -> Iterator[Bound]:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Return whether arguments are equal, without asking a size that varies."""
+    """Return whether arguments are equal, without guards on dynamic sizes."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(_is_same, a, b))
     return a is b or (type(a) in _PLAIN and type(b) in _PLAIN and a == b)

@@ -1,5 +1,5 @@
-"""A contraction kernel as C++: panels and blocks of rows among threads, register tiles, and the epilogue over each tile
-in L1."""
+"""Contraction kernels as C++: panels and blocks of rows distributed to threads, register tiles, and the epilogue over
+each tile in L1."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FEW_HEIGHTS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Tile counts of columns, whole and rest; `heights`: rows of the tiles, the highest first, that a number of rows is
-    made of; `block`: rows of a task, and how many `blocks` there are, as texts."""
+    """Column tiles, whole and remaining; `heights`: the row counts of tiles, largest first, into which rows are
+    divided; `block`: rows of a task, and the number of `blocks`, as texts."""
 
     heights: tuple[int, ...]
     vectors: int
@@ -33,7 +33,7 @@ class _Shape:
 
 
 def _shape(s: State, kernel: Kernel, c: Contract) -> _Shape:
-    """Print the sizes of blocks that are known in the call alone."""
+    """Print the sizes of blocks that are known only at run time."""
     panels, rest = divmod(c.n.extent.const, c.columns)
     columns = c.columns // c.lane, panels, rest, -(-rest // c.lane)
     outer = prod([a.extent for a in kernel.outer]) * max(panels, 1)
@@ -52,12 +52,12 @@ def _shape(s: State, kernel: Kernel, c: Contract) -> _Shape:
 
 
 def _heights(rows: int, m: int) -> tuple[int, ...]:
-    """Of the tiles that `m` rows are made of."""
+    """Return the heights of the tiles that cover `m` rows."""
     return (rows, m % rows) if m > rows and m % rows else (min(m, rows),)
 
 
 def _any_heights(rows: int) -> tuple[int, ...]:
-    """Heights that any number of rows is made of, in few tiles: all, where these are few; else powers of two."""
+    """Return heights that cover any number of rows with few tiles: all heights if they are few, else powers of two."""
     return (rows, *(h for h in reversed(range(1, rows)) if rows <= FEW_HEIGHTS or h & (h - 1) == 0))
 
 
@@ -66,8 +66,7 @@ def _i64(e: Expr) -> str:
 
 
 def _before(kernel: Kernel) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """Split the operations before the contraction into those that are the same for all outer iterations, and those that
-    vary."""
+    """Split the operations before the contraction into those invariant over outer iterations, and the others."""
     outer = {a.symbol for a in kernel.outer}
     varying: list[Op] = []
     for op in kernel.body[:-1]:
@@ -78,7 +77,7 @@ def _before(kernel: Kernel) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
 
 
 def contraction(s: State, kernel: Kernel, c: Contract) -> None:
-    """Print the whole body of `kernel`: `c`, and before it what does not change from tile to tile."""
+    """Print the whole body of `kernel`: `c`, preceded by tile-invariant operations."""
     fixed, varying = _before(kernel)
     block(s, fixed)
     shape = _shape(s, kernel, c)
@@ -104,7 +103,7 @@ def contraction(s: State, kernel: Kernel, c: Contract) -> None:
 
 
 def accumulator(s: State, op: Accumulator) -> None:
-    """The statement of `Accumulator`: the element of the tile at the current column."""
+    """Print `Accumulator`: the element of the tile at the current column."""
     assert s.axis is not None
     assign(s, op, True, False, lambda k: f"load(row + ({s.names[s.axis][k]} - n0), {s.live})")  # type: ignore[index]
 
@@ -113,7 +112,7 @@ STATEMENTS[Accumulator] = accumulator  # type: ignore[assignment]
 
 
 def _epilogue(s: State, kernel: Kernel, c: Contract) -> None:
-    """Rows [m0, m1) and columns [n0, n1), from the tile with `wide` columns a row."""
+    """Print the epilogue of rows [m0, m1) and columns [n0, n1), from the tile with `wide` columns a row."""
     assert not kernel.locals, "a contraction forwards values between its statements"
     with s.out.block(f"for (i64 {c.m.symbol} = m0; {c.m.symbol} < m1; {c.m.symbol}++) {{", "}"):
         s.out.line(f"const float* const row = tile + ({c.m.symbol} - m0) * wide;")
@@ -122,8 +121,8 @@ def _epilogue(s: State, kernel: Kernel, c: Contract) -> None:
 
 def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, parallel: str | None,
             last: bool) -> None:
-    """The loops over tasks of the whole panels, or of the `last` one, which is narrower. `parallel`: the condition
-    under which threads share them; None: never."""
+    """Print the loops over tasks of the whole panels, or of the `last`, narrower one. `parallel`: the condition under
+    which threads share them; None: never."""
     vectors = shape.rest_vectors if last else shape.vectors
     loops = [(f"{a.symbol}", expr_text(a.extent, {})) for a in kernel.outer]
     if not last:
@@ -148,7 +147,7 @@ def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, pa
 
 
 def _task(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, vectors: int, last: bool) -> None:
-    """One panel, one block of rows."""
+    """Print the task of one panel and one block of rows."""
     m, n = expr_text(c.m.extent, {}), c.n.extent.const
     first = str(shape.panels * c.columns) if last else f"panel * {c.columns}"
     end = str(n) if last else f"first + {c.columns}"
@@ -173,7 +172,7 @@ def _step(c: Contract) -> str:
 
 
 def _rows(s: State, c: Contract, shape: _Shape, vectors: int, start: str, finish: str) -> None:
-    """Tiles of the highest height that there are rows for, one after another."""
+    """Print tiles in order, each of the largest height that the remaining rows allow."""
     line, name = s.out.line, c.m.symbol
     *higher, lowest = shape.heights
     with s.out.block(f"for (i64 {name} = {start}, rows; {name} < stop; {name} += rows) {{", "}"):
@@ -193,7 +192,8 @@ def _tile(c: Contract, rows: int, vectors: int) -> str:
 
 
 def _window_rows(s: State, c: Contract, w: ConvolutionWindow, vectors: int, start: str, live: str, finish: str) -> None:
-    """Whole tiles where every position of the kernel is inside of the image, single pixels near its borders."""
+    """Print whole tiles where every position of the window is inside of the image, and single pixels near its
+    borders."""
     line, name = s.out.line, c.m.symbol
     (kh, kw), (dy, dx) = c.runs, w.dilation
     x, width = expr_text(w.x, {}), _i64(w.width)

@@ -24,7 +24,7 @@ class Function:
     """A printed kernel: `extern "C" void name(pointer of each parameter..., i64 of each size symbol..., i64* error)`.
 
     The last parameter is there only if `checks`: the kernel sets `*error` to 1 when an index was out of range.
-    `origins`: what it computes. `threshold`: work from which threads share a batch of it.
+    `origins`: the operators that it computes. `threshold`: work from which threads share a batch of it.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class CppSource:
-    """`text` holds the kernels, to stand after `header` (see `header_text`); `functions` are parallel to
+    """`text` holds the kernels, which follow `header` (see `header_text`); `functions` are parallel to
     `Program.kernels`."""
 
     header: str
@@ -46,8 +46,7 @@ class CppSource:
 
 @functools.cache
 def header_text() -> str:
-    """The kernel header, its parts in place: what generated code stands on, in one text (so that a source is complete
-    and hashes whole)."""
+    """Return the kernel header with its includes expanded, so that a source is self-contained and hashed as a whole."""
     folder = Path(__file__).parent
     out = []
     for name in ("kernel.h", "contraction.h"):
@@ -60,8 +59,8 @@ def header_text() -> str:
 
 
 def emit_kernels(program: Program, target: VectorTarget) -> CppSource:
-    """Print every distinct kernel of `program` as a function k0, k1, ... What has vectors of another width does not
-    compile them."""
+    """Print every distinct kernel of `program` as a function k0, k1, ... The text compiles only for the target's vector
+    width."""
     origins = origins_of(program)
     functions = tuple([emit_kernel(kernel, f"k{i}", target, origins.get(kernel, ()))
                        for i, kernel in enumerate(program.kernels)])
@@ -90,13 +89,13 @@ def emit_kernel(kernel: Kernel, name: str, target: VectorTarget, origins: tuple[
 
 
 def size_parameters(kernel: Kernel) -> tuple[str, ...]:
-    """The integers that a kernel takes behind its pointers: size symbols, or the part of the loop of a row that is to
-    be run."""
+    """Return the integer parameters of a kernel, which follow its pointers: size symbols, or the range of a row's loop
+    to run."""
     return ("first", "last") if kernel.symbols == (EXTENT,) else tuple(map(str, kernel.symbols))
 
 
 def _part(s: State, kernel: Kernel) -> None:
-    """A kernel of a batch: elements [first, last) of a row, `first` a multiple of the vector's width."""
+    """Print a kernel of a batch: elements [first, last) of a row, `first` a multiple of the vector's width."""
     *head, loop = kernel.body
     block(s, tuple(head))
     s.parallel = False
@@ -114,7 +113,7 @@ def _parameter(p: Param) -> str:
 
 
 def _nest(s: State, kernel: Kernel) -> None:
-    """The outer loops, shared among threads when there is work enough, and the body."""
+    """Print the outer loops, shared among threads if there is enough work, and the body."""
     last = kernel.body[-1] if kernel.body else None
     if type(last) is Contract:
         contraction(s, kernel, last)
@@ -133,7 +132,7 @@ def _nest(s: State, kernel: Kernel) -> None:
 
 
 def _by_owners(s: State, kernel: Kernel, owned: Indirect) -> None:
-    """Each thread goes through all of the loops, and adds where the index is its own."""
+    """Print loops that each thread runs in full, and in which it adds only at indices that it owns."""
     s.apart, s.owned = True, owned.symbol
     s.out.line("#pragma omp parallel" + s.condition)
     head, bounds = owners(owned)

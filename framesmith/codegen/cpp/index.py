@@ -1,4 +1,4 @@
-"""Integer expressions as C++ text, and how they move from lane to lane of a vector.
+"""Integer expressions as C++ text, and their change from lane to lane of a vector.
 
 A vector starts at a multiple of the width along its axis (loops step by whole vectors from 0), which is what makes `i
 // 64` one number and `i % 64` contiguous over 16 lanes.
@@ -15,7 +15,7 @@ from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product
 
 
 def integer(value: int) -> str:
-    """An integer literal that is wide enough."""
+    """Return an integer literal of sufficient width."""
     return str(value) if -(2**31) < value < 2**31 else f"{value}L"
 
 
@@ -24,13 +24,13 @@ _SYNTAX = Syntax(integer, {FloorDiv: "/", Mod: "%"},
 
 
 def expr_text(e: Expr, names: Names) -> str:
-    """`e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` overrides those of
-    symbols, and has those of other expressions that have variables."""
+    """Return `e` as a C++ expression of type i64 that binds at least as tightly as a product; `names` maps symbols, and
+    expressions that are stored in variables, to names."""
     return _SYNTAX.text(e, names)
 
 
 def shared(exprs: Iterable[Expr]) -> list[Expr]:
-    """The expressions that occur more than once in others or among `exprs`, each behind those that it holds."""
+    """Return the subexpressions that occur more than once in `exprs`, each after its own subexpressions."""
     uses: Counter[Expr] = Counter()
     ordered: list[Expr] = []
 
@@ -51,7 +51,7 @@ def shared(exprs: Iterable[Expr]) -> list[Expr]:
 
 
 def divisor(e: Expr, axis: Symbol, width: int) -> int:
-    """A number known to divide the value of `e` in the first lane (0: the value is 0)."""
+    """Return a number known to divide the value of `e` in the first lane (0: the value is 0)."""
     kind = type(e)
     if kind is Int:
         return abs(e.value)  # type: ignore[attr-defined]
@@ -117,7 +117,7 @@ def _step_of_division(e: Expr, axis: Symbol, width: int) -> Expr | None:
 
 
 def vector_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str:
-    """`e` as an expression of type vl; `lanes` gives the vl of each symbol that differs from lane to lane."""
+    """Return `e` as an expression of type vl; `lanes` gives the vl of each symbol that differs from lane to lane."""
     if e.free.isdisjoint(lanes):
         return f"splat(i64({expr_text(e, names)}))"
     kind = type(e)
@@ -134,7 +134,7 @@ def vector_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str:
 
 
 def split(e: Expr, moving: frozenset[Symbol]) -> tuple[Expr, Expr]:
-    """`e` as a part without the symbols `moving` and the rest."""
+    """Split `e` into a part without the symbols `moving`, and the rest."""
     if type(e) is not Sum:
         return (_ZERO, e) if e.free & moving else (e, _ZERO)
     terms, offset = linear(e)
@@ -152,7 +152,7 @@ _INT32 = 1 << 31
 
 
 def near_text(e: Expr, names: Names, lanes: Mapping[Symbol, str]) -> str | None:
-    """`e` as an expression of type vi, when its range is known to be small enough; else None. `lanes` as in
+    """Return `e` as an expression of type vi if its range is known to be small enough; else None. `lanes` as in
     `vector_text`."""
     if e.lo is None or e.hi is None or e.lo < -_INT32 or e.hi >= _INT32:
         return None

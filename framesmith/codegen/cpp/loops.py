@@ -1,5 +1,5 @@
-"""Loops as C++: the vector loop with its whole vectors, its rest and its tail; threads; values hoisted out of inner
-loops."""
+"""Loops as C++: the vector loop with unrolled vectors, remaining vectors and a tail; threads; hoisting of
+loop-invariant values."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def block(s: State, body: tuple[Node, ...]) -> None:
 
 
 def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
-    """Print before `loop` what does not depend on it (nor on loops in it): values of read-only memory, and arithmetic
-    on them."""
+    """Print before `loop` the operations that are invariant in it and its inner loops: loads of read-only memory, and
+    arithmetic on them."""
     bound = bound | {loop.axis.symbol}
     for node in loop.body:
         if isinstance(node, Loop):
@@ -66,8 +66,8 @@ def _hoist(s: State, loop: Loop, bound: set[Symbol]) -> None:
 
 
 def _copies(s: State, loop: Loop) -> int:
-    """Vectors in flight: enough for an accumulator's latency, and for whole runs of memory when rows are reduced a
-    column at a time."""
+    """Return the number of vectors in flight: enough for an accumulator's latency, and for contiguous runs when rows
+    are reduced column by column."""
     nested = any(type(n) is Loop for n in loop.body)
     if not (loop.reduce or nested):
         return 1
@@ -95,7 +95,7 @@ def _loop(s: State, loop: Loop) -> None:
 
 
 def _few_columns(s: State, loop: Loop) -> bool:
-    """Return whether a loop over columns that reduces rows is better shared out by rows."""
+    """Return whether a loop over columns that reduces rows is better parallelised over rows."""
     columns = loop.axis.extent
     rows = [n.axis.extent for n in loop.body if type(n) is Loop and n.reduce]
     if loop.reduce or not loop.vector or not rows or not columns.is_const or columns.const > PARTS * s.target.width:
@@ -104,15 +104,15 @@ def _few_columns(s: State, loop: Loop) -> bool:
 
 
 def _independent(s: State, loop: Loop) -> bool:
-    """Return whether threads may share the loop: no row-local array is written at places that other iterations write
-    too."""
+    """Return whether threads may share the loop: no row-local array is written at places that other iterations
+    write."""
     symbol = loop.axis.symbol
     stores = [n for n in walk(loop.body) if type(n) is Store and n.buffer not in s.params]
     return not loop.reduce and all(symbol in n.index.free for n in stores)
 
 
 def _chain(s: State, loop: Loop, top: bool) -> None:
-    """A chain of reduction loops: accumulators before it, results after it."""
+    """Print a chain of reduction loops, with accumulators before it and results after it."""
     reduces, vector = reductions.chain(loop)
     across = vector is not None and s.axis is None
     chain = _Chain(loop, reduces, _copies(s, vector) if across else 1, vector)  # type: ignore[arg-type]
@@ -140,12 +140,12 @@ class _Chain:
         return not divides(as_expr(width), extent)
 
     def grain(self, width: int) -> int:
-        """Pieces of the outermost loop are multiples of this."""
+        """Return the number of iterations of which pieces of the outermost loop are multiples."""
         return self.copies * width if self.loop.vector else 1
 
     def block(self, width: int) -> int | None:
-        """Iterations of the outermost loop after which a floating-point sum starts anew, so that rounding errors do not
-        pile up."""
+        """Return the number of iterations of the outermost loop after which a floating-point sum uses a new
+        accumulator, to limit rounding errors."""
         if not any(op.kind == "sum" and op.dtype.is_floating_point for op, _ in self.reduces):
             return None
         extents = [n.axis.extent for n in (self.loop, *walk(self.loop.body)) if type(n) is Loop and n.reduce]
@@ -158,8 +158,7 @@ class _Chain:
 
 
 def _accumulate(s: State, chain: _Chain, first: str, last: str, suffix: str) -> None:
-    """Declare accumulators and run the chain over [first, last) of its outermost loop, in blocks where sums are
-    long."""
+    """Print accumulators and the chain over [first, last) of its outermost loop, in blocks if sums are long."""
     width = s.target.width
     block = chain.block(width)
     ragged = chain.ragged(width) or first != "0"
@@ -183,7 +182,7 @@ def _accumulate(s: State, chain: _Chain, first: str, last: str, suffix: str) -> 
 
 
 def _shared_chain(s: State, chain: _Chain, extent: str) -> None:
-    """A reduction of everything: `PARTS` pieces among the threads, merged in order."""
+    """Print a full reduction: `PARTS` pieces distributed to threads, merged in order."""
     grain = chain.grain(s.target.width)
     name = "_".join(str(s.number(op)) for op, _ in chain.reduces)
     part, piece = f"part{name}", f"piece{name}"
@@ -210,7 +209,7 @@ def _shared_chain(s: State, chain: _Chain, extent: str) -> None:
 
 
 def _one_loop(s: State, loop: Loop, first: str, last: str, threads: bool = False, keep_top: bool = False) -> None:
-    """The loop over [first, last): texts of type i64, `first` a multiple of the vectors in flight."""
+    """Print the loop over [first, last): texts of type i64, `first` a multiple of the vectors in flight."""
     outer_top, s.top = s.top, s.top and keep_top
     chain, s.in_chain = s.in_chain, s.in_chain and loop.reduce
     if loop.vector and s.axis is None:
@@ -229,7 +228,7 @@ def _one_loop(s: State, loop: Loop, first: str, last: str, threads: bool = False
 
 
 def rows(s: State, axis: Axis, loop: Loop, first: str, last: str) -> None:
-    """The loop over blocks of rows of a tiled pair of loops."""
+    """Print the loop over blocks of rows of a tiled pair of loops."""
     name = f"{axis.symbol}_0"
     with s.out.block(f"for (i64 {name} = {first}; {name} < {last}; {name} += {s.target.width}) {{", "}"), s.block():
         tile_block(s, axis, loop, name)
@@ -283,13 +282,13 @@ def _span(s: State, loop: Loop, first: str, last: str, copies: int, threads: boo
 
 
 def _body(s: State, loop: Loop, first: str, live: str) -> None:
-    """One vector with `live` lanes, starting at `first`."""
+    """Print the body for one vector with `live` lanes, starting at `first`."""
     s.out.line(f"const i64 {loop.axis.symbol} = {first};")
     with s.vector(loop.axis.symbol, 1, live):
         block(s, loop.body)
 
 
 def span(s: State, loop: Loop, first: str, last: str) -> None:
-    """Print `loop` over [first, last), texts of type i64, with what does not depend on it before it."""
+    """Print `loop` over [first, last), texts of type i64, with loop-invariant operations before it."""
     _hoist(s, loop, set())
     _one_loop(s, loop, first, last)

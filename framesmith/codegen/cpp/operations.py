@@ -16,7 +16,7 @@ from framesmith.symbolic.expr import Expr
 
 def assign(s: State, op: Op, lanes: bool, single: bool, make: Callable[[int], str]) -> None:
     """Print `op` as a constant: once if it is the same for every vector in flight, else once for each; `make(copy)`
-    gives the text."""
+    returns the text."""
     copies = 1 if single else s.copies
     name = f"v{s.number(op)}"
     texts = (name,) if copies == 1 else tuple(f"{name}_{k}" for k in range(copies))
@@ -31,8 +31,7 @@ def _single(s: State, op: Op, *exprs: Expr) -> bool:
 
 
 def _one_plus(op: Scalar) -> tuple[str, Op] | None:
-    """1 + erf(x) and 1 + tanh(x), the hearts of GELU, have forms of their own: cheaper, and exact where they nearly
-    vanish."""
+    """Return the special forms of 1 + erf(x) and 1 + tanh(x), which GELU uses: cheaper, and exact near zero."""
     if op.name != "add" or op.dtype is not torch.float32:
         return None
     for one, other in (op.args, op.args[::-1]):
@@ -42,7 +41,7 @@ def _one_plus(op: Scalar) -> tuple[str, Op] | None:
 
 
 def _sum_of_exponentials(op: Op) -> bool:
-    """Return whether `op` is softmax's sum of exp(x - max x): at least 1, so that its reciprocal is harmless."""
+    """Return whether `op` is softmax's sum of exp(x - max x): at least 1, so that its reciprocal is accurate."""
     if type(op) is not Reduce or op.kind != "sum" or op.dtype is not torch.float32:
         return False
     e = op.args[0]
@@ -106,7 +105,7 @@ def _varies(s: State, e: Expr) -> bool:
 
 
 def lane_text(s: State, e: Expr, k: int) -> str:
-    """The values of `e` in the lanes of vector `k`, as a vl."""
+    """Return the values of `e` in the lanes of vector `k`, as a vl."""
     if s.axis is not None and e.free.isdisjoint(s.lane_symbols):
         step = lane_step(e, s.axis, s.target.width)
         if step is not None:
@@ -127,7 +126,7 @@ _INT32 = 2**31 - 1
 
 
 def _narrow_lanes(s: State, e: Expr, k: int) -> str | None:
-    """`e` a lane as vi, where its range and shape allow it: comparisons of positions then take one register."""
+    """Return `e` per lane as vi, if its range and shape allow it: comparisons of positions then take one register."""
     step = lane_step(e, s.axis, s.target.width) if s.axis is not None and e.free.isdisjoint(s.lane_symbols) else None
     if step is None or not step.is_const or e.lo is None or e.hi is None or max(-e.lo, e.hi) > _INT32:
         return None
@@ -196,7 +195,7 @@ def _place(s: State, buffer: str, e: Expr, k: int) -> str:
 
 
 def _gathered(s: State, op: Load | Store, k: int) -> str:
-    """Pointer and positions of lanes that lie anywhere: what does not move goes to the pointer."""
+    """Return the pointer and positions of arbitrary lanes: the uniform part is added to the pointer."""
     moving = frozenset(s.lane_symbols) | ({s.axis} if s.axis is not None else frozenset())
     still, rest = split(op.index, moving)  # type: ignore[arg-type]
     pointer = _place(s, op.buffer, still, k)
@@ -242,8 +241,7 @@ def _private(s: State, op: Store) -> bool:
 
 
 def _unrounded(s: State, op: Store) -> Op:
-    """Return the value to store: one that was rounded to the buffer's own type is taken as it was before, since the
-    store rounds it."""
+    """Return the value to store, before an explicit rounding to the buffer's type, since the store rounds it."""
     value, param = op.args[0], s.params.get(op.buffer)
     rounded = type(value) is Cast and value.rounding is not None and param is not None and value.rounding is param.dtype
     return value.args[0] if rounded and value.args[0].dtype is torch.float32 and op.mode is None else value
@@ -280,7 +278,7 @@ def _store_text(s: State, op: Store, k: int) -> str:
 
 
 def _among_owned(s: State, mask: str | None, k: int) -> str:
-    """The lanes to write: those of `mask`, where threads own indices those of the thread's own alone."""
+    """Return the mask of lanes to write: `mask`, restricted to indices of the thread if threads own indices."""
     at = s.lanes_of(k).get(s.owned) if s.owned is not None else None
     own = f"(~lt({at}, splat(owned_from)) & lt({at}, splat(owned_to)))" if at is not None else None
     return " & ".join(text for text in (mask, own) if text is not None)

@@ -1,7 +1,7 @@
-"""Accumulators: how each kind of reduction starts, takes a value, merges and folds its lanes.
+"""Accumulators: the initial value, update, merge and lane folding of each kind of reduction.
 
-The accumulators of a chain of reduction loops are declared before its outermost loop, several of them where one alone
-would wait for its own latency, and folded after it.
+The accumulators of a chain of reduction loops are declared before its outermost loop, several to hide latency, and
+folded after it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ FOLDS: dict[str, Fold] = {
 
 @dataclass(slots=True)
 class Accumulator:
-    """The variables of one `Reduce`: `names` one a vector in flight; `lanes`: they are vectors; `across`: lanes are
-    folded.
+    """The variables of one `Reduce`: `names`, one for each vector in flight; `lanes`: they are vectors; `across`: lanes
+    are folded.
 
-    `tail`: the variable that takes incomplete vectors, where that is another one.
+    `tail`: a separate variable for incomplete vectors, if any.
     """
 
     op: Reduce
@@ -54,8 +54,8 @@ class Accumulator:
 
 
 def chain(loop: Loop) -> tuple[list[tuple[Reduce, bool]], Loop | None]:
-    """Every `Reduce` that accumulates over `loop` (with whether the vector loop is in its chain), and that vector
-    loop."""
+    """Return every `Reduce` that accumulates over `loop` (with whether the vector loop is in its chain), and that
+    vector loop."""
     found: list[tuple[Reduce, bool]] = []
     vector: list[Loop] = []
 
@@ -74,7 +74,7 @@ def chain(loop: Loop) -> tuple[list[tuple[Reduce, bool]], Loop | None]:
 
 
 def body_cost(body: tuple[Node, ...]) -> int:
-    """Work of one iteration in vector operations, inner loops once."""
+    """Return the work of one iteration in vector operations, inner loops counted once."""
     total = 0
     for node in body:
         if isinstance(node, Loop):
@@ -134,14 +134,14 @@ def declare(s: State, reduces: list[tuple[Reduce, bool]], copies: int, ragged: b
 
 
 def restore(s: State, accumulators: list[Accumulator]) -> None:
-    """Make these the accumulators of their reductions again."""
+    """Restore these as the accumulators of their reductions."""
     for acc in accumulators:
         s.accumulators[acc.op] = acc
 
 
 def gathered(s: State, acc: Accumulator) -> Accumulator:
-    """Merge the vectors in flight into the first, pairwise; of accumulators whose lanes are not folded there is one a
-    vector anyhow."""
+    """Merge the vectors in flight into the first, pairwise; accumulators whose lanes are not folded stay one for each
+    vector."""
     names = acc.names
     while acc.across and len(names) > 1:
         half = len(names) // 2
@@ -169,18 +169,18 @@ def _reduce(s: State, op: Reduce) -> None:
 
 
 def carry_type(acc: Accumulator) -> str:
-    """The type of what rounding took from a floating-point sum; empty for other reductions."""
+    """Return the type of the compensation of a floating-point sum; "" for other reductions."""
     return _acc_type(acc) if acc.op.kind == "sum" and acc.op.dtype.is_floating_point else ""
 
 
 def merge(acc: Accumulator, into: str, name: str) -> str:
-    """The statement that merges accumulator `name` into `into`."""
+    """Return the statement that merges accumulator `name` into `into`."""
     fold = FOLDS.get(acc.op.kind)
     return f"{into} = {fold.step.format(into, name)};" if fold else f"merge({into}, {name});"
 
 
 def finish(s: State, reduces: list[tuple[Reduce, bool]]) -> None:
-    """After the chain: merge, fold, and define each result as a value."""
+    """Print, after the chain, merging and folding, and define each result as a value."""
     for op, _ in reduces:
         acc = s.accumulators.pop(op)
         row = type_row(op.dtype)

@@ -9,7 +9,7 @@ from framesmith.prims.scalars import SCALAR_OPS
 
 
 def by_power_of_two(name: str, operand: str, divisor: int, lanes: bool, dtype: torch.dtype) -> str | None:
-    """Integer `floordiv` and `mod` by a power of two as a shift and a mask; None for anything else."""
+    """Return integer `floordiv` and `mod` by a power of two as a shift and a mask; None for other operations."""
     if name not in ("floordiv", "mod") or divisor <= 0 or divisor & (divisor - 1):
         return None
     number = divisor.bit_length() - 1 if name == "floordiv" else divisor - 1
@@ -18,7 +18,7 @@ def by_power_of_two(name: str, operand: str, divisor: int, lanes: bool, dtype: t
 
 
 def scalar_text(name: str, operands: list[str], operand_type: torch.dtype, result: torch.dtype) -> str:
-    """The operation on operands that are already texts of one shape (all vectors or all scalars)."""
+    """Return the text of an operation on operands that are texts of one shape (all vectors or all scalars)."""
     op = SCALAR_OPS[name]
     form = (op.cpp_bool if operand_type is torch.bool else "") or op.cpp
     text = form.format(*operands) if form else f"{name}({', '.join(operands)})"

@@ -1,8 +1,8 @@
-"""Kernels that add to memory: how threads share one so that no two of them add to the same element.
+"""Parallelisation of kernels that add to memory, so that no two threads add to the same element.
 
-Either the outer loops do not meet (`depth` of them are shared), or each thread goes through all positions and keeps
-those that it owns, a range of one index (`owned`); else adds are atomic. The first two add in the order of the loops,
-whatever the number of threads: a sum is the same in each run.
+Either iterations of the outer loops are disjoint (`depth` of them are shared), or each thread runs all iterations and
+keeps those whose index it owns, a range of one index (`owned`); otherwise adds are atomic. The first two add in the
+order of the loops, for any number of threads, so sums are deterministic.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Sharing:
 
 
 def sharing(kernel: Kernel) -> Sharing | None:
-    """Return how threads share a kernel with adds; None where it has no adds, where threads share a loop over columns,
-    or where adds must be atomic."""
+    """Return how threads share a kernel with adds; None if it has no adds, if threads share a loop over columns, or if
+    adds must be atomic."""
     nodes = list(walk(kernel.body))
     local = {buffer.name for buffer in kernel.locals}
     adds = [n for n in nodes if type(n) is Store and n.mode is not None and n.buffer not in local]
@@ -41,11 +41,11 @@ def sharing(kernel: Kernel) -> Sharing | None:
 
 
 def _apart(index: Expr, axes: tuple[Axis, ...]) -> bool:
-    """Return whether iterations of `axes` reach different elements: the index is a number of which each axis is a
-    digit.
+    """Return whether iterations of `axes` access different elements: the index is a positional number with each axis as
+    a digit.
 
-    A digit is above the reach of what is smaller; what is larger is another digit, or whole multiples of the digit's
-    range.
+    The weight of a digit exceeds the range of all smaller terms; larger terms are other digits, or multiples of the
+    digit's range.
     """
     extents = {axis.symbol: axis.extent.const for axis in axes if axis.extent.is_const}
     terms = sorted(linear(index)[0], key=lambda term: abs(term[1]))
@@ -64,8 +64,8 @@ def _apart(index: Expr, axes: tuple[Axis, ...]) -> bool:
 
 
 def _owned(nodes: list[Node], adds: list[Store]) -> Indirect | None:
-    """An index that all writes of the kernel have in common, in a kernel that does nothing else, and that it reads once
-    a position."""
+    """Return an index common to all writes of a kernel that does nothing else, and that it loads once for each
+    position."""
     if any(type(n) is Reduce or type(n) is Store and n.mode is None
            for n in nodes) or len({n.buffer for n in adds}) > 1:
         return None
@@ -83,7 +83,7 @@ def _steps_over(index: Expr, symbol: Symbol) -> bool:
 
 
 def owners(owned: Indirect) -> tuple[str, str]:
-    """The lines that open a thread's share: a loop of one turn, which `continue` leaves."""
+    """Return the lines that begin a thread's share: a loop of one iteration, which `continue` leaves."""
     size = expr_text(owned.size, {})
     return (
         "for (i64 once = 0, owner = omp_get_thread_num(), owners = omp_get_num_threads(); once < 1; once++) {",

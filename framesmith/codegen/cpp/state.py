@@ -1,4 +1,4 @@
-"""The state of the printer at a point of a kernel: the values in scope, the vector axis and the number of vectors in
+"""The printer's state at a point of a kernel: the values in scope, the vector axis and the number of vectors in
 flight."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from framesmith.util.text import Indented
 class VectorTarget:
     """The machine that code is printed for.
 
-    `width`: lanes of float32 in a vector (what the header's W is there: 16 with AVX-512F, else 8).
-    `threshold`: work (see `Kernel.work`) from which a kernel is shared among threads; None: never.
+    `width`: lanes of float32 in a vector (the header's W: 16 with AVX-512F, else 8). `threshold`: work (see
+    `Kernel.work`) from which a kernel is shared among threads; None: never.
     """
 
     width: int
@@ -76,7 +76,7 @@ class State:
     in_chain: bool = False
 
     def number(self, op: Op) -> int:
-        """The number in the name of `op`, in order of first printing."""
+        """Return the number in the name of `op`, in order of first printing."""
         return self.numbers.setdefault(op, len(self.numbers))
 
     def define(self, op: Op, texts: tuple[str, ...], lanes: bool) -> None:
@@ -94,7 +94,7 @@ class State:
         return found
 
     def near_lanes_of(self, copy: int) -> dict[Symbol, str]:
-        """The same, of any integer type."""
+        """Return the same, of any integer type."""
         found = self.lanes_of(copy)
         if self.axis is not None:
             found[self.axis] = f"(splat(int({self.names[self.axis][copy]})) + iota32())"
@@ -108,7 +108,7 @@ class State:
         return any(len(self.names.get(s, ())) > 1 or s in self.lane_symbols for s in free)
 
     def operand(self, op: Op, copy: int, lanes: bool) -> str:
-        """The text of `op`'s value, as a vector where `lanes`."""
+        """Return the text of `op`'s value, as a vector where `lanes`."""
         if type(op) is Const:
             text = literal(op.value, op.dtype)
             return f"splat({text})" if lanes else text
@@ -127,7 +127,7 @@ class State:
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Values printed inside are forgotten at its end."""
+        """Open a scope: values printed inside go out of scope at its end."""
         outer, self.scope = self.scope, []
         try:
             yield
@@ -138,7 +138,8 @@ class State:
 
     @contextmanager
     def vector(self, axis: Symbol, copies: int, live: str) -> Iterator[None]:
-        """Inside, `copies` vectors along `axis` are in flight, starting at the C++ variable of the axis's name."""
+        """Enter a vector loop: within, `copies` vectors along `axis` are in flight, from the C++ variable of the axis's
+        name."""
         width = self.target.width
         saved = (self.axis, self.copies, self.live)
         self.axis, self.copies, self.live = axis, copies, live

@@ -19,7 +19,7 @@ from framesmith.symbolic.expr import Expr, Symbol, as_expr, divides
 
 
 def tiled_pair(s: State, body: tuple[object, ...], outer: Symbol | None) -> Loop | None:
-    """The vector loop, when `body` is only that and its kernel is to be tiled over `outer` and it."""
+    """Return the vector loop, if it is all of `body` and the kernel is to be tiled over `outer` and it."""
     if s.kernel.tile is None or outer is not s.kernel.tile[0] or len(body) != 1 or type(body[0]) is not Loop:
         return None
     loop = body[0]
@@ -30,7 +30,7 @@ def tiled_pair(s: State, body: tuple[object, ...], outer: Symbol | None) -> Loop
 
 
 def _across(s: State, op: Op, a: Symbol, b: Symbol) -> Expr | None:
-    """The step along `b` of an access that is contiguous along `a`; None for any other access or operation."""
+    """Return the stride along `b` of an access that is contiguous along `a`; None for any other access or operation."""
     if (type(op) not in (Load, Store) or len(op.args) > (type(op) is Store)
         or op.buffer not in s.params):  # type: ignore[attr-defined]
         return None

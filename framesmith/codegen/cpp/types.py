@@ -42,8 +42,7 @@ NARROW = frozenset((torch.int16, torch.int8, torch.uint8, torch.uint16))
 
 
 def type_row(dtype: torch.dtype) -> TypeRow:
-    """The row of `dtype`; CompileError for a type that generated code does not hold (complex, 8-bit floats, wide
-    unsigned)."""
+    """Return the row of `dtype`; raise CompileError for an unsupported type (complex, 8-bit floats, wide unsigned)."""
     row = TYPES.get(dtype)
     if row is None:
         raise CompileError(f"generated code has no values of type {dtype}")
@@ -51,7 +50,7 @@ def type_row(dtype: torch.dtype) -> TypeRow:
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
-    """`value` as a C++ literal of the compute type of `dtype`; floats print so that they read back exactly."""
+    """Return `value` as a C++ literal of the compute type of `dtype`; floats round-trip exactly."""
     row = type_row(dtype)
     if dtype is torch.bool:
         return "true" if value else "false"

@@ -1,14 +1,13 @@
-"""Attention over tiles of scores as Triton programs: a softmax that goes along with the sum, and its gradients, with
-modifications of the scores printed into the loop.
+"""Tiled attention as Triton programs: an online softmax, and its gradients, with modifications of the scores inlined
+into the loop.
 
     forward   a program has YBLOCK rows; tile after tile of XBLOCK columns: scores, their exponentials, the sum of
               values
     rows      the same for the gradient of the query
     columns   a program has XBLOCK columns, and goes over the rows that see them: gradients of keys and values
 
-Exponentials are powers of two; `total` is the log2 of a row's sum, so that the gradients compute each weight again.
-Where there are lists of blocks, a program goes over the blocks in them alone, and masks only those that are masked in
-part.
+Exponentials are powers of two; `total` is the log2 of a row's sum, from which the gradients recompute each weight. With
+lists of blocks, a program iterates only over the listed blocks, and masks only the partial ones.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ SIZES: dict[str, dict[int, tuple[int, int, int, int]]] = {
     "rows": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)},
     "columns": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)},
 }
-"""By the width of a row: rows and columns of a tile, warps, stages."""
+"""Rows and columns of a tile, warps and stages, by the width of a row."""
 SMALL = {64: (64, 64, 4, 3), 128: (128, 32, 4, 3), 256: (64, 32, 4, 2)}
-"""Of a forward whose modifications load numbers for single scores: these, and what they are added to, are in registers
-at once."""
+"""Tiles of a forward whose modifications load numbers for each score, which are in registers together with the
+scores."""
 WIDE: dict[str, dict[int, tuple[int, int, int, int]]] = {
     "forward": {64: (128, 32, 4, 3), 128: (128, 64, 8, 2), 256: (32, 32, 4, 1)},
     "rows": {64: (64, 32, 4, 2), 128: (32, 32, 4, 2), 256: (16, 32, 4, 1)},
     "columns": {64: (64, 32, 4, 2), 128: (32, 32, 4, 2), 256: (16, 32, 4, 1)},
 }
-"""Of float32."""
+"""Tiles for float32."""
 WIDE_SMALL = {64: (128, 64, 8, 3), 128: (64, 64, 4, 2), 256: (32, 32, 4, 1)}
-"""Of float32, as `SMALL`."""
+"""Tiles like `SMALL` for float32."""
 LEAST = 16
 
 
 def source_of(tiles: AttentionTiles, aligned: Sequence[bool]) -> tuple[TritonSource, tuple[int, int]]:
-    """The program of a call, which takes its arguments in order, and how many programs there are along x and y.
+    """Return the kernel of a call, which takes its arguments in order, and the numbers of programs along x and y.
     `aligned`: which arguments begin at a multiple of 16 bytes."""
     p = _Printer(tiles)
     {"forward": _forward, "rows": _rows, "columns": _columns}[tiles.kind](p)
@@ -70,7 +69,7 @@ def source_of(tiles: AttentionTiles, aligned: Sequence[bool]) -> tuple[TritonSou
 
 
 class _Printer:
-    """The printer of a program of attention: what the three kinds of programs share."""
+    """The printer of attention kernels: the common part of the three kinds."""
 
     def __init__(self, tiles: AttentionTiles) -> None:
         self.tiles, self.given = tiles, tiles.arguments
@@ -107,7 +106,7 @@ class _Printer:
         return loads and self.tiles.kind == "forward" and self.tiles.whole.scores.blocks is None
 
     def _lists(self, blocks: tuple[int, int] | None) -> tuple[int, int] | None:
-        """The blocks of the lists, if tiles can divide them."""
+        """Return the blocks of the lists, if tiles can divide them."""
         of = "rows" if self.tiles.kind == "columns" else "columns"
         there = blocks is not None and f"number_partial_{of}" in self.given
         return blocks if there and blocks and min(map(_part, blocks)) >= LEAST else None
@@ -118,18 +117,19 @@ class _Printer:
         self.s.out.line(text)
 
     def width(self, name: str) -> int:
-        """Elements of a row of a matrix in a tile."""
+        """Return the width of a row of a matrix in a tile."""
         return max(power(self.given[name].size[3]), LEAST)
 
     def base(self, name: str, head: str) -> str:
-        """The address of a matrix: of one batch and head."""
+        """Return the address of a matrix: of one batch and head."""
         x = self.given[name]
         terms = [f"{index}.to(tl.int64) * {stride}" for index, size,
                  stride in zip((BATCH, head), x.size, x.stride) if size > 1]
         return " + ".join([name, *terms])
 
     def rows(self, name: str, index: str, load: bool = True) -> str:
-        """Rows `index` of a matrix at `name`_at, whole: a load, or the pointers and the mask of a store."""
+        """Return the access to whole rows `index` of a matrix at `name`_at: a load, or the pointers and the mask of a
+        store."""
         x = self.given[name]
         width = self.width(name)
         depth = f"tl.arange(0, {width})[None, :]"
@@ -142,14 +142,14 @@ class _Printer:
         return self.near(f"tl.load({place}{mask}{', other=0' if masks else ''})") if load else f"{place}|{mask}"
 
     def near(self, value: str, like: str = "") -> str:
-        """A value as an operand of a product, of the type of another."""
+        """Return a value as an operand of a product, in the type of another."""
         if self.tf32:
             self.s.functions.add("nearest_tf32")
             return f"nearest_tf32({value})"
         return f"{value}.to({like}.dtype)" if like else value
 
     def dot(self, left: str, right: str, more: str = "") -> str:
-        """Their product, added to `more`."""
+        """Return the product of two operands, added to `more`."""
         given = ", ".join([left, right, *[more] * bool(more), *["input_precision='tf32'"] * self.tf32])
         return f"tl.dot({given})"
 
@@ -158,7 +158,7 @@ class _Printer:
         self.line(f"tl.store({place}, {value}.to({type_row(self.given[name].dtype).name}){mask})")
 
     def of_rows(self, name: str) -> str:
-        """The pointers to a number of each row."""
+        """Return the pointers to one number for each row."""
         return f"{self.base(name, HEAD)} + lines * {self.given[name].stride[2]}"
 
     def load_rows(self) -> None:
@@ -181,8 +181,8 @@ class _Printer:
     # ----------------------------------------------------------------------------------------------------------- scores
 
     def ahead(self) -> None:
-        """In a forward, what of the modification depends on no score stands before the product: Triton then lays it out
-        as the product's result, and not that as what is loaded."""
+        """Print, in a forward, the score-independent part of the modification before the product: Triton then gives it
+        the layout of the product's result, rather than the reverse."""
         self.s.values.clear()
         late: set[Op] = set()
         for op in self.tiles.score if self.tiles.kind == "forward" else ():
@@ -192,13 +192,13 @@ class _Printer:
                 self.print([op], {})
 
     def block(self, ops: tuple[Op, ...], given: dict[str, str]) -> tuple[str, bool]:
-        """Print a block; its value, and whether it is one of each element."""
+        """Print a block, and return its value and whether it varies by element."""
         self.print(ops, given)
         value = ops[-1]
         return self.s.whole(value), type(value) is not Const and self.s.dims_of(value) == TILE
 
     def print(self, ops: Sequence[Op], given: dict[str, str]) -> None:
-        """Those of the operations that were not printed yet."""
+        """Print those of the operations that are not printed yet."""
         s = self.s
         for op in ops:
             for e in op.expressions:
@@ -210,7 +210,7 @@ class _Printer:
                 statement(s, op)
 
     def scores(self, masked: bool) -> None:
-        """`s` from the product, `t` the modified score in the units of powers of two."""
+        """Print `s`, the product's scores, and `t`, the modified scores in units of powers of two."""
         tiles, scale = self.tiles, self.tiles.whole.scores.scale
         if tiles.score:
             self.line(f"s = s * {scale!r}")
@@ -227,7 +227,7 @@ class _Printer:
             self.line("t = tl.where(column_live, t, float('-inf'))")
 
     def back(self, masked: bool) -> None:
-        """`ds`, the tangent of the product's scores less the scale, of that of the modified ones."""
+        """Print `ds`, the gradient of the product's scores without the scale, from that of the modified ones."""
         if self.tiles.gradient:
             value, _ = self.block(self.tiles.gradient, {SCORES: "s", TANGENT: "ds"})
             self.line(f"ds = tl.where(weights > 0, {value}, 0.0)")
@@ -236,7 +236,8 @@ class _Printer:
 
     @contextmanager
     def each(self, of: str, full: bool) -> Iterator[None]:
-        """Over the tiles of one list, or over all of them; `first` is where the tile begins. `of`: columns or rows."""
+        """Print a loop over the tiles of one list, or over all tiles; `first` is the tile's beginning. `of`: columns or
+        rows."""
         size, block, name = (self.n, self.x, "XBLOCK") if of == "columns" else (self.m, self.y, "YBLOCK")
         if self.lists is None:
             begin, end = self.seen(of, size)
@@ -265,19 +266,19 @@ class _Printer:
                                                                                      str(size))
 
     def entry(self, name: str) -> str:
-        """The address in a list of the present block."""
+        """Return the address of the present block in a list."""
         x = self.given[name]
         terms = [f"{index} * {stride}" for index, size,
                  stride in zip((BATCH, HEAD, "block"), x.size, x.stride) if size > 1]
         return " + ".join([name, *terms])
 
     def passes(self, of: str) -> list[bool]:
-        """The lists to go through: whether it is that of the full blocks."""
+        """Return the lists to iterate over, each as whether it lists full blocks."""
         return [True, False] if self.lists is not None and f"number_full_{of}" in self.given else [False]
 
 
 def _part(block: int) -> int:
-    """The largest power of two that divides it."""
+    """Return the largest power of two that divides a number."""
     return block & -block
 
 
@@ -286,7 +287,7 @@ def _where(p: _Printer, heads: int) -> None:
 
 
 def _at_rows(p: _Printer) -> None:
-    """Print where a program's rows begin. The last rows come first: they have the most to do where later columns are
+    """Print the beginning of a program's rows. The last rows come first: they have the most work if later columns are
     masked."""
     _where(p, p.heads)
     p.line(f"{HEAD} = tl.program_id(1) % {p.heads}")
@@ -316,7 +317,7 @@ def _forward(p: _Printer) -> None:
 
 
 def _tile(p: _Printer, masked: bool) -> None:
-    """The scores of the tile of columns that begins at `first`."""
+    """Print the scores of the tile of columns that begins at `first`."""
     p.index(COLUMN, "first")
     p.line(f"ks = {p.rows('k', 'places')}")
     p.ahead()
@@ -382,7 +383,7 @@ def _columns(p: _Printer) -> None:
 
 
 def _columns_step(p: _Printer, masked: bool) -> None:
-    """The tile lies across, so that what is summed over rows is the left operand of its product."""
+    """Print a step over a transposed tile, so that the values summed over rows are the left operand of its product."""
     p.index(ROW, "first")
     p.line(f"qs = {p.rows('q', 'lines')}")
     p.load_rows()

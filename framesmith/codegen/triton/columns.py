@@ -1,4 +1,4 @@
-"""Pointwise kernels whose results share what they read: sums over windows, pooling.
+"""Pointwise kernels whose results share loads: sums over windows, pooling.
 
     par h < 56, w < 56, c < 72:                        # a thread has one point, all of v; c = 8*c' + v
       store y[h, w, c] = x[h, w, c] * k[0, c] ...
@@ -11,10 +11,10 @@
  -> red h < 56, w < 14: sum of g[h, 4*w, c] * a + g[h, 4*w + 1, c] * b ...
                         sum of g[h, 4*w, c] * b + g[h, 4*w + 1, c] * c ...
 
-Results side by side are computed by one thread, which reads what they share once; equal operations are one operation
-already, so it is enough to write the body for each of them; so are steps of sums. The innermost axis is cut into
-vectors, and all the others are one dimension of the tile: where a point lies, and which of its neighbours exist, is
-then found out once a vector.
+Adjacent results are computed by one thread, which does shared loads once: equal operations are merged anyway, so the
+body is repeated for each of them; the same holds for steps of sums. The innermost axis is split into vectors, and all
+others form one dimension of the tile, so that a point's position and the existence of its neighbours are computed once
+for each vector.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WORTH = 0.8  # of the loads of results one by one, that are left
 
 
 def columns(axes: Sequence[Axis], ops: Sequence[Op]) -> tuple[tuple[Axis, ...], Axis, tuple[Op, ...]] | None:
-    """The axes of the points, the axis of the vector, and the body over them; None where results share nothing."""
+    """Return the axes of the points, the axis of the vector, and the body over them; None if results share no loads."""
     loads = [op for op in ops if type(op) is Load]
     shared = [name for name, count in Counter(op.buffer for op in loads).items() if count >= FEW]
     last = _last(axes, ops)
@@ -55,8 +55,8 @@ def columns(axes: Sequence[Axis], ops: Sequence[Op]) -> tuple[tuple[Axis, ...], 
 
 def sums(axes: Sequence[Axis], ops: Sequence[Op], outside: Sequence[Op]) -> tuple[tuple[Axis, ...], tuple[Op, ...],
                                                                                   dict[Op, Op]] | None:
-    """The axes of a loop that sums and its body, several steps at once, and what its reductions are then; None where
-    steps share nothing. `outside`: operations before the loop."""
+    """Return the axes of an unrolled summing loop, its body, and its new reductions; None if steps share no loads.
+    `outside`: operations before the loop."""
     loads = [op for op in ops if type(op) is Load]
     shared = [name for name, count in Counter(op.buffer for op in loads).items() if count >= FEW]
     plain = all(op.kind == "sum" if type(op) is Reduce else type(op) not in (Store, Indirect, Scan) for op in ops)
@@ -82,8 +82,8 @@ def sums(axes: Sequence[Axis], ops: Sequence[Op], outside: Sequence[Op]) -> tupl
 
 
 def _way(axes: Sequence[Axis], needed: Sequence[Op], most: int) -> tuple[Axis, int] | None:
-    """Along which axis `needed`, loads and their conditions, are shared, and how many results or steps (`most` at most)
-    have them best. Of two axes it is the inner one, along which what is shared dies soon."""
+    """Return the axis along which `needed`, loads and their conditions, are shared, and the best number of results or
+    steps (at most `most`). Of two axes the inner one is chosen, along which shared values have short lifetimes."""
     positions = max(Counter(op.buffer for op in needed if type(op) is Load).values(), default=0)
     for a in reversed(axes):
         counts = [n for n in _divisors(a) if n <= most]
@@ -102,7 +102,7 @@ def _needed(ops: Sequence[Op], loads: Sequence[Load]) -> list[Op]:
 
 
 def _last(axes: Sequence[Axis], ops: Sequence[Op]) -> Axis | None:
-    """The axis along which all results lie side by side, if it is whole vectors."""
+    """Return the axis along which all results are contiguous, if it is whole vectors."""
     stores = [op for op in ops if type(op) is Store]
     found = [a for a in axes if stores and all(op.mode is None and op.index.coeff(a.symbol) == 1 for op in stores)]
     return found[0] if found and found[0].extent.is_const and found[0].extent.const % VECTOR == 0 else None
@@ -123,7 +123,7 @@ def _divisors(a: Axis) -> list[int]:
 
 
 def _reads(needed: Sequence[Op], axis: Axis, count: int) -> float:
-    """Loads for each result, of `count` results along `axis`."""
+    """Return the number of loads for each result, with `count` results along `axis`."""
     b = Builder()
     symbol = Axis.of(axis.symbol.name, axis.extent.const // count).symbol if axis.extent.is_const else axis.symbol
     for k in range(count):
@@ -138,7 +138,7 @@ def _never(op: Load) -> bool:
 def _written(
     axes: Sequence[Axis], last: Axis, way: tuple[Axis, int] | None, ops: Sequence[Op]
 ) -> tuple[tuple[Axis, ...], Axis, tuple[Op, ...]]:
-    """The body for each of the results of a thread, operation by operation, so that little of what they share is alive
+    """Return the body repeated for each result of a thread, operation by operation, so that few shared values are live
     at once."""
     side, count = way if way is not None else (None, 1)
     vector = Axis.of("v", VECTOR)
@@ -167,7 +167,7 @@ def _written(
 
 
 def _sunk(ops: Sequence[Op]) -> list[Op]:
-    """Conditions right before what needs them first: many of them do not live at once."""
+    """Move conditions to just before their first use, so that few of them are live at once."""
     out: list[Op] = []
     done: set[Op] = set()
 

@@ -1,14 +1,13 @@
 """Lengths that are no multiple of a vector: whole tiles have no mask, so that they are moved in vectors; the rest is a
-tile apart.
+separate tile.
 
     for start in range(0, whole, RBLOCK): ...          # from the first element of the row that is aligned
     for start in range(0, n - whole, RBLOCK): ...      # what stands before it, and what is left; masked
 
-A row of a matrix whose rows have such a length begins anywhere: `lead` elements stand before the first place that is
-aligned.
+A row of a matrix with such rows begins at any alignment: `lead` elements precede the first aligned position.
 
-A row of halves that is one tile begins `lead` elements after the tile does, at `origin`. Its first and last vectors,
-which are not its alone, are read whole, in no other sixteen bytes of memory than its own elements are; they are written
+A row of halves that is one tile begins `lead` elements after the tile, at `origin`. Its first and last vectors, which
+it shares with its neighbours, are read whole, always within the sixteen bytes of its own elements; they are written
 element by element.
 """
 
@@ -28,7 +27,7 @@ HALVES = 8  # elements of a vector from which moving them one by one takes longe
 
 
 def range_text(s: State) -> str:
-    """The places in a tile along the row."""
+    """Return the positions in a tile along the row."""
     return f"tl.arange(0, RBLOCK){s.slots('r')}{'.to(tl.int64)' if s.wide else ''}"
 
 
@@ -44,13 +43,13 @@ def _in_order(s: State) -> bool:
 
 
 def hinders_vectors(d: Dim) -> bool:
-    """Return whether a mask along `d` keeps vectors from being used."""
+    """Return whether a mask along `d` prevents vector accesses."""
     return not _is_multiple(d.extent, STEP)
 
 
 def _askew(s: State, row: Dim) -> tuple[Expr, int] | None:
-    """Find the base of most accesses along `row`, by bytes, and the width of a vector there, in elements; None where
-    that base is known to be aligned, or is not known from the size symbols and the grid's axes."""
+    """Return the base of most accesses along `row`, by bytes, and the width of a vector there, in elements; None if
+    that base is known to be aligned, or does not follow from size symbols and the grid's axes."""
     symbol, found = row.axes[0].symbol, dict[Expr, int]()
     kinds = {p.name: p.dtype.itemsize for p in s.form.kernel.params}
     accesses = [(op, index - symbol) for op, index in s.form.accesses() if index.coeff(symbol) == 1]
@@ -66,8 +65,8 @@ def _askew(s: State, row: Dim) -> tuple[Expr, int] | None:
 
 
 def lead_in(s: State, row: Dim) -> None:
-    """Print where the first whole tile of the row begins, `lead`, and how much whole tiles cover from there,
-    `whole`."""
+    """Print the beginning of the first whole tile of the row, `lead`, and the number of elements that whole tiles cover
+    from there, `whole`."""
     extent, lead = s.end(row), ""
     skew = _askew(s, row) if s.active == ("r",) else None
     if skew is not None:
@@ -80,9 +79,9 @@ def lead_in(s: State, row: Dim) -> None:
 
 
 def shift(s: State, row: Dim) -> bool:
-    """Print the places of a tile that is a row of halves and may begin within a vector; which are the row's (`r_live`),
-    and which vectors hold an element of it (`r_near`) or no other (`r_inner`). False where it cannot, or there is no
-    room before it."""
+    """Print the positions of a tile that is a row of halves and may begin within a vector; which are the row's
+    (`r_live`), and which vectors hold any (`r_near`) or only (`r_inner`) elements of it. Return False if it cannot, or
+    there is no room before it."""
     if s.active != ("r",) or len(row.axes) > 1 or not row.extent.is_const or _in_order(s):
         return False
     skew = _askew(s, row)
@@ -110,7 +109,7 @@ def _is_multiple(e: Expr, width: int) -> bool:
 
 @contextmanager
 def whole_tiles(s: State, row: Dim) -> Iterator[None]:
-    """The loop over the whole tiles of the row."""
+    """Print the loop over the whole tiles of the row."""
     with s.out.block(f"for start in {s.steps(0, 'whole', 'RBLOCK')}:"):
         s.out.line(f"{row.axes[0].symbol} = start + {'lead + ' if s.aligned else ''}{range_text(s)}")
         s.vector = s.aligned
@@ -120,7 +119,7 @@ def whole_tiles(s: State, row: Dim) -> Iterator[None]:
 
 @contextmanager
 def other_elements(s: State, row: Dim) -> Iterator[None]:
-    """The loop over what whole tiles leave of the row."""
+    """Print the loop over the elements of the row outside whole tiles."""
     symbol, extent = row.axes[0].symbol, s.end(row)
     with s.out.block(f"for start in range({'0' if s.aligned else 'whole'}, {extent}{' - whole' if s.aligned else ''}, "
                      "RBLOCK):"):

@@ -31,8 +31,8 @@ def print_kernels(
     program: Program, configs: Mapping[Kernel, Config] | None = None, wide: bool = False, tiling: bool = True,
     sizes: Sizes | None = None
 ) -> tuple[Printed, ...]:
-    """Every distinct kernel of `program`, parallel to `Program.kernels`: with indices of 64 bits where 32 will not do
-    for any sizes (see `is_narrow`), or `wide`. `configs`: instead of those of `tuning`, which go by `sizes`, typical
+    """Print every distinct kernel of `program`, parallel to `Program.kernels`: with 64-bit indices if 32 bits never
+    suffice (see `is_narrow`), or if `wide`. `configs`: instead of those of `tuning`, which depend on `sizes`, typical
     values of size symbols. Without `tiling`, grids have one dimension."""
     origins = origins_of(program)
     totals: dict[Kernel, int] = {}
@@ -54,15 +54,15 @@ def print_kernels(
 
 
 def is_narrow(kernel: Printed) -> bool | None:
-    """Return whether the text is right for all sizes (True), for none (False), or for those that keep its limits."""
+    """Return whether the text is valid for all sizes (True), for none (False), or within its limits (None)."""
     if any(limit.lo is not None and limit.lo >= MOST for limit in kernel.limits):
         return False
     return True if all(limit.hi is not None and limit.hi < MOST for limit in kernel.limits) else None
 
 
 def print_for(kernel: Kernel, sizes: Mapping[Symbol, int], **more: Any) -> Printed:
-    """Print the kernel as it runs where size symbols have the values `sizes`: with indices of 64 bits if those of 32 do
-    not suffice. `more`: arguments of `print_kernel`."""
+    """Print the kernel for the values `sizes` of size symbols: with 64-bit indices if 32 bits do not suffice. `more`:
+    arguments of `print_kernel`."""
     printed = print_kernel(kernel, **more)
     return printed if all(limit.evaluate(sizes) < MOST for limit in printed.limits) else print_kernel(kernel, wide=True,
                                                                                                       **more)
@@ -72,8 +72,8 @@ def print_kernel(
     kernel: Kernel, *, batch: int = 0, wide: bool = False, origins: Sequence[Origin] = (), config: Config | None = None,
     tiling: bool = True, sizes: Sizes | None = None,
 ) -> Printed:  # fmt: skip
-    """Print one kernel; `batch`: over the rows of a table, so many elements in all; `wide`: with indices of 64 bits;
-    `config`: instead of the one of `tuning`, which goes by `sizes`.
+    """Print one kernel; `batch`: over the rows of a table, with that many elements in all; `wide`: with 64-bit indices;
+    `config`: instead of the one of `tuning`, which depends on `sizes`.
 
     Raises CompileError for a kernel that has no tile program.
     """
@@ -102,8 +102,8 @@ def _assembled(
     s: State, kind: str, blocks: Sequence[str], grid: tuple[Expr | int, ...], origins: Sequence[Origin],
     batch: bool = False
 ) -> Printed:
-    """Assemble what was printed to a module, with all that launching it needs; `blocks`: the dimensions whose block
-    sizes it takes as constants."""
+    """Assemble the printed text to a module, with the data for its launch; `blocks`: the dimensions whose block sizes
+    it takes as constants."""
     kernel, config, wide = s.form.kernel, s.config, s.wide
     integer = "i64" if wide else "i32"
     signature = [(p.name, kind_of(p.dtype) if p.host else type_row(p.dtype).pointer) for p in kernel.params]
@@ -129,8 +129,8 @@ def _assembled(
 
 
 def _programs(s: State) -> Expr | int:
-    """Count the programs that cover the grid; along x first. If the grid is split into parts, there is one for each
-    part."""
+    """Return the numbers of programs that cover the grid, along x first. If the grid is split into parts, there is one
+    for each part."""
     if s.form.kernel.parts:
         return s.form.kernel.parts
     total: Expr | int = 1
@@ -140,7 +140,7 @@ def _programs(s: State) -> Expr | int:
 
 
 def _grid(s: State) -> None:
-    """The indices of the independent axes, and which of them exist."""
+    """Print the indices of the independent axes, and the masks of those that exist."""
     if not s.form.grid:
         return
     pid = _program(s)
@@ -200,7 +200,7 @@ def _body(s: State) -> None:
 
 
 def _if_it_fits(s: State, row: Dim) -> None:
-    """A row of unknown length is one tile if it fits; sizes that are multiples of a vector have names that tell
+    """Print a row of unknown length as one tile if it fits; sizes that are multiples of a vector have names that tell
     Triton."""
     even = sorted(row.extent.free, key=str) if s.config.even else []
     conditions = [f"({s.expr(row.extent)} <= RBLOCK)", *(f"({n} % {STEP} == 0)" for n in even)]
@@ -216,7 +216,7 @@ def _if_it_fits(s: State, row: Dim) -> None:
 
 
 def _passes(s: State, persistent: bool) -> None:
-    """All that a tile does, the row as a tile of its own or part by part."""
+    """Print all passes of a tile, with the row as one tile or in parts."""
     row = s.form.row
     if row is not None and persistent and not edges.shift(s, row):
         _indices(s, row, edges.range_text(s))
@@ -240,14 +240,14 @@ def _passes(s: State, persistent: bool) -> None:
 
 
 def _straight(s: State) -> list[Op]:
-    """All operations, where each is printed once for a tile."""
+    """Print all operations, each once for a tile."""
     ops = [op for block in blocks(s.form, True) for op in block.ops]
     s.rough = rough(ops, s.params)
     return ops
 
 
 def _whole_or_not(s: State, d: Dim) -> None:
-    """A program whose tile is whole needs no mask."""
+    """Print a variant without masks for programs whose tile is whole."""
     ops = _straight(s)
     s.out.line(f"pid = {_program(s)}")
     with s.out.block(f"if (pid + 1) * {d.name.upper()}BLOCK <= {s.expr(d.extent)}:"):
@@ -261,16 +261,16 @@ def _whole_or_not(s: State, d: Dim) -> None:
             statement(s, op)
 
 
-# How the cache is told which pass over the row reads it for the last time.
+# The cache policies by whether a pass over the row is the last to read it.
 LAST = ', eviction_policy="evict_first"', ', eviction_policy="evict_first"'
 NOT_LAST = ', eviction_policy="evict_last"', ""
 
-# What goes on from one part of a row to the next: modules of `declare`, `accumulate` and `finish`.
+# Operations with a state carried over the parts of a row: modules with `declare`, `accumulate` and `finish`.
 ACCUMULATORS: dict[type, Any] = {Reduce: reductions, online_softmax.Online: online_softmax, Scan: scans}
 
 
 def _loop(s: State, row: Dim, block: Block, ragged: bool) -> None:
-    """One pass over the row, part after part."""
+    """Print one pass over the row in parts."""
     for op in block.ops:
         if type(op) in ACCUMULATORS:
             ACCUMULATORS[type(op)].declare(s, op)
@@ -287,7 +287,7 @@ def _loop(s: State, row: Dim, block: Block, ragged: bool) -> None:
 
 @contextmanager
 def _parts(s: State, row: Dim) -> Iterator[None]:
-    """The loop over the parts of the row."""
+    """Print the loop over the parts of the row."""
     with s.out.block(f"for start in {s.steps(0, s.end(row), 'RBLOCK')}:"):
         _indices(s, row, f"start + {edges.range_text(s)}")
         yield
@@ -304,7 +304,7 @@ def _inside(s: State, op: Op) -> None:
 
 
 def _walk(s: State) -> None:
-    """The rows of a part, some at a time, and then what their sums come to."""
+    """Print the loop over the rows of a part, some at a time, and then their sums."""
     row, (x,) = s.form.row, s.form.grid
     assert row is not None
     ops = _straight(s)
@@ -331,7 +331,7 @@ def _walk(s: State) -> None:
 
 
 def _batch(s: State) -> None:
-    """Some blocks of one row of the table: what is the same for all of the row, and a loop over the blocks."""
+    """Print some blocks of one row of the table: row-invariant operations, and a loop over the blocks."""
     params = s.form.kernel.params
     s.out.line("row = tl.load(where + 2 * tl.program_id(0))")
     s.out.line(f"table += row * {len(params) + 1}")

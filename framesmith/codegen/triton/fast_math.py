@@ -1,12 +1,12 @@
-"""Fast arithmetic for float32 values that end in halves: the machine's fast functions, and sums of one and a function
-in one step.
+"""Fast arithmetic for float32 values that are rounded to halves: the machine's fast functions, and sums of one and a
+function in one step.
 
 A fast function errs by some units in the last place of float32, which is a thousandth of what rounding to a half
 changes. That holds where only products and quotients lie between: they preserve the relative error, while the result of
 a subtraction may be small against the error. Sums of exponentials preserve it, too.
 
 `1 + erf(x)` and `1 + tanh(x)`, in one step, err as much as the sum, whether or not later operations may cancel. A
-function that is at most one errs no more than a sum with a number of its size, if all that is computed from it ends in
+function of at most one errs no more than a sum with a number of its size, if everything computed from it is rounded to
 halves.
 """
 
@@ -27,8 +27,8 @@ JOINED = {"erf": "one_and_erf", "tanh": "one_and_tanh"}
 
 @dataclass(frozen=True, slots=True)
 class Rough:
-    """`ops`: those that may be fast. `sums`: the function and the argument of one and a function. `spared`: functions
-    that are nothing but such a term."""
+    """`ops`: the operations that may be fast. `sums`: the function and its argument, for sums of one and a function.
+    `spared`: functions whose only use is such a sum."""
 
     ops: frozenset[Op] = frozenset()
     sums: Mapping[Op, tuple[str, Op]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Rough:
 
 
 def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
-    """Find the operations among `ops`, which stand in order, that may be fast or joined with a sum."""
+    """Find the operations among `ops`, which are in order, that may be fast or fused with a sum."""
     exact: set[Op] = set()  # some use wants it as it is, ...
     final: set[Op] = set()  # ... or does not end in a half
     apart: set[Op] = set()  # some use is none in a sum with one
@@ -64,21 +64,21 @@ def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
 
 
 def _rounds(op: Op, params: Mapping[str, Param]) -> bool:
-    """Return whether `op` rounds what it is given to a half."""
+    """Return whether `op` rounds its operand to a half."""
     if type(op) is Store:
         return op.mode is None and params[op.buffer].dtype in HALF
     return type(op) is Cast and op.rounding in HALF
 
 
 def _keeps(op: Op) -> bool:
-    """Return whether the relative error of what `op` is given is that of its result."""
+    """Return whether `op` preserves the relative error of its operand."""
     if type(op) is Scalar:
         return op.dtype is torch.float32 and op.name in KEEPS
     return type(op) is Reduce and op.kind == "sum" and type(op.args[0]) is Scalar and op.args[0].name == "exp"
 
 
 def _beside_one(op: Scalar) -> Scalar | None:
-    """The function where `op` is one and a function."""
+    """Return the function if `op` is the sum of one and a function."""
     if op.name != "add":
         return None
     for one, other in (op.args, op.args[::-1]):

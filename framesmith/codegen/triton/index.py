@@ -13,18 +13,18 @@ _SYNTAX = Syntax(str, {FloorDiv: "//", Mod: "%"},
 
 
 def expr_text(e: Expr, names: Names, digits: Digits = str) -> str:
-    """`e` in Python's syntax, binding at least as tightly as a product; `names` overrides symbols' names, `digits`
-    prints numbers, but for those that are divided by."""
+    """Return `e` in Python's syntax, binding at least as tightly as a product; `names` overrides symbols' names,
+    `digits` prints numbers, except divisors."""
     return _SYNTAX.text(e, names, digits)
 
 
 def functions_in(e: Expr) -> set[str]:
-    """Functions of `functions.tl` that the text of `e` may call."""
+    """Return the functions of `functions.tl` that the text of `e` may call."""
     return {"floor_divide", "remainder"} if any(type(a) in (FloorDiv, Mod) for a in parts(e)) else set()
 
 
 def parts(e: Expr) -> list[Expr]:
-    """`e`, its subexpressions, and the products of coefficient and term that are formed on the way."""
+    """Return `e`, its subexpressions, and the intermediate products of coefficients and terms."""
     found = [e]
     for a in e.args:
         found += parts(a)
@@ -34,8 +34,8 @@ def parts(e: Expr) -> list[Expr]:
 
 
 def fits(e: Expr) -> bool | None:
-    """Return whether 32 bits hold `e` and all that it is computed from: True, False, or None where size symbols decide
-    it."""
+    """Return whether `e` and its intermediate values fit into 32 bits: True, False, or None if that depends on size
+    symbols."""
     sure = True
     for p in parts(e):
         if p.lo is not None and p.lo >= LIMIT or p.hi is not None and p.hi < -LIMIT:
@@ -47,7 +47,7 @@ def fits(e: Expr) -> bool | None:
 
 
 def greatest(e: Expr, extents: Mapping[Symbol, Expr]) -> Expr:
-    """An upper bound of every value met in computing `e`, over size symbols; `extents` of its loop axes and loaded
+    """Return an upper bound of all intermediate values of `e`, over size symbols; `extents` of its loop axes and loaded
     indices."""
     if type(e) is Symbol:
         return greatest(extents[e] - 1, extents) if e in extents else e

@@ -1,4 +1,4 @@
-"""A kernel as the Triton printer gives it: text, and all that is needed to compile and launch it."""
+"""Printed Triton kernels: text, and the data to compile and launch it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from framesmith.symbolic.expr import Expr, Symbol
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """One kernel of the loop IR as a Triton function. Equal kernels print equal text, whatever program they stand in.
+    """One kernel of the loop IR as a Triton function. Equal kernels print equal text in any program.
 
     `text`: a whole Python module, its imports included, that defines the `@triton.jit` function `name` (and the
     functions that it calls). `signature`: (name, Triton type) of each run-time parameter in order: the kernel's
     pointers (``*fp32``) and numbers (``fp32``, see `scalar_params.py`), then its size symbols (``i32`` or ``i64``).
-    `constants`: (name, value) of each `tl.constexpr` parameter; they stand behind. `grid`: programs to launch along x,
-    y and z, over size symbols. A launch with a zero among them is no launch. `symbols`: the size symbols that are
-    passed, in order. `divisible`: places in `signature` at which the text may be compiled for multiples of 16
-    (addresses in bytes). The printer knows nothing about addresses: who compiles for it checks it before each launch.
-    `limits`: expressions over the symbols that must be below 2**31 for this text to be right; the kernel printed with
-    `wide` has none. `asserts`: the text checks indices with `tl.device_assert`, which needs `debug=True` (and
+    `constants`: (name, value) of each `tl.constexpr` parameter; they follow the parameters. `grid`: programs to launch
+    along x, y and z, over size symbols. If one of them is zero, nothing is launched. `symbols`: the size symbols that
+    are passed, in order. `divisible`: places in `signature` at which the text may be compiled for multiples of 16
+    (addresses in bytes). The printer knows nothing about addresses: a launch of such a specialisation is preceded by a
+    check. `limits`: expressions over the symbols that must be below 2**31 for this text to be right; the kernel printed
+    with `wide` has none. `asserts`: the text checks indices with `tl.device_assert`, which needs `debug=True` (and
     `sanitize_overflow=False`) at compilation. `batch`: None for the kernel of a `Launch`. For the kernel of a `Batch`,
     the elements of a row that one program covers: its parameters are `table` (``*i64``: for each row the addresses of
     the kernel's pointers or the bits of its numbers, and then the row's size) and `where` (``*i32``: for each program
     its row and the number of its block in the row, see `programs`); the grid is the number of programs, `PROGRAMS`.
-    `origins`: what it computes. `body`, `functions`: what `text` is made of, numbers
-    marked (see `literal_params.py`), and the functions called; empty where they stay. `numbers`: what it is given
-    behind its sizes; `multiples`: (place in `signature`, what the number there is a multiple of). `vector`: of
-    tiles whose innermost dimension is a vector of each thread (see `columns.py`), its elements; else 0.
+    `origins`: what it computes. `body`, `functions`: the source of `text`, with numbers marked (see
+    `literal_params.py`), and the functions called; empty if the numbers are final. `numbers`: the arguments that follow
+    its sizes; `multiples`: (place in `signature`, a known divisor of the number there). `vector`: the elements of the
+    innermost dimension if it is a vector of each thread (see `columns.py`); else 0.
     """
 
     name: str
@@ -58,7 +58,7 @@ def module_text(
     name: str, signature: Sequence[tuple[str, str]], constants: Sequence[tuple[str, int]], functions: Sequence[str],
     body: str
 ) -> str:
-    """The module of a kernel whose function has `body`; `functions`: the texts of those that it calls."""
+    """Return the module of a kernel whose function has `body`; `functions`: the texts of those that it calls."""
     head = ", ".join([*(n for n, _ in signature), *(f"{n}: tl.constexpr" for n, _ in constants)])
     return IMPORTS + "".join("\n\n" + t for t in [*functions, f"@triton.jit\ndef {name}({head}):\n{body}"])
 
@@ -69,5 +69,5 @@ WIDEST = (2**31 - 1, 65535, 65535)  # programs that a device launches along each
 
 
 def programs(sizes: tuple[int, ...], block: int) -> int:
-    """Count the programs of a batched kernel over rows of these sizes: the programs of each row are consecutive."""
+    """Return the programs of a batched kernel over rows of these sizes; those of each row are consecutive."""
     return sum(-(-size // block) for size in sizes)

@@ -1,14 +1,14 @@
-"""Kernels that differ in numbers alone are one kernel, which is given what differs: layers of unequal sizes share what
-is compiled.
+"""Merge kernels that differ only in numbers into one kernel that takes these as arguments: layers of different sizes
+share compiled code.
 
     x_live = i0 < 24                       x_live = i0 < 40                          x_live = i0 < n0
     v0 = tl.load(p0 + (i0 + 24*i1), ...)   v0 = tl.load(p0 + (i0 + 40*i1), ...)  ->  v0 = tl.load(p0 + (i0 + n0*i1),
                                                                                      ...)
 
-Numbers that are the same in all of them stay in the text, and so do blocks and warps, in which they do not differ. Nor
-do they in what vectors and masks ask for: which powers of two the numbers are multiples of, where memory runs along
-what they measure. A loop of few rounds keeps their number. Indices are divided by given numbers as the compiler divides
-by known ones, in a multiplication (by plain divisions, kernels of batch norms took a fifth longer):
+Numbers equal in all of them stay in the text. Merged kernels have the same blocks and warps, and agree in the
+properties that vectors and masks depend on: the power of two that divides a number, if it is the extent or stride of a
+contiguous dimension. A loop of few rounds keeps its number of rounds. Indices are divided by arguments as the compiler
+divides by constants, by multiplication (with plain divisions, batch norm kernels took a fifth longer):
 
     i1 = x % 24                            i1 = x % 40                            i1 = (x - (tl.umulhi(x, n0_m) >> n0_s)
                                                                                   * n0)
@@ -29,7 +29,8 @@ HALVES = 8  # elements of two bytes that a thread moves at once
 
 
 def shared(printed: Sequence[Printed], kinds: Sequence[Any] = ()) -> tuple[Printed, ...]:
-    """`printed`, those that may be one with equal texts. `kinds`: of each kernel, if only those of one kind may."""
+    """Return `printed`, with mergeable kernels given equal texts. `kinds`: of each kernel, if only kernels of one kind
+    may be merged."""
     groups: dict[Any, list[Printed]] = {}
     for kernel, kind in dict(zip(printed, kinds or [None] * len(printed), strict=True)).items():
         groups.setdefault((kind, _what_agrees(kernel)), []).append(kernel)
@@ -41,8 +42,8 @@ def shared(printed: Sequence[Printed], kinds: Sequence[Any] = ()) -> tuple[Print
 
 
 def _what_agrees(kernel: Printed) -> Any:
-    """Return the key by which kernels are grouped: what those of a group have in common. A kernel that takes sizes
-    already, or runs over a table, is a group of its own."""
+    """Return the key on which the kernels of a group agree. A kernel that takes sizes, or runs over a table, is a group
+    of its own."""
     if kernel.symbols or kernel.batch or not kernel.body:
         return kernel
     most = 2 * HALVES if any(kind in ("*i1", "*i8", "*u8") for _, kind in kernel.signature) else HALVES
@@ -53,7 +54,7 @@ def _what_agrees(kernel: Printed) -> Any:
 
 
 def _merged(group: list[Printed]) -> dict[Printed, Printed]:
-    """The kernels of a group, each with the arguments of its own and the text of all."""
+    """Return the kernels of a group, each with its own arguments and the common text."""
     columns = list(zip(*[numbers(kernel.body) for kernel in group], strict=True))
     varying = list(dict.fromkeys([column for column in columns if len(set(column)) > 1]))
     if len(varying) > MOST:
@@ -83,12 +84,12 @@ def _merged(group: list[Printed]) -> dict[Printed, Printed]:
 
 
 _GIVEN = {"divisor": [("", "i32"), ("_m", "u32"), ("_s", "u32")]}
-"""The arguments of a number, by its kind: endings of their names, and types."""
+"""The arguments of a number, by its kind: suffixes of their names, and types."""
 
 
 def _given(number: Number) -> list[Number]:
-    """A number as arguments: a divisor d as d, m and s so that x // d is (x * m >> 32) >> s, for all x from 0 below
-    2**31.
+    """Return a number as arguments: a divisor d as d, m and s so that x // d is (x * m >> 32) >> s, for all x from 0
+    below 2**31.
 
     Granlund and Montgomery, Division by invariant integers using multiplication (1994), theorem 4.2.
     """
@@ -100,8 +101,8 @@ def _given(number: Number) -> list[Number]:
 
 
 def _divided(name: str, steps: list[tuple[str, tuple[Number, ...], str]], kernel: Printed) -> str:
-    """The index `name` of a tile divided and cut by numbers of the text or by arguments. The quotient by a multiple of
-    n is the same for n elements, which Triton cannot know of a product."""
+    """Return the index `name` of a tile, divided and reduced by numbers of the text or by arguments. A quotient by a
+    multiple of n is constant over n elements, which Triton cannot infer of a product."""
     blocks = {constant[0].lower(): block for constant, block in kernel.constants}
     text, equal = name, VECTOR
     for sign, column, by in steps:

@@ -14,7 +14,7 @@ from triton.language.extra import libdevice
 
 @functools.cache
 def _functions() -> dict[str, tuple[str, frozenset[str]]]:
-    """Name -> its text, and the names that it uses; in the order of the file."""
+    """Return for each name its text and the names that it uses, in the order of the file."""
     text = (Path(__file__).parent / "functions.tl").read_text()
     lines = text.splitlines(keepends=True)
     found = {}
@@ -27,7 +27,7 @@ def _functions() -> dict[str, tuple[str, frozenset[str]]]:
 
 
 def texts_of(names: set[str]) -> list[str]:
-    """The texts of the functions among `names`, in the order of the file, with those that they call."""
+    """Return the texts of the functions among `names`, with those that they call, in the order of the file."""
     known = _functions()
     wanted: set[str] = set()
     todo = [n for n in names if n in known]

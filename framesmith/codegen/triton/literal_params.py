@@ -1,5 +1,4 @@
-"""Numbers in the text of a kernel that could be arguments as well: the printer marks them, and `kernel_dedup.py`
-decides.
+"""Numbers in a kernel's text that could be arguments: the printer marks them, and `kernel_dedup.py` decides.
 
     i0 < «24»     i0 + «40»*i1     tl.div_rn(v0, «512.0»)     «(x // 24) % 40»
 """
@@ -18,9 +17,8 @@ _MARKED = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number and the type that it would have as an argument: "i32", or "fp32" for what an operation on float32 takes;
-    "divisor" for what the index of a tile is divided by. `loose`: no address or mask along which memory runs depends on
-    it."""
+    """A number and the type that it would have as an argument: "i32", or "fp32" for an operand of float32; "divisor"
+    for a divisor of a tile's index. `loose`: no address or mask along a contiguous dimension depends on it."""
 
     kind: str
     value: int | float
@@ -28,7 +26,7 @@ class Number:
 
     @property
     def multiple(self) -> int:
-        """The power of two that it is known to be a multiple of, as far as vectors of memory go."""
+        """The power of two that divides it, up to the size of vectors of memory."""
         return math.gcd(self.value, VECTOR) if isinstance(self.value, int) else 1
 
 
@@ -36,35 +34,35 @@ VECTOR = 16  # elements of a byte that a thread moves at once
 
 
 def integer(value: int, loose: bool = False) -> str:
-    """An integer of an index, marked. Those that could not be smaller say what is done, not how much there is of it."""
+    """Mark an integer of an index. The smallest ones are part of the code's structure, and stay."""
     return f"{OPEN}{LOOSE if loose else ''}{value}{CLOSE}" if 1 < value < 1 << 31 else str(value)
 
 
 def divided(name: str, by: int | None, modulo: int | None, loose: bool) -> str:
-    """The index `name` of a tile, divided and cut, marked."""
+    """Mark the index `name` of a tile, divided and reduced."""
     text = name if by is None else f"{name} // {by}"
     text = text if modulo is None else f"{text} % {modulo}" if by is None else f"({text}) % {modulo}"
     return text if text == name else f"{OPEN}{LOOSE if loose else ''}{text}{CLOSE}"
 
 
 def real(text: str) -> str:
-    """A finite number beside values of float32, marked."""
+    """Mark a finite number that is an operand of float32."""
     return f"{OPEN}{text}{CLOSE}"
 
 
 def plain(text: str) -> str:
-    """The text with its numbers in it."""
+    """Return the text without marks."""
     return _MARKED.sub(lambda found: found[1].removeprefix(LOOSE), text)
 
 
 def numbers(text: str) -> tuple[Number, ...]:
-    """The marked numbers in their order."""
+    """Return the marked numbers in order."""
     return tuple([number for found in _MARKED.findall(text) for number in _numbers(found)])
 
 
 def replaced(text: str, other: Callable[[int], str], divide: Callable[[str, list[tuple[str, int]]], str]) -> str:
-    """The text with `other(k)` in the place of its marked number k, and `divide(name, [("//", k), ("%", k + 1)])` in
-    that of a division."""
+    """Return the text with its marked number k replaced by `other(k)`, and a division by `divide(name, [("//", k),
+    ("%", k + 1)])`."""
     count = itertools.count()
 
     def one(found: re.Match[str]) -> str:

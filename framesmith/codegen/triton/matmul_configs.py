@@ -1,4 +1,4 @@
-"""Tile sizes of contractions: the configurations that are worth a measurement, by type and shape.
+"""Tile sizes of contractions: the configurations worth measuring, by dtype and shape.
 
 As in `tuning`, all of the numbers are defined here.
 """
@@ -17,8 +17,8 @@ MOST = 8  # candidates that are measured
 SHORT = 256  # of k: sums that take no longer than reading and writing ...
 SMALL = 128 * 128  # ... want many small tiles
 
-# (rows, columns, k, warps, stages) of a tile, the likeliest first, and how many programs share the tiles, if they do.
-# Of 2 bytes, ...
+# (rows, columns, k, warps, stages) of a tile, the likeliest first, and the number of programs that share the tiles, if
+# they do. Of 2 bytes, ...
 HALVES: tuple[tuple[int, ...], ...] = (
     (128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3),
     (128, 128, 64, 4, 4),
@@ -46,7 +46,7 @@ PLAIN = (
 
 
 def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
-    """Configurations for `p`, the likeliest first: tiles that reach little beyond the result and leave few
+    """Return configurations for `p`, the likeliest first: tiles that exceed the result little and leave few
     multiprocessors idle."""
     m, n, k = (size_of(Dim("", (axis,))) for axis in (p.m, p.n, p.k))
     batch = 1
@@ -66,24 +66,24 @@ def candidates(kernel: Kernel, p: MatrixProduct) -> tuple[Config, ...]:
 
 
 def _lies_across(p: MatrixProduct) -> bool:
-    """Return whether memory of the left operand runs along the rows of the result."""
+    """Return whether the left operand is contiguous along the rows of the result."""
     return any(type(op) is Load and op.index.coeff(p.m.symbol) == 1 for op in p.left)
 
 
 def _is_slim(row: tuple[int, ...]) -> bool:
-    """A tile for instructions of four warps whose results are 16 columns wide: beside a left operand that lies across,
-    Triton 3.6 makes of it a program that reads outside of memory (seen on an H200: 1001 x 1200 by 1200 x 128, tiles of
-    64 x 16 x 128)."""
+    """Return whether a tile uses instructions of four warps with 16 columns: with a transposed left operand, Triton 3.6
+    compiles it to code that reads out of bounds (seen on an H200: 1001 x 1200 by 1200 x 128, tiles of 64 x 16 x
+    128)."""
     return row[0] >= 64 and row[1] == LEAST
 
 
 def choose(kernel: Kernel, p: MatrixProduct) -> Config:
-    """The configuration that is taken unmeasured."""
+    """Return the configuration to use without a measurement."""
     return candidates(kernel, p)[0]
 
 
 def _cost(batch: int, m: int, n: int, row: tuple[int, ...]) -> float:
-    """Time in waves of programs: each takes its arithmetic, or the loads of its operands, whichever is more."""
+    """Return an estimate of time in waves of programs: the larger of arithmetic and loads of operands."""
     y, x = row[:2]
     programs = batch * -(-m // y) * -(-n // x)
     waves = max(programs / UNITS, 1.0) if programs > 4 * UNITS else -(-programs // UNITS)
@@ -91,8 +91,8 @@ def _cost(batch: int, m: int, n: int, row: tuple[int, ...]) -> float:
 
 
 def _tightened(c: Config, k: int) -> Config:
-    """With half the steps of k at once, where these reach less beyond its end: an operand that is put together costs
-    for that, too."""
+    """Return a configuration with half the block of k if that exceeds k less: computing an operand costs for the
+    excess, too."""
     r = c.blocks["r"]
     half = max(r // 2, LEAST)
     return replace(c, blocks={**c.blocks, "r": half}) if -(-k // half) * half < -(-k // r) * r else c

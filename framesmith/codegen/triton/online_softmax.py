@@ -28,7 +28,7 @@ class Online(Op):
 
 
 def merged(blocks: list[Block]) -> list[Block]:
-    """`blocks` with such pairs of passes as one."""
+    """Return `blocks` with such pairs of passes merged."""
     out: list[Block] = []
     last: Block | None = None
     for block in blocks:
@@ -44,8 +44,8 @@ def merged(blocks: list[Block]) -> list[Block]:
 
 
 def _pair(first: Block, second: Block) -> Online | None:
-    """Return the operation that replaces the reductions of two passes which do nothing else: a maximum, and the sum of
-    exponentials below it. None for any others."""
+    """Return the operation that replaces the reductions of two passes that compute only a maximum and the sum of
+    exponentials below it; None for others."""
     reduces = [[op for op in block.ops if type(op) is Reduce] for block in (first, second)]
     if len(reduces[0]) != 1 or len(reduces[1]) != 1 or first.nested or second.nested:
         return None
@@ -68,7 +68,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 
 
 def _same(a: Op, b: Op) -> bool:
-    """Return whether two operations give one value."""
+    """Return whether two operations compute the same value."""
     if a is b:
         return True
     names = _FIELDS.get(type(a))
@@ -92,7 +92,7 @@ def declare(s: State, op: Online) -> None:
 
 
 def accumulate(s: State, op: Online) -> None:
-    """Print what one part of the row adds."""
+    """Print the update by one part of the row."""
     group = _group(s, op)
     function = "one_more_exponential" if group == 1 else "more_exponentials"
     s.functions.add(function)
@@ -106,7 +106,7 @@ def accumulate(s: State, op: Online) -> None:
 
 
 def _group(s: State, op: Online) -> int:
-    """Count the adjacent numbers that share an accumulator: those that a thread loads at once."""
+    """Return the number of adjacent elements that share an accumulator: those that a thread loads at once."""
     if s.active != ("r",) or op.top.dtype is not torch.float32:
         return 1
     widths, todo = [], [op.args[0]]
@@ -119,7 +119,7 @@ def _group(s: State, op: Online) -> int:
 
 
 def finish(s: State, op: Online) -> None:
-    """Print the results, after the loop; a row whose maximum is infinite has no sum."""
+    """Print the results, after the loop; a row with an infinite maximum has no sum."""
     s.functions.add("exponentials")
     top, total = s.values[op.top], s.values[op.total]
     s.out.line(f"{top}, {total} = tl.reduce(({top}s, {total}s), {axis_text(s)}, exponentials{keep_text(s)})")

@@ -1,4 +1,4 @@
-"""Rows that are dealt out: a program goes through those of a part and keeps, for each column, the sum of what they give
+"""Partial column sums: a program iterates over the rows of a part and accumulates a sum for each column
 (`Kernel.parts`).
 
     first = ipart * 64
@@ -9,7 +9,7 @@
     v8 = tl.sum(v8s, 0, keep_dims=True)
     tl.store(p5 + (768*ipart + i1), v8, r_live)
 
-What is the same for all rows, such as weights, stands before the loop.
+Row-invariant values, such as weights, are computed before the loop.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from framesmith.symbolic.expr import Symbol, as_expr, ceildiv
 
 
 def sums(ops: Sequence[Op]) -> list[Store]:
-    """Those of `ops` that add up over the rows of a part."""
+    """Return those of `ops` that sum over the rows of a part."""
     return [op for op in ops if type(op) is Store and op.mode == "sum"]
 
 
 def steady(s: State, ops: Sequence[Op]) -> set[Op]:
-    """Those of `ops` that are the same for all rows."""
+    """Return the row-invariant ones of `ops`."""
     moving = {a.symbol for d in s.form.grid for a in d.axes}
     written = {op.buffer for op in ops if type(op) is Store}
     found: set[Op] = set()
@@ -49,8 +49,8 @@ def steady(s: State, ops: Sequence[Op]) -> set[Op]:
 
 @contextmanager
 def loop(s: State, x: Dim, ops: Sequence[Op]) -> Iterator[None]:
-    """The loop over the rows of a part, tile after tile from `start`; all parts have as many whole tiles, but for the
-    last. Nothing is loaded ahead if some of `ops` read what others write."""
+    """Return the loop over the rows of a part in tiles from `start`; all parts except the last have equally many whole
+    tiles. Loads are not prefetched if some of `ops` read memory that others write."""
     parts, block = s.form.kernel.parts, s.block("x")
     part = part_symbol(parts)
     each = ceildiv(ceildiv(x.extent, parts), block) * block
@@ -64,12 +64,12 @@ def loop(s: State, x: Dim, ops: Sequence[Op]) -> Iterator[None]:
 
 
 def declare(s: State, op: Store) -> None:
-    """Print the sums of no row."""
+    """Print the initial sums."""
     s.out.line(f"{s.name(op)}s = tl.full({s.shape(s.active)}, 0, {type_row(op.dtype).name})")
 
 
 def accumulate(s: State, op: Store) -> None:
-    """Print what some rows add."""
+    """Print the update by some rows."""
     name, live = s.values[op], s.live.get("x")
     value = spread(s, op.args[0], frozenset(s.active))
     s.out.line(f"{name}s += {f'tl.where({live}, {value}, 0)' if live else value}")

@@ -1,4 +1,4 @@
-"""A contraction as a Triton program: a tile of the result, the sum over k part by part, and the epilogue on the tile in
+"""Contractions as Triton programs: a tile of the result, the sum over k in parts, and the epilogue on the tile in
 registers.
 
     pid -> the tile, down the columns of a band of 8 rows of tiles, so that programs side by side share operands in the
@@ -39,14 +39,14 @@ RESULT: Dims = frozenset("yx")
 
 
 def product_of(kernel: Kernel) -> MatrixProduct | None:
-    """The contraction that `kernel` is, if it is one."""
+    """Return the contraction of `kernel`, if it has one."""
     last = kernel.body[-1] if kernel.body else None
     return last if type(last) is MatrixProduct else None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The dimensions of a contraction's tile: `z` counts what is outside of it, one element in each program."""
+    """The dimensions of a contraction's tile: `z` counts outer axes, one element in each program."""
 
     z: Dim | None
     y: Dim
@@ -59,7 +59,7 @@ class Shape:
                    Dim("r", (p.k,)))
 
     def region(self, kernel: Kernel, *dims: Dim) -> Form:
-        """The part of the program over `dims`."""
+        """Return the part of the program over `dims`."""
         return Form(kernel, (*filter(None, (self.z,)), *dims), None, ())
 
     @property
@@ -68,7 +68,7 @@ class Shape:
 
 
 def programs(shape: Shape, config: Config) -> Expr | int:
-    """Count the programs that cover the result."""
+    """Return the number of programs that cover the result."""
     tiles = _count(shape, config)
     return simplify_int(min_(tiles, config.programs) if config.programs else tiles)
 
@@ -79,7 +79,7 @@ def _count(shape: Shape, config: Config) -> Expr:
 
 
 def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State:
-    """Print the body of the function; the state at its end has the text, and all that the text needs."""
+    """Print the body of the function, and return the final state with the text and its dependences."""
     shape = Shape.of(kernel, p)
     config = replace(config, blocks={"z": 1, **config.blocks})
     end = State(shape.region(kernel, shape.y, shape.x), config, wide, Indented("    "),
@@ -123,7 +123,7 @@ def _tiles(s: State, shape: Shape) -> Iterator[None]:
 
 
 def _place(s: State, shape: Shape) -> None:
-    """The indices of the tile's rows and columns, and of what is outside."""
+    """Print the indices of the tile's rows and columns, and of outer axes."""
     down, across = (s.expr(ceildiv(d.extent, s.block(d.name))) for d in (shape.y, shape.x))
     s.out.line(f"rows = {down}")
     s.out.line(f"band = {BAND} * {across}")
@@ -154,8 +154,8 @@ def _outside(s: State, z: Dim, across: str) -> None:
 
 
 def _sum(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
-    """Part by part, with a mask where that does not hinder vectors; else whole parts of k without one, and what they
-    leave."""
+    """Print the sum in parts, masked if that does not prevent vectors; else whole parts of k without a mask, and the
+    remainder."""
     whole = p.k.extent // left.block("r") * left.block("r")
     short = whole.is_const and whole.const == 0
     if left.covers(r) or not short and _is_even(left, r, p):
@@ -172,13 +172,13 @@ def _sum(left: State, right: State, r: Dim, p: MatrixProduct) -> None:
 
 
 def _is_even(s: State, r: Dim, p: MatrixProduct) -> bool:
-    """Return whether k ends at the end of a vector, in whatever is read."""
+    """Return whether k ends at the end of a vector in every operand."""
     sizes = [s.params[op.buffer].dtype.itemsize for op in (*p.left, *p.right) if type(op) is Load]
     return r.extent.is_const and r.extent.const % (VECTOR // min(sizes, default=VECTOR)) == 0
 
 
 def _accumulate(left: State, right: State, r: Dim, p: MatrixProduct, masked: bool) -> None:
-    """One part of the sum over k."""
+    """Print one part of the sum over k."""
     out = left.out
     for s in (left, right):
         name = s.names[p.k.symbol]
@@ -197,7 +197,7 @@ def _accumulate(left: State, right: State, r: Dim, p: MatrixProduct, masked: boo
 
 
 def _operand(s: State, block: tuple[Op, ...], p: MatrixProduct) -> str:
-    """A tile of an operand in the type of the product, zeros where k has ended."""
+    """Print a tile of an operand in the type of the product, zeros beyond the end of k."""
     value = block[-1]
     for op in block:
         if type(op) is Load and not s.params[op.buffer].host:
@@ -216,7 +216,7 @@ def _operand(s: State, block: tuple[Op, ...], p: MatrixProduct) -> str:
 
 
 def _load(s: State, op: Load, raw: bool) -> None:
-    """Print a load that gives zeros where it is masked. `raw`: in the type that memory has."""
+    """Print a load that returns zeros where it is masked. `raw`: in the storage type."""
     dims = s.of(op.index)
     condition = op.args[0] if op.args else None
     start = linear(op.index)[1]

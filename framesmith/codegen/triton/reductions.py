@@ -1,4 +1,4 @@
-"""Reductions over the row: of a tile that holds all of it, or into accumulators that hold one part after the other."""
+"""Reductions over the row: of a tile that holds all of it, or into accumulators over its parts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLDS: dict[str, Fold] = {
     "any": Fold("False", "{} | {}", "either"),
     "all": Fold("True", "{} & {}", "both"),
 }
-# Of floats these keep a NaN.
+# For floats these propagate NaN.
 FLOAT_FOLDS = {
     "max": Fold("{low}", "greater_or_nan({}, {})", "greater_or_nan"),
     "min": Fold("{high}", "lesser_or_nan({}, {})", "lesser_or_nan"),
@@ -44,7 +44,7 @@ NEXT = {"argmax": "greatest_or_next", "argmin": "least_or_next"}
 
 
 def fold_of(op: Reduce) -> Fold | None:
-    """The row of `op`; None for those with a state of several values."""
+    """Return the row of `op`; None for reductions with a state of several values."""
     return (FLOAT_FOLDS.get(op.kind) if op.dtype.is_floating_point else None) or FOLDS.get(op.kind)
 
 
@@ -53,17 +53,17 @@ def _neutral(fold: Fold, row: TypeRow) -> str:
 
 
 def axis_text(s: State) -> int:
-    """The number of the row's dimension."""
+    """Return the number of the row's dimension."""
     return s.active.index("r")
 
 
 def keep_text(s: State) -> str:
-    """The argument that leaves a reduced tile its dimensions."""
+    """Return the argument that keeps the dimensions of a reduced tile."""
     return ", keep_dims=True" if len(s.active) > 1 else ""
 
 
 def spread(s: State, op: Op, dims: Dims = NONE) -> str:
-    """The value of `op` with the row's dimension and `dims`, which it may not vary along."""
+    """Return the value of `op` broadcast along the row's dimension and `dims`."""
     dims = dims | s.dims_of(op) | ROW
     return s.text(op) if s.dims_of(op) == dims else f"tl.broadcast_to({s.whole(op)}, {s.shape(dims)})"
 
@@ -76,7 +76,7 @@ def _result_dims(s: State, op: Reduce) -> Dims:
 
 
 def reduce_tile(s: State, op: Reduce) -> None:
-    """`op` of a tile that holds the whole row."""
+    """Print `op` on a tile that holds the whole row."""
     dims = _result_dims(s, op)
     fold = fold_of(op)
     live = s.live.get("r")
@@ -98,7 +98,7 @@ def reduce_tile(s: State, op: Reduce) -> None:
 
 
 def _folded(s: State, op: Reduce, fold: Fold, value: str) -> str:
-    """The combination of all elements along the row, in the type of the reduction."""
+    """Return the combination of all elements along the row, in the type of the reduction."""
     if not fold.function:
         text = f"tl.sum({value}, {axis_text(s)}{keep_text(s)})"
         narrow = not op.dtype.is_floating_point and op.dtype.itemsize < 4
@@ -115,7 +115,7 @@ def _pair(s: State, op: Reduce, dims: Dims, function: str, value: str, at: str) 
 
 
 def _two_passes(s: State, op: Reduce, dims: Dims, live: str | None) -> None:
-    """The mean, and then the sum of squared deviations from it."""
+    """Print the mean, and then the sum of squared deviations from it."""
     assert s.form.row is not None
     value, count = spread(s, op.args[0]), s.extent(s.form.row)
     s.dims[op] = dims
@@ -150,7 +150,7 @@ def declare(s: State, op: Reduce) -> None:
 
 
 def accumulate(s: State, op: Reduce) -> None:
-    """Print what `op` does with one part of its row."""
+    """Print the update of `op` by one part of its row."""
     name, live = s.values[op], s.live.get("r")
     fold = fold_of(op)
     value = spread(s, op.args[0])
@@ -176,15 +176,15 @@ def accumulate(s: State, op: Reduce) -> None:
 
 
 def _places(s: State, op: Reduce) -> tuple[str, int]:
-    """The type of positions while a row is gone through, and a number that is behind all of them."""
+    """Return the type of positions in a row, and a number beyond all of them."""
     at = op.args[1]
     near = type(at) is Index and not s.wide and fits(at.expr) is not False
     return ("tl.int32", 2**31 - 1) if near else (type_row(op.dtype).name, LAST)
 
 
 def _welford_step(s: State, op: Reduce, name: str, value: str, live: str | None) -> None:
-    """One more element for each of the accumulators (Welford 1962), all of which have seen as many where they see one:
-    a division does."""
+    """Print Welford's update (1962) of the accumulators by one element each; all have seen equally many, so one
+    division suffices."""
     kind = type_row(op.dtype).name
     if s.aligned is None or not live:
         s.out.line(f"{name}_n = tl.full([], start // RBLOCK + 1, {kind})")
@@ -219,7 +219,7 @@ def finish(s: State, op: Reduce) -> None:
 
 
 def _together(s: State, op: Reduce, name: str) -> None:
-    """The mean of the accumulators' means, by how many elements each has seen, and the squares within them and between
+    """Print the mean of the accumulators' means, weighted by their counts, and the squares within them and between
     them."""
     row, kind, tail = s.form.row, type_row(op.dtype).name, f"{axis_text(s)}{keep_text(s)}"
     assert row is not None

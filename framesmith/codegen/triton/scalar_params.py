@@ -1,4 +1,4 @@
-"""Numbers of the CPU's memory that a kernel is given by value when it is launched (`Param.host`)."""
+"""CPU scalars that are passed to a kernel by value at launch (`Param.host`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 from framesmith.codegen.triton.types import type_row
 
-# The types of parameters, by what the number is; the others have 32 bits.
+# The types of parameters by dtype; the others have 32 bits.
 KINDS = {torch.float32: "fp32", torch.bfloat16: "fp32", torch.float16: "fp32", torch.float64: "fp64",
          torch.int64: "i64"}
-# What a word of a batch's table is for each.
+# The type of a word of a batch's table, for each.
 _WORDS = {
     "fp32": "{}.to(tl.int32).to(tl.float32, bitcast=True)",
     "fp64": "{}.to(tl.float64, bitcast=True)",
@@ -19,7 +19,7 @@ _WORDS = {
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """The type in a signature of a number whose storage type is `dtype`."""
+    """Return the type in a signature of a number whose storage type is `dtype`."""
     return KINDS.get(dtype, "i32")
 
 

@@ -1,8 +1,8 @@
 """Scalar operations as Triton text, by the kind of their operands.
 
 Functions without a prefix are those of `functions.tl`. Transcendental functions are those of CUDA's libdevice, which
-eager calls too; but its `erf` has a branch for each element, in which a GELU behind a contraction would spend most of
-its time.
+eager calls too, except for `erf`: libdevice's branches for each element, which would take most of the time of a GELU
+after a contraction.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from framesmith.prims.scalars import SCALAR_OPS
 from framesmith.util.errors import CompileError
 
 _SPECIAL = {"rshift_known": "{} >> {}", "random_bits_of_four": "random_bits_of_four({}, {}, {}, {}, {})"}
-"""Of operations whose operands are known to be harmless."""
+"""Cheaper texts of operations whose operands are known to be safe."""
 
 
 def _kinds(dtype: torch.dtype, fast: bool) -> tuple[str, ...]:
-    """The columns of `ScalarOp.triton` in which the text for a type of operands may stand, the first one counts."""
+    """Return the columns of `ScalarOp.triton` with the text for a type of operands, in order of preference."""
     if dtype is torch.bool:
         return "bool", "any"
     if not dtype.is_floating_point:
@@ -28,8 +28,8 @@ def _kinds(dtype: torch.dtype, fast: bool) -> tuple[str, ...]:
 
 
 def scalar_text(name: str, operands: list[str], dtype: torch.dtype, fast: bool = False) -> str:
-    """The operation on operands of type `dtype` (of `where`: the type of the two values); `fast`: of float32, within
-    some units in the last place.
+    """Return the operation on operands of type `dtype` (of `where`: the type of the two values); `fast`: for float32,
+    within some units in the last place.
 
     Raises `CompileError` if there is none."""
     forms = {} if name in _SPECIAL else SCALAR_OPS[name].triton
@@ -44,8 +44,8 @@ _UNSIGNED = (torch.uint8, torch.uint16, torch.uint32)
 
 
 def cast_text(text: str, source: torch.dtype, dtype: torch.dtype) -> str:
-    """A value of one type as another: truncated towards zero, and modulo the range of narrow and unsigned integers, as
-    eager does."""
+    """Return a cast between types: truncated towards zero, and modulo the range of narrow and unsigned integers, as in
+    eager."""
     name = type_row(dtype).name
     if source is dtype:
         return text

@@ -1,4 +1,4 @@
-"""Scans along the row: of a tile that holds all of it, or part after part, with what the parts before come to."""
+"""Scans along the row: of a tile that holds all of it, or in parts, with a carry from earlier parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _scan(s: State, op: Scan) -> None:
 
 
 def declare(s: State, op: Scan) -> None:
-    """Print what no part comes to."""
+    """Print the initial carry."""
     name, kind = s.name(op), type_row(op.dtype).name
     s.dims[op] = frozenset(s.active)
     shape = s.shape(a for a in s.active if a != "r") if len(s.active) > 1 else "[]"
@@ -31,7 +31,7 @@ def declare(s: State, op: Scan) -> None:
 
 
 def accumulate(s: State, op: Scan) -> None:
-    """Print the scan of one part, and what all parts come to with it: its last element."""
+    """Print the scan of one part, and the carry after it: its last element."""
     name, sign = s.values[op], STEPS[op.kind][2]
     s.out.line(f"{name} = {name}_before {sign} {_text(s, op)}")
     last = f"tl.arange(0, RBLOCK){s.slots('r')} == RBLOCK - 1"
@@ -39,7 +39,7 @@ def accumulate(s: State, op: Scan) -> None:
 
 
 def finish(s: State, op: Scan) -> None:
-    """Nothing is left to be done."""
+    """Do nothing: scans need no code after the loop."""
 
 
 STATEMENTS[Scan] = _scan

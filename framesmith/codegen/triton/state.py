@@ -1,4 +1,4 @@
-"""The state of the printer at a point of a kernel: the tile's dimensions, the names of values and symbols, and the
+"""The printer's state at a point of a kernel: the tile's dimensions, the names of values and symbols, and the
 dimensions that each varies along."""
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class State:
                              for a in d.axes if a.symbol in (index - a.symbol * _stride(index, a.symbol)).free}
 
     def block(self, name: str) -> int:
-        """Elements of the tile along a dimension."""
+        """Return the number of elements of the tile along a dimension."""
         return self.config.blocks[name]
 
     def covers(self, d: Dim) -> bool:
@@ -99,23 +99,23 @@ class State:
     # ------------------------------------------------------------------------------------------------------------ texts
 
     def name(self, op: Op) -> str:
-        """A fresh name for the value of `op`."""
+        """Return a fresh name for the value of `op`."""
         text = self.values[op] = f"v{len(self.values)}"
         return text
 
     def text(self, op: Op) -> str:
-        """The value of `op` as an operand beside another of its type."""
+        """Return the value of `op` as an operand together with another of its type."""
         if type(op) is not Const:
             return self.values[op]
         text = operand(op.value, op.dtype)
         return real(text) if self.marked and op.value != 0 and is_plain(op.value, op.dtype) else text
 
     def whole(self, op: Op) -> str:
-        """The value of `op` with a type of its own."""
+        """Return the value of `op` with an explicit type."""
         return typed(op.value, op.dtype) if type(op) is Const else self.values[op]
 
     def expr(self, e: Expr, loose: bool = False) -> str:
-        """An index as text, in as many bits as it needs. `loose`: see `Number`."""
+        """Return an index as text, in the required width. `loose`: see `Number`."""
         self.functions |= functions_in(e)
         how = True if self.wide else fits(e)
         if how is None:
@@ -128,8 +128,8 @@ class State:
         return self.expr(d.extent, d.name not in self.running)
 
     def divided(self, d: Dim, by: Expr | None, modulo: Expr | None) -> str:
-        """The index along `d`, divided and cut. Dividing by a number of the text is a multiplication; so is it by one
-        that is given."""
+        """Return the index along `d`, divided and reduced; divisions by numbers of the text or by arguments are
+        multiplications."""
         if self.marked and not self.wide and all(e is None or (e.is_const and e.const > 1) for e in (by, modulo)):
             return divided(d.name, None if by is None else by.const, None if modulo is None else modulo.const,
                            d.name not in self.running)
@@ -139,43 +139,41 @@ class State:
         return text if extent is None else f"{f'({text})' if divisor else text} % {extent}"
 
     def end(self, row: Dim) -> str:
-        """Return the end of a loop along `row`, as text: a number that stays in the text if rounds are few enough to be
-        unrolled."""
+        """Return the end of a loop along `row`, as text: a constant if rounds are few enough to be unrolled."""
         few = row.extent.is_const and row.extent.const <= FEW * self.block(row.name)
         return str(row.extent) if few else self.extent(row)
 
     def steps(self, begin: object, end: object, by: object, ahead: bool = True) -> str:
-        """Return the range of a loop, as text. `ahead`: loads of later rounds may be issued while earlier rounds are
-        computed, by the number of stages."""
+        """Return the range of a loop, as text. `ahead`: loads may be prefetched over the number of stages."""
         text, stages = f"{begin}, {end}, {by}", self.config.stages
         return f"tl.range({text}, num_stages={stages})" if ahead and stages > 1 else f"range({text})"
 
     def slots(self, name: str) -> str:
-        """The subscript that makes a range vary along dimension `name` of the tile."""
+        """Return the subscript that makes a range vary along dimension `name` of the tile."""
         if len(self.active) < 2:
             return ""
         return f"[{', '.join(':' if a == name else 'None' for a in self.active)}]"
 
     def shape(self, dims: Iterable[str]) -> str:
-        """The shape of a value that varies along `dims`."""
+        """Return the shape of a value that varies along `dims`."""
         dims = frozenset(dims)
         return f"[{', '.join(f'{a.upper()}BLOCK' if a in dims else '1' for a in self.active)}]"
 
     def mask(self, dims: Dims, *more: str, row: str = "") -> str:
-        """The condition that an element along `dims` exists, and the conditions `more`; empty where it always holds.
+        """Return the condition that an element along `dims` exists, and the conditions `more`; "" if it always holds.
         `row`: another condition along the row."""
         live = {**self.live, "r": row} if row else self.live
         return " & ".join([*(live[d] for d in self.active if d in dims and d in live), *more])
 
     def is_shifted(self, index: Expr) -> bool:
-        """Return whether what stands at `index` is moved in the vectors of a tile that begins before its row."""
+        """Return whether the access at `index` uses the vectors of a tile that begins before its row."""
         of = self.shifted
         return of is not None and of.symbol in index.free and index - of.symbol is of.base
 
     # ------------------------------------------------------------------------------------------------------------- dims
 
     def of(self, *exprs: Expr) -> Dims:
-        """The dimensions along which expressions vary."""
+        """Return the dimensions along which expressions vary."""
         return NONE.union(*(self.along.get(s, NONE) for e in exprs for s in e.free))
 
     def dims_of(self, *ops: Op) -> Dims:
@@ -188,6 +186,6 @@ class State:
 
 
 def _stride(index: Expr, symbol: Symbol) -> int:
-    """By how much `index` moves with `symbol` where that is known and more than one; else 0."""
+    """Return the stride of `index` along `symbol` if it is known and more than one; else 0."""
     found = index.coeff(symbol) or 0
     return found if abs(found) > 1 else 0

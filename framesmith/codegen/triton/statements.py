@@ -44,7 +44,7 @@ def _scalar(s: State, op: Scalar) -> None:
 
 
 def _is_loaded_so(s: State, op: Scalar) -> bool:
-    """Return whether `op` is what a load gives anyway: zero where its condition does not hold."""
+    """Return whether `op` selects the value that a masked load returns anyway: zero where its condition is false."""
     if op.name != "where":
         return False
     condition, value, other = op.args
@@ -53,8 +53,8 @@ def _is_loaded_so(s: State, op: Scalar) -> bool:
 
 
 def _drawn(s: State, op: Scalar) -> list[str]:
-    """Operands of `random_bits`. Places are without sign, and of 32 bits where they are few enough: then a division is
-    a product."""
+    """Return the operands of `random_bits`. Places are unsigned, and of 32 bits if they fit: then a division is a
+    product."""
     seed, offset, vector, threads, place = op.args
     most = place.value if type(place) is Const else place.expr.hi if type(place) is Index else None
     kind = "tl.uint32" if most is not None and most < 1 << 31 else "tl.uint64"
@@ -64,8 +64,7 @@ def _drawn(s: State, op: Scalar) -> list[str]:
 
 
 def _by_fours(s: State, place: Op) -> bool:
-    """Return whether the last dimension of the tile runs through places next to each other, from a multiple of four
-    on."""
+    """Return whether places are consecutive along the last dimension of the tile, from a multiple of four on."""
     if type(place) is not Index or not s.active or s.aligned is not None or len(s.active) > 2:
         return False
     last = next(d for d in (*s.form.grid, s.form.row) if d is not None and d.name == s.active[-1])
@@ -95,7 +94,7 @@ def _index(s: State, op: Index) -> None:
 
 
 def _pred(s: State, op: Pred) -> None:
-    """With a constant on the right: Triton then sees over how many elements it is the same."""
+    """Print a comparison with a constant on the right: Triton then sees over how many elements it is uniform."""
     loose = not s.of(op.lhs, op.rhs) & s.running
     low, high = (s.expr(op.rhs, loose), s.expr(op.lhs + 1, loose)) if op.lhs.is_const else (s.expr(op.lhs, loose),
                                                                                             s.expr(op.rhs, loose))
@@ -104,7 +103,7 @@ def _pred(s: State, op: Pred) -> None:
 
 
 def _indirect(s: State, op: Indirect) -> None:
-    """The number as int64 is the value; the symbol has 32 bits where the size allows it."""
+    """Print a loaded index: the value is int64; the symbol has 32 bits if the size allows it."""
     dims, size = s.dims_of(op.args[0]), s.expr(op.size)
     s.define(op, dims, f"{s.whole(op.args[0])}.to(tl.int64)")
     name = s.values[op]
@@ -126,7 +125,7 @@ WINDOW = 3  # accesses that are a number of elements apart, from which on these 
 
 
 def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = None) -> str:
-    """The pointers; `spread`: dimensions along which they must vary in shape."""
+    """Return the pointers; `spread`: dimensions that their shape must have."""
     text = "(origin + at)" if s.is_shifted(index) else s.expr(index)
     if s.vector is not None and s.vector.symbol in index.free and index - s.vector.symbol is s.vector.base:
         text = f"tl.multiple_of({text}, {s.vector.width})"
@@ -136,8 +135,8 @@ def place(s: State, buffer: str, index: Expr, spread: frozenset[str] | None = No
 
 
 def _near(s: State, buffer: str, index: Expr) -> str:
-    """The pointers as a number of elements from those that others are counted from, too: one addition, and shorter
-    text. Empty where there are few."""
+    """Return the pointers as an offset from common base pointers: one addition, and shorter text. "" if few share the
+    base."""
     offset = linear(index)[1]
     window = buffer, index - offset
     if s.windows[window] < WINDOW or not window[1].free:
@@ -166,7 +165,7 @@ def _load(s: State, op: Load) -> None:
 
 
 def _number(s: State, op: Load) -> None:
-    """The value that the kernel was given; 0 where nothing is to be read."""
+    """Print the value of a scalar parameter; 0 where the load is masked."""
     text = value_text(op.buffer, op.dtype)
     s.define(op, s.dims_of(*op.args),
              f"tl.where({s.text(op.args[0])}, {text}, {operand(0, op.dtype)})" if op.args else text)

@@ -1,4 +1,5 @@
-"""The body of a tile program as blocks of operations: built anew, equal ones once, all nests over the same names.
+"""The body of a tile program as blocks of operations: rebuilt with common subexpressions merged, and the same symbols
+in all nests.
 
 Where the whole row is one tile (`persistent`) there is one block, and a row that several nests read is read once. Else
 each nest is a block, and only the results of its reductions outlive it.
@@ -19,14 +20,14 @@ NEUTRAL = {"sum": 0, "prod": 1, "max": -math.inf, "min": math.inf, "any": False,
 
 @dataclass(slots=True, eq=False)
 class Barrier(Op):
-    """All threads of the program have written what they had to write."""
+    """A barrier: all threads of the program have finished their writes."""
 
     args = ()
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """`loop`: `ops` run for each part of the row. `nested`: stores that stand in a loop over the row."""
+    """`loop`: `ops` run for each part of the row. `nested`: stores inside a loop over the row."""
 
     loop: bool
     ops: list[Op] = field(default_factory=list)
@@ -34,8 +35,7 @@ class Block:
 
 
 class Steps(Builder):
-    """Builds the blocks. What was stored stands for what would be loaded again; where it is out of reach it is read
-    after a barrier."""
+    """Builds the blocks. Stored values are forwarded to later loads; values out of scope are loaded after a barrier."""
 
     __slots__ = ("blocks", "forward", "inside", "written")
 
@@ -47,19 +47,19 @@ class Steps(Builder):
         self.inside = False
 
     def open(self, loop: bool) -> None:
-        """Open a new block for what is built from now on."""
+        """Open a new block for the following operations."""
         self.blocks.append(Block(loop))
         self.ops = self.blocks[-1].ops
 
     def close(self) -> None:
-        """A loop has ended: of what was computed in it, the reductions are left."""
+        """Close a loop: of its values, only reductions stay in scope."""
         gone = {op for op in self.ops if type(op) is not Reduce}
         self._seen = {k: v for k, v in self._seen.items() if v not in gone}
         self.forward = {k: v for k, v in self.forward.items() if v not in gone}
 
     def known(self, op: Load, index: Expr) -> Op | None:
-        """Return the value that a load gives, if it was stored here; else make sure by a barrier that it finds what was
-        written."""
+        """Return the value of a load if it was stored here; else insert a barrier if needed, so that it sees earlier
+        writes."""
         found = self.forward.get((op.buffer, index))
         if found is None and op.buffer in self.written:
             if self.blocks[-1].loop:
@@ -81,7 +81,7 @@ class Steps(Builder):
 
 
 def blocks(form: Form, persistent: bool) -> list[Block]:
-    """The blocks of `form`."""
+    """Return the blocks of `form`."""
     steps = Steps()
     values: dict[Op, Op] = {}
     replay = Replay(steps, {}, values, steps.known)
@@ -112,7 +112,7 @@ def blocks(form: Form, persistent: bool) -> list[Block]:
 
 
 def _drop_dead(blocks: list[Block]) -> None:
-    """Leave out what no effect needs."""
+    """Remove operations that no effect needs."""
     needed: set[Op] = set()
     symbols: set[Expr] = set()
     for block in reversed(blocks):

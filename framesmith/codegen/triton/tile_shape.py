@@ -1,8 +1,8 @@
 """A kernel of the loop IR as a program over tiles.
 
 A tile has up to three dimensions: `y` and `x` for the iterations that are independent (the grid), and `r` for the loops
-inside, all of which run over one domain. A kernel whose loops do not fit that is refused; a scheduler that is told to
-make tiles makes those that do.
+inside, all of which run over one domain. Kernels with other loops are refused; a scheduler with `tiles` makes only
+kernels of this form.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENOUGH = 8  # extent from which a dimension of its own pays for an axis along wh
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A dimension of the tile: axes that are run through as one number, the last the fastest."""
+    """A dimension of the tile: axes flattened to one index, the last one fastest."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -38,7 +38,7 @@ class Dim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nest:
-    """Loops over the domain `r`, whose axes are `axes` here, and what they do in each iteration."""
+    """Loops over the domain `r`, with `axes` as its axes, and their body."""
 
     axes: tuple[Axis, ...]
     ops: tuple[Op, ...]
@@ -47,8 +47,8 @@ class Nest:
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """`grid`: () for a kernel of one iteration, (x,) or (y, x). `row`: None where there are no loops inside. `body`: in
-    order. `vectors`: x is a vector of each thread (see `columns`). `shared`: there are two dimensions because some of
-    what is read varies along one of them alone. `sizes`: typical values of size symbols, as far as they are known."""
+    order. `vectors`: x is a vector of each thread (see `columns`). `shared`: there are two dimensions because some
+    loads vary along only one of them. `sizes`: typical values of size symbols, as far as known."""
 
     kernel: Kernel
     grid: tuple[Dim, ...]
@@ -59,7 +59,7 @@ class Form:
     sizes: Mapping[Symbol, int] = field(default_factory=dict)
 
     def accesses(self) -> list[tuple[Load | Store, Expr]]:
-        """Every load and store with its index, over the axes of the grid and of `row`."""
+        """Return every load and store with its index, over the axes of the grid and of `row`."""
         found = []
         for node in self.body:
             if type(node) is Nest:
@@ -73,8 +73,8 @@ class Form:
 
 
 def form(kernel: Kernel, tiling: bool = True, sizes: Mapping[Symbol, int] | None = None) -> Form:
-    """The tile program of `kernel`, with at most one dimension beside `row` unless `tiling`; CompileError where it has
-    none."""
+    """Return the tile program of `kernel`, with at most one dimension besides `row` unless `tiling`; raise CompileError
+    if it has none."""
     if kernel.locals:
         raise CompileError("a kernel with arrays of its own has no tile program")
     axes, nodes = _grid(kernel)
@@ -104,7 +104,7 @@ def form(kernel: Kernel, tiling: bool = True, sizes: Mapping[Symbol, int] | None
 
 
 def _several_steps(row: Dim, body: list[Op | Nest]) -> tuple[Dim, list[Op | Nest]]:
-    """A loop that sums, several steps at once where these share what they read."""
+    """Unroll a summing loop whose steps share loads."""
     (place, *others) = [k for k, node in enumerate(body) if type(node) is Nest]
     nest = body[place]
     before, after = ([op for op in part if isinstance(op, Op)] for part in (body[:place], body[place + 1 :]))
@@ -118,7 +118,7 @@ def _several_steps(row: Dim, body: list[Op | Nest]) -> tuple[Dim, list[Op | Nest
 
 
 def _grid(kernel: Kernel) -> tuple[list[Axis], tuple[Node, ...]]:
-    """The independent axes, with those of a loop that is all that the body does."""
+    """Return the independent axes, including those of a loop that is the whole body."""
     axes, body = list(kernel.outer), kernel.body
     while body:
         *head, loop = body
@@ -130,7 +130,7 @@ def _grid(kernel: Kernel) -> tuple[list[Axis], tuple[Node, ...]]:
 
 
 def _flat(node: Node) -> Nest:
-    """A nest, its operations in one block."""
+    """Return a nest with its operations in one block."""
     axes: list[Axis] = []
     ops: list[Op] = []
     kinds: set[bool] = set()
@@ -156,7 +156,7 @@ def _flat(node: Node) -> Nest:
 
 
 def _dims(axes: list[Axis], flat: Form, tiling: bool) -> tuple[Dim, ...]:
-    """One dimension, or two where memory runs along one axis here and along another there."""
+    """Return one dimension, or two if accesses are contiguous along different axes."""
     if not axes:
         return ()
     if flat.row is not None:
@@ -169,8 +169,8 @@ def _dims(axes: list[Axis], flat: Form, tiling: bool) -> tuple[Dim, ...]:
 
 
 def _cut(axes: tuple[Axis, ...], flat: Form) -> int:
-    """Choose how many of the outer axes form a dimension of their own, so that a tile reads least; 0 where that saves
-    nothing, as where all that is read varies along both."""
+    """Return the number of outer axes that form a separate dimension, so that a tile reads least; 0 if that saves
+    nothing, for example because all loads vary along both."""
     loads = [op.index.free for op, _ in flat.accesses() if type(op) is Load]
     every = {a.symbol for a in axes}
     if not all(free <= every for free in loads):
@@ -186,12 +186,13 @@ def _cut(axes: tuple[Axis, ...], flat: Form) -> int:
 
 
 def _is_wide(extent: Expr) -> bool:
-    """Return whether runs of memory along it are whole vectors, and tiles of it have few elements beyond the end."""
+    """Return whether contiguous runs along an axis are whole vectors, and its tiles have few elements beyond the
+    end."""
     return extent.is_const and extent.const % ENOUGH == 0 and -(-extent.const // WIDE) * WIDE <= SPARE * extent.const
 
 
 def _last(axes: list[Axis], accesses: list[Load | Store]) -> Axis:
-    """The axis along which most memory runs; stores count twice."""
+    """Return the axis along which most accesses are contiguous; stores count twice."""
     runs = dict.fromkeys(axes, 0.0)
     for op in accesses:
         free = op.index.free
@@ -203,7 +204,7 @@ def _last(axes: list[Axis], accesses: list[Load | Store]) -> Axis:
 
 
 def _across(axes: list[Axis], accesses: list[Load | Store], last: Axis) -> Axis | None:
-    """Another axis along which memory runs where `last` steps over it."""
+    """Return another axis along which accesses are contiguous that are strided along `last`."""
     for op in accesses:
         if op.index.coeff(last.symbol) in (0, 1):
             continue

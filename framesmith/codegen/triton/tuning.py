@@ -1,4 +1,4 @@
-"""Tile sizes, and the number of warps that share a tile: a few rules over bytes and shape.
+"""Tile sizes and numbers of warps: a few rules over bytes and shapes.
 
 The numbers are for chips of some hundred multiprocessors (A100: 108, H100 and H200: 132, B200: 148), each of which
 hides the latency of memory with some 2,000 threads.
@@ -61,7 +61,7 @@ class Config:
 
 
 def choose(form: Form, batch: int = 0) -> Config:
-    """The configuration for `form`; `batch`: elements in all rows of the table that it goes over."""
+    """Return the configuration for `form`; `batch`: elements in all rows of its table."""
     if batch:
         return Config({"x": BATCH} if form.grid else {}, 4, parts=max(power(batch) // (BATCH * PROGRAMS), 1))
     if form.row is not None:
@@ -74,12 +74,12 @@ def choose(form: Form, batch: int = 0) -> Config:
 
 
 def power(n: int) -> int:
-    """The least power of two that is no less than n."""
+    """Return the least power of two that is not less than n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
 def size_of(dim: Dim, sizes: Sizes = NOTHING) -> int:
-    """Elements along `dim`, as far as known."""
+    """Return the number of elements along `dim`, as far as known."""
     return _size(dim.extent, sizes)
 
 
@@ -90,18 +90,19 @@ def _size(extent: Expr, sizes: Sizes) -> int:
 
 
 def _bytes(form: Form) -> int:
-    """Of the narrowest element that is read or written."""
+    """Return the bytes of the narrowest element that is read or written."""
     kinds = {p.name: p.dtype for p in form.kernel.params}
     return min((kinds[op.buffer].itemsize for op, _ in form.accesses()), default=4)
 
 
 def _warps(elements: int, each: int) -> int:
-    """Warps such that a thread has about `each` of the tile's elements."""
+    """Return the number of warps for which a thread has about `each` of the tile's elements."""
     return min(max(power(elements // (32 * each)), 1), 16)
 
 
 def _pointwise(form: Form) -> Config:
-    """Some whole vectors for each thread; smaller blocks while there are not several for each multiprocessor."""
+    """Return a configuration with some whole vectors for each thread; smaller blocks while there are not several for
+    each multiprocessor."""
     size = math.prod(size_of(d, form.sizes) for d in form.grid)
     each = 16 if _bytes(form) <= 2 else 8
     if _cost(form) > 400:  # as many values alive as fit
@@ -115,8 +116,8 @@ def _pointwise(form: Form) -> Config:
 
 
 def _sides(form: Form, block: int) -> dict[str, int]:
-    """A tile of `block` elements, half of it or less along `x`: as long as its runs of memory can be without being
-    beyond the end."""
+    """Return the sides of a tile of `block` elements, at most half of them along `x`: as long as contiguous runs allow
+    without exceeding the end."""
     height, width = (size_of(d, form.sizes) for d in form.grid)
     x = max(block // 2, 1)
     while x > WIDE and -(-width // x) * x > SPARE * width:
@@ -129,8 +130,8 @@ def _cost(form: Form) -> int:
 
 
 def _vectors(form: Form) -> Config:
-    """A vector for each thread, or two where that is little work; smaller blocks while there are not several for each
-    multiprocessor."""
+    """Return a configuration with a vector for each thread, or two if that is little work; smaller blocks while there
+    are not several for each multiprocessor."""
     y, x = form.grid
     size, block = size_of(y, form.sizes), 128
     while block > 32 and size // block < 4 * UNITS:
@@ -140,7 +141,7 @@ def _vectors(form: Form) -> Config:
 
 
 def _transposing(form: Form) -> Config:
-    """Square tiles, as far as the dimensions reach."""
+    """Return a configuration with square tiles, as far as the dimensions allow."""
     y, x = form.grid
     side = 64 if _bytes(form) <= 2 else 32
     most_y, most_x = power(size_of(y, form.sizes)), power(size_of(x, form.sizes))
@@ -153,9 +154,9 @@ def _transposing(form: Form) -> Config:
 
 
 def _dealt(form: Form, row: Dim) -> Config:
-    """Some rows at a time, of which those of a part are a multiple or nearly so, while others are on their way: little
-    work for few warps, since what counts is how many programs wait at once. A thread has a register for each of its
-    elements of each sum."""
+    """Return a configuration for partial column sums: some rows at a time, of which a part has about a multiple, while
+    others are prefetched; little work for few warps, since the number of concurrently waiting programs matters. A
+    thread has a register for each of its elements of each sum."""
     r = max(power(size_of(row, form.sizes)), 2)
     each = -(-size_of(form.grid[0], form.sizes) // form.kernel.parts)
     moving = _moving(form, row)
@@ -172,8 +173,8 @@ def _dealt(form: Form, row: Dim) -> Config:
 
 
 def _few_warps(length: int, rows: int, vector: int, most: int) -> int:
-    """The fewest warps of which a thread has at most so many elements of `rows` rows. Vectors that all threads have
-    beyond the end of a row take no registers."""
+    """Return the fewest warps for which a thread has at most that many elements of `rows` rows. Vectors beyond the end
+    of a row in all threads take no registers."""
     warps = 1
     while warps < 16 and -(-length // (32 * warps * vector)) * vector * rows > most:
         warps *= 2
@@ -181,7 +182,7 @@ def _few_warps(length: int, rows: int, vector: int, most: int) -> int:
 
 
 def _moving(form: Form, row: Dim) -> list[int]:
-    """Bytes of an element of each load that a loop has ahead of it: of both the rows and what they consist of."""
+    """Return the bytes per element of the loads that a loop prefetches, which vary along rows and within them."""
     kinds = {p.name: p.dtype.itemsize for p in form.kernel.params}
     every = [{a.symbol for a in dim.axes} for dim in (row, *form.grid)]
     found = {(op.buffer, index) for op, index in form.accesses() if type(op) is Load}
@@ -189,7 +190,8 @@ def _moving(form: Form, row: Dim) -> list[int]:
 
 
 def _ahead(form: Form, row: Dim, elements: int) -> int:
-    """Bytes that a tile of so many elements has in shared memory while it is on its way: all stages but one are."""
+    """Return the bytes of prefetched loads in shared memory for a tile of that many elements: those of all stages but
+    one."""
     return elements * max(sum(_moving(form, row)), 1)
 
 
@@ -224,8 +226,8 @@ def _rows(form: Form, row: Dim) -> Config:
 
 
 def _long_columns(form: Form, row: Dim, x: int, reduces: list[str], stores: bool) -> Config:
-    """Part by part, where memory runs across the rows, `x` of them side by side. A thread has few elements of each of
-    several sums."""
+    """Return a configuration in parts for accesses that are contiguous across rows, `x` of them adjacent. A thread has
+    few elements of each of several sums."""
     length, count = size_of(row, form.sizes), size_of(form.grid[0], form.sizes)
     if count < UNITS * x and not stores:
         return _config(form, x, max(min(LONELY // x, power(length) // 4), 2), LONELY_WARPS, persistent=False)
@@ -239,7 +241,7 @@ def _long_columns(form: Form, row: Dim, x: int, reduces: list[str], stores: bool
 
 
 def _columns(form: Form, row: Dim, count: int) -> int:
-    """Choose how many adjacent rows a tile has, where memory runs across them."""
+    """Return the number of adjacent rows of a tile, if accesses are contiguous across them."""
     width = max(_narrowest(form, row), 2)
     x = min(power(count), COLUMNS // width)
     while x > FEWEST // width and count // x < UNITS:
@@ -248,14 +250,15 @@ def _columns(form: Form, row: Dim, count: int) -> int:
 
 
 def _narrowest(form: Form, row: Dim) -> int:
-    """Bytes of the narrowest element that is read or written along the rows."""
+    """Return the bytes of the narrowest element that is read or written along the rows."""
     kinds, moving = {p.name: p.dtype.itemsize for p in form.kernel.params}, {a.symbol for a in row.axes}
     return min((kinds[op.buffer] for op, index in form.accesses() if not moving.isdisjoint(index.free)), default=4)
 
 
 def _persistent(form: Form, r: int, count: int, across: int, whole: bool = True) -> Config:
-    """`across`: the least rows side by side, where memory runs across them. `whole`: rows of unknown length are those
-    of whole vectors; others would be gone through part by part, alone."""
+    """Return a configuration with the row as one tile. `across`: the least number of adjacent rows, if accesses are
+    contiguous across them. `whole`: rows of unknown length are whole vectors; only others would be processed in
+    parts."""
     if across:
         return _persistent_columns(form, r, count, across)
     x = min(max(SHARED_ROWS // r, 1), power(count)) if whole else 1
@@ -266,8 +269,8 @@ def _persistent(form: Form, r: int, count: int, across: int, whole: bool = True)
 
 
 def _persistent_columns(form: Form, r: int, count: int, least: int) -> Config:
-    """Few columns are narrow tiles of several warps, which wait for memory once; of many that are only summed, one warp
-    has a tile, and adds without the others."""
+    """Return a configuration for column reductions in one tile: narrow tiles of several warps for few columns, which
+    wait for memory once; one warp for many columns that are only summed."""
     if count < SLIM * UNITS:
         x = min(max(min(LOOPED // r, 128), least), power(count))
         while x > least and count // x < UNITS:
@@ -284,7 +287,7 @@ def _config(form: Form, x: int, r: int, warps: int, persistent: bool = True) -> 
 
 
 def _runs_across(form: Form, row: Dim) -> bool:
-    """Return whether memory runs along the grid rather than along the row, by bytes."""
+    """Return whether accesses are contiguous along the grid rather than along the row, by bytes."""
     if not form.grid:
         return False
     kinds, sizes = {p.name: p.dtype.itemsize for p in form.kernel.params}, form.sizes
@@ -307,8 +310,8 @@ EACH = (1, 64)  # ... and of a thread
 
 
 def candidates(form: Form) -> tuple[Config, ...]:
-    """The configuration of `choose`, and its neighbours: half and twice the elements along a dimension, half and twice
-    the warps, and the row as one tile or part by part where both are possible."""
+    """Return the configuration of `choose` and its neighbours: half and twice the elements along a dimension, half and
+    twice the warps, and the row as one tile or in parts if both are possible."""
     first = choose(form)
     fixed = {"r"} if first.persistent else set()
     tiles = [first.blocks]
@@ -321,7 +324,7 @@ def candidates(form: Form) -> tuple[Config, ...]:
 
 
 def _otherwise(form: Form, first: Config) -> list[Config]:
-    """Long rows as one tile, or part by part with loads ahead; rows of one tile part by part."""
+    """Return the alternatives: long rows as one tile, or in parts with prefetching; rows of one tile in parts."""
     row = form.row
     if row is None or not row.extent.is_const:
         return []

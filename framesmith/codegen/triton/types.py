@@ -49,7 +49,7 @@ _TINY, _HUGE = 2.0**-126, 3.4028234663852886e38  # the normal numbers of float32
 
 
 def type_row(dtype: torch.dtype) -> TypeRow:
-    """The row of `dtype`; CompileError for a type that kernels do not hold (complex, 8-bit floats)."""
+    """Return the row of `dtype`; raise CompileError for an unsupported type (complex, 8-bit floats)."""
     row = TYPES.get(dtype)
     if row is None:
         raise CompileError(f"generated code has no values of type {dtype}")
@@ -57,7 +57,7 @@ def type_row(dtype: torch.dtype) -> TypeRow:
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
-    """`value` in Python, without a type of its own."""
+    """Return `value` as a Python literal, without an explicit type."""
     if dtype is torch.bool:
         return "True" if value else "False"
     if not dtype.is_floating_point:
@@ -67,12 +67,12 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
 
 
 def typed(value: bool | int | float, dtype: torch.dtype) -> str:
-    """`value` as a scalar of type `dtype`."""
+    """Return `value` as a scalar of type `dtype`."""
     return f"tl.full([], {literal(value, dtype)}, {type_row(dtype).name})"
 
 
 def operand(value: bool | int | float, dtype: torch.dtype) -> str:
-    """`value` beside an operand of the same type: a plain literal where Triton gives that the same type."""
+    """Return `value` as an operand together with one of the same type: a plain literal if Triton gives it that type."""
     if dtype in (torch.bool, torch.int32):
         return literal(value, dtype)
     plain = dtype is torch.float32 and not math.isfinite(value) or is_plain(value, dtype)

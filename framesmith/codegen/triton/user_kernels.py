@@ -1,4 +1,4 @@
-"""Calls that are launched as kernels: attention over tiles, and kernels that the program brings.
+"""Calls that are launched as kernels: tiled attention, and the program's own kernels.
 
 The text of a brought function is printed again with all that it reads of its module: other functions, constants, names
 of Triton's. What has no such text (`Launch`es over a tuner, options of Triton's launcher, objects) is None: Triton
@@ -30,8 +30,8 @@ from framesmith.symbolic.expr import Expr
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A kernel, and one launch of it: `arguments` in the order of the source's signature, each a window on a memory or
-    (C type, C text); `grid`: the programs along up to three axes."""
+    """A kernel of the program's own, and one launch of it: `arguments` in the order of the source's signature, each a
+    window on a memory or (C type, C text); `grid`: the programs along up to three axes."""
 
     source: TritonSource
     arguments: tuple[MemoryWindow | tuple[str, str], ...]
@@ -64,8 +64,8 @@ def _is_aligned(program: Program, name: str) -> bool:
 
 
 def of_launch(launch: Launch, aligned: Sequence[bool]) -> Brought | None:
-    """`launch` as text; `aligned`: which memories begin at a multiple of 16 bytes. None: only Triton's own launcher
-    can."""
+    """Return `launch` as text; `aligned`: which memories begin at a multiple of 16 bytes. None: only Triton's own
+    launcher can run it."""
     kernel, keywords = launch.kernel, dict(launch.keywords)
     options = {**_OPTIONS, **{k: keywords.pop(k) for k in list(keywords) if k in _OPTIONS}}
     grid = launch.grid
@@ -88,7 +88,7 @@ def of_launch(launch: Launch, aligned: Sequence[bool]) -> Brought | None:
 
 
 def of_attention(tiles: AttentionTiles, aligned: Sequence[bool]) -> Brought | None:
-    """Attention over tiles; None: the tensors are too large for its indices."""
+    """Return a launch of tiled attention; None if the tensors are too large for its indices."""
     layouts = tiles.arguments.values()
     if not all(map(attention.fits, layouts)):
         return None
@@ -113,7 +113,7 @@ class _Arguments:
         self.arguments: list[MemoryWindow | tuple[str, str]] = []
 
     def take(self, place: int, p: Any, value: Any) -> bool:
-        """Add an argument; False where it cannot be."""
+        """Add an argument; return False if it is not supported."""
         if p.is_constexpr or value is None or type(value) is int and value == 1 and not p.do_not_specialize:
             value = _constant(value)
             self.constants.append((p.name, value))
@@ -149,14 +149,14 @@ _SPECIAL = {"inf": "__builtin_inff()", "-inf": "-__builtin_inff()", "nan": "__bu
 
 
 def _constant(value: Any) -> Any:
-    """A constant as Triton's process takes it: a type as ("dtype", name)."""
+    """Return a constant in the form for the compiling process: a type as ("dtype", name)."""
     if type(value).__name__ == "dtype" and type(value).__module__.startswith("triton."):
         return "dtype", value.name
     return getattr(value, "value", value)
 
 
 def _scalar(value: Any) -> tuple[str, str, str] | None:
-    """Triton's type of a number, C's, and its text."""
+    """Return Triton's type of a number, C's, and its text."""
     if type(value) is bool:
         return "u1", "unsigned char", str(int(value))
     if type(value) is float:
@@ -170,7 +170,7 @@ def _scalar(value: Any) -> tuple[str, str, str] | None:
 
 
 def text_of(kernel: Any) -> str | None:
-    """A module that defines the function, and all that it reads; None where something has no text."""
+    """Return a module that defines the function and everything that it reads; None if a part has no text."""
     texts = _Texts()
     return texts.module() if texts.add(kernel) else None
 
@@ -185,7 +185,7 @@ class _Texts:
         return "\n".join(["import triton", "import triton.language as tl", *self.lines, "", "", *self.functions])
 
     def add(self, kernel: Any) -> bool:
-        """Print a function behind what it reads."""
+        """Print a function after its dependences."""
         name = kernel.fn.__name__
         if name in self.names:
             return self.names[name] is kernel
@@ -220,7 +220,7 @@ class _Texts:
 
 
 def _definition(name: str, value: Any) -> str | None:
-    """A line that gives `name` this value."""
+    """Return a line that gives `name` this value."""
     if isinstance(value, ModuleType):
         known = value.__name__.split(".")[0] in ("triton", "math") and sys.modules.get(value.__name__) is value
         return f"import {value.__name__} as {name}" if known else None
