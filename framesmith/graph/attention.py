@@ -68,7 +68,7 @@ def spread(x: Any, query: Any) -> Any:
 
 
 def indices(scores: Any) -> list[Any]:
-    """The index of each score along each of the four dimensions, with one element along the others."""
+    """Return the index of each score along each of the four dimensions, with one element along the others."""
     made = []
     for dim in range(4):
         shape = [1, 1, 1, 1]
@@ -86,9 +86,9 @@ def laid_out(x: Any, query: Any) -> Any:
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
     """`score`: (scores, b, h, q, k, *operands) -> scores. `gradient`: (scores, b, h, q, k, tangent, *operands) -> the
-    tangent of what is modified. `mask`: (b, h, q, k, *operands) -> bool. None: nothing is modified, or masked.
+    tangent of what is modified. `mask`: (b, h, q, k, *operands) -> bool. None: no modification, or no mask.
 
-    `counts`: of the operands of `score`, `gradient` and `mask`, which stand in this order. `blocks`: how many rows and
+    `counts`: the numbers of operands of `score`, `gradient` and `mask`, in this order. `blocks`: how many rows and
     columns a block of the lists has; None: there are no lists. `undefined`: a fully masked row gives NaN (zero by
     zero), not zeros. `causal`: no row attends to a later column. `tf32`: products of float32 may drop the last 13 bits
     of their operands.
@@ -115,7 +115,7 @@ class Scores:
         return given[first:first + self.counts[which]]
 
     def modified(self, given: Any) -> tuple[Any, Any]:
-        """The modifications as functions, for `dense`."""
+        """Return the modifications as functions, for `dense`."""
 
         def score(scores: Any, *places: Any) -> Any:
             return scores if self.score is None else run(self.score, [scores, *places, *self.operands(given, 0)])[0]

@@ -17,12 +17,12 @@ from framesmith.util.stack import user_frame
 
 
 def short_name(target: Any) -> str:
-    """The name of an operator for a list of those of a graph."""
+    """Return the name of an operator for a list of those of a graph."""
     return target.__name__ if isinstance(target, OfOneGraph) else target_name(target)  # type: ignore[attr-defined]
 
 
 def operators_of(graph: fx.Graph) -> tuple[Operator, ...]:
-    """The operators of `graph` in order, with the bytes of their results at the sizes of this call."""
+    """Return the operators of `graph` in order, with the bytes of their results at the sizes of this call."""
     calls = [n for n in graph.nodes if n.op == "call_function"]
     known = {target: (short_name(target), is_view(target)) for target in {n.target for n in calls}}
     number = {n: k for k, n in enumerate(calls)}

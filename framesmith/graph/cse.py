@@ -13,10 +13,10 @@ from framesmith.graph.traversal import escaping
 
 
 def cse(graph: Graph, own: Collection[Node] = ()) -> int:
-    """Let equal pure calls share the first one's node, in place; returns how many went.
+    """Merge equal pure calls into the first one's node, in place; return the number of removed nodes.
 
-    Two calls are equal when target and arguments are, in type also (1, 1.0 and True differ). Nothing is shared across a
-    call that writes. Two values that both leave the graph are not merged, since the caller may write to one of them;
+    Two calls are equal if target and arguments are, including types (1, 1.0 and True differ). Nothing is shared across
+    a call that writes. Two values that both leave the graph are not merged, since the caller may write to one of them;
     nor are those of `own` with any others.
     """
     leaving = escaping(graph)
@@ -61,7 +61,7 @@ _PLAIN = frozenset((Node, str, torch.dtype, torch.device, torch.layout, torch.me
 
 
 def _key(x: Any) -> Any:
-    """A hashable value that is equal for equal arguments of equal types; None if there is none."""
+    """Return a hashable value that is equal for equal arguments of equal types; None if there is none."""
     kind = type(x)
     if kind in _PLAIN:
         return x if x is not None else "None"

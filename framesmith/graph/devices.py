@@ -28,7 +28,7 @@ def main_device(graph: fx.Graph) -> torch.device:
 
 
 def devices_of(val: Any) -> list[torch.device]:
-    """The devices of a node's value."""
+    """Return the devices of a node's value."""
     if isinstance(val, (tuple, list)):
         return [device for item in val for device in devices_of(item)]
     device = getattr(val, "device", None)

@@ -99,11 +99,10 @@ def _is_random(node: fx.Node) -> bool:
 
 
 def freeze(graph: fx.Graph, worth: Any) -> Frozen | None:
-    """Split `graph`; `worth(node)` says whether a parameter expression should be kept as a constant (a plain view
-    should not).
+    """Split `graph`; `worth(node)` says whether a parameter expression is worth a constant (a plain view is not).
 
-    Returns None when nothing is worth freezing. A frozen value is cut at the last parameter-only node on each path
-    whose expression holds at least one node with `worth`.
+    Return None if nothing is worth freezing. A frozen value is cut at the last parameter-only node on each path whose
+    expression has at least one node with `worth`.
     """
     known = [n for n in graph.nodes if n.op == "call_function" and is_parameter_expression(n)]
     frontier = [n for n in known if _on_frontier(n) and _contains(n, worth)]

@@ -81,7 +81,7 @@ def evaluate(x: Any, symbols: dict[Any, int]) -> Any:
 
 
 def bind_symbols(graph: Graph, inputs: Sequence[Any]) -> dict[Any, int]:
-    """The values of the symbols in the placeholders' sizes, for these inputs."""
+    """Return the values of the symbols in the placeholders' sizes, for these inputs."""
     symbols: dict[Any, int] = {}
     for node, value in zip((n for n in graph.nodes if n.op == "placeholder"), inputs, strict=True):
         _bind(symbols, node.meta.get("val"), value, node.name)

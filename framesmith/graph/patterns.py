@@ -156,7 +156,7 @@ class Operator:
                                   if not isinstance(t, OpOverload) or not t._schema.is_mutable])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The pattern of a call."""
+        """Return the pattern of a call."""
         return Call(self.targets, args, kwargs)
 
     def __or__(self, other: Operator) -> Operator:
@@ -240,7 +240,7 @@ def _replace(found: Match, replacement: Any, context: tuple[Any, ...]) -> bool:
 
 
 def arguments(node: Node) -> list[Any]:
-    """All arguments of a call in the order of its schema, defaults filled in."""
+    """Return all arguments of a call in the order of its schema, defaults filled in."""
     places, defaults = _parameters(node.target)
     out = [*node.args, *defaults[len(node.args) :]]
     for name, value in node.kwargs.items():
@@ -250,7 +250,7 @@ def arguments(node: Node) -> list[Any]:
 
 @cache
 def _parameters(target: Any) -> tuple[dict[str, int], list[Any]]:
-    """The places of an operator's arguments, and their defaults."""
+    """Return the places of an operator's arguments, and their defaults."""
     known = target._schema.arguments if isinstance(target, OpOverload) else ()
     return ({x.name: k for k, x in enumerate(known)},
             [x.default_value if x.has_default_value() else _REQUIRED for x in known])

@@ -1,10 +1,9 @@
-"""A graph in pieces: cut where it gives a symbol its value, so that in each piece all sizes are those of its inputs,
-and where it branches or loops.
+"""Split a graph into pieces: where it defines a symbol, so that in each piece all sizes are those of its inputs, and
+where it branches or loops.
 
-An operator whose result has a size that only its run tells (`meta["binds"]`: the symbol) is a step by itself, and so is
-a branch or loop. What does not depend on the step is computed before, the rest behind. A view is made again in each
-piece that reads it, so no piece is given two tensors of one memory; what the graph writes to its inputs is written by
-the last.
+An operator with a data-dependent result size (`meta["binds"]`: the symbol) is a step by itself, and so is a branch or
+loop. Nodes that do not depend on the step are computed before it, the others after it. A view is recomputed in each
+piece that reads it, so no piece receives two tensors of one memory; the last piece writes the graph's inputs.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from framesmith.util.errors import CompileError
 
 _COPY = torch.ops.aten.copy_.default
 Place = fx.Node | Symbol
-"""A value of the graph that is handed from step to step."""
+"""A value of the graph that is passed between steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`graph` computes `gives` of `takes`."""
+    """`graph` computes `gives` from `takes`."""
 
     graph: fx.Graph
     takes: tuple[Place, ...]
@@ -42,9 +41,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A call of an operator, `node`, and the symbol to which it gives a value: `size(dim)` of its result, or of the
-    tensor `gives[at]`; with dim < 0 the result itself, a number. `checks`: what is assumed of the symbols that there
-    are now."""
+    """A call of an operator, `node`, and the symbol that it defines: `size(dim)` of its result, or of the tensor
+    `gives[at]`; with dim < 0 the result itself, a number. `checks`: assumptions on the symbols defined so far."""
 
     node: fx.Node
     gives: tuple[fx.Node | None, ...]
@@ -56,7 +54,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Controlled:
-    """Control flow, `node`, and where its results go."""
+    """Control flow, `node`, and the places of its results."""
 
     node: fx.Node
     gives: tuple[fx.Node | None, ...]
@@ -73,12 +71,12 @@ class Steps:
 
 
 def is_cut(graph: fx.Graph) -> bool:
-    """Return whether the graph gives symbols their values, branches or loops."""
+    """Return whether the graph defines symbols, branches or loops."""
     return any(map(_is_step, graph.nodes))
 
 
 def pieces(graph: fx.Graph) -> Steps:
-    """The graph as steps."""
+    """Return the graph as steps."""
     nodes = list(graph.nodes)
     levels = _levels(nodes)
     top = max(levels.values(), default=0)
@@ -114,7 +112,7 @@ def pieces(graph: fx.Graph) -> Steps:
 
 
 def _check(steps: list[Piece | Binding | Controlled], assumed: list[Rel], known: Collection[Any]) -> None:
-    """Give each assumption on a symbol that is bound here, and not within an arm, to the step that binds the last of
+    """Assign each assumption on a symbol that is bound here, and not within an arm, to the step that binds the last of
     its symbols."""
     bound = {step.symbol for step in steps if isinstance(step, Binding)}
     known, left = set(known), [rel for rel in assumed if rel.free & bound]
@@ -139,7 +137,7 @@ def _is_of_step(node: fx.Node) -> bool:
 
 
 def _levels(nodes: list[fx.Node]) -> dict[fx.Node, int]:
-    """The piece that computes each node. Of a step by itself, the piece before it."""
+    """Return the piece that computes each node; for a step by itself, the piece before it."""
     levels: dict[fx.Node, int] = {}
     known: dict[Symbol, int] = {}
     effects = 0
@@ -163,7 +161,7 @@ def _levels(nodes: list[fx.Node]) -> dict[fx.Node, int]:
 
 
 class _Cut:
-    """Makes the pieces one after the other."""
+    """Makes the pieces in order."""
 
     def __init__(self, levels: dict[fx.Node, int], needs: set[fx.Node], env: Any) -> None:
         self.levels = levels
@@ -171,7 +169,7 @@ class _Cut:
         self.env = env
 
     def piece(self, nodes: list[fx.Node], level: int) -> Piece | None:
-        """The piece of `nodes`, without those that later pieces make again."""
+        """Return the piece of `nodes`, without those that later pieces recompute."""
         own = set(nodes)
         gives = tuple([n for n in nodes if self._leaves(n, level)])
         wanted = [n for n in nodes if n in gives or is_needed(n)]
@@ -196,14 +194,14 @@ class _Cut:
         return Piece(graph, tuple(takes), gives)
 
     def _leaves(self, node: fx.Node, level: int) -> bool:
-        """Return whether a later step reads a node of this piece. A view is made again where it is read, but for the
-        steps by themselves and for the graph's results."""
+        """Return whether a later step reads a node of this piece. A view is recomputed where it is read, except by
+        steps by themselves and as a result of the graph."""
         if node in self.needs:
             return True
         return not _again(node) and any(self.levels.get(u, level) > level for u in self._readers(node))
 
     def _readers(self, node: fx.Node) -> list[fx.Node]:
-        """The nodes that read `node`, also through views."""
+        """Return the nodes that read `node`, also through views."""
         found, queue = [], [node]
         while queue:
             for user in queue.pop().users:
@@ -213,8 +211,7 @@ class _Cut:
         return found
 
     def _inner(self, wanted: list[fx.Node], own: set[fx.Node]) -> list[fx.Node]:
-        """The nodes of the piece, in order: `wanted`, what they need of `own`, and views, whichever piece they are
-        of."""
+        """Return the nodes of the piece, in order: `wanted`, their dependences in `own`, and views of any piece."""
         found, queue = set(wanted), list(wanted)
         while queue:
             for a in queue.pop().all_input_nodes:
@@ -226,7 +223,7 @@ class _Cut:
 
 
 def _again(node: fx.Node) -> bool:
-    """Return whether a node is a view, which costs nothing to make again."""
+    """Return whether a node is a view, which is free to recompute."""
     return (node.op == "call_function" and is_view(node.target)
             and not (node.target is operator.getitem and not _again(node.all_input_nodes[0])))
 

@@ -1,4 +1,4 @@
-"""A graph as text: one line a node, with shape, dtype and the user's line.
+"""Printing of graphs: one line for each node, with shape, dtype and the user's line.
 
     graph(x: f32[2, 3], w: f32[4, 3]):
       linear = aten.linear(x, w)  # f32[2, 4]  model.py:12 forward
@@ -23,12 +23,12 @@ _DTYPES = {
 
 
 def dtype_text(dtype: torch.dtype) -> str:
-    """A short name of a dtype: f32, bf16, i64, b8."""
+    """Return a short name of a dtype: f32, bf16, i64, b8."""
     return _DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 def print_graph(graph: Graph, name: str = "graph", *, strides: bool = False) -> str:
-    """The graph as text; `strides` adds those of each value."""
+    """Return the graph as text; `strides` adds those of each value."""
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     head = ", ".join(f"{n.name}: {text}" if (text := val_text(n.meta.get("val"), strides)) else n.name for n in inputs)
     lines = [f"{name}({head}):"]
@@ -58,7 +58,7 @@ def val_text(val: Any, strides: bool = False) -> str:
 
 
 def target_text(node: Node) -> str:
-    """The name of what the node calls, as a user would write it."""
+    """Return the name of what the node calls, as a user would write it."""
     target = node.target
     if isinstance(target, str):
         return target

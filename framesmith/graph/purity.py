@@ -1,4 +1,4 @@
-"""The side effects of a graph's calls: the one place that says which calls may be dropped or shared."""
+"""The side effects of a graph's calls: the one definition of which calls may be dropped or shared."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PURE, RANDOM, EFFECT = "pure", "random", "effect"
 
 
 def kind_of(target: Any) -> str:
-    """PURE: may be dropped and shared. RANDOM: advances a generator, so neither. EFFECT: writes, or nothing is known of
-    it."""
+    """Classify a call. PURE: may be dropped and shared. RANDOM: advances a generator, so neither. EFFECT: writes, or is
+    unknown."""
     if isinstance(target, OfOneGraph):
         return PURE if target.is_pure else RANDOM
     try:
@@ -53,7 +53,7 @@ def _classify(target: Any) -> str:
 
 
 def is_pure(node: Node) -> bool:
-    """Return whether the node only gives a value, the same for the same arguments (dropout that is off counts)."""
+    """Return whether the node only computes a value, the same for equal arguments (including disabled dropout)."""
     if node.op == "call_function":
         if "binds" in node.meta:  # sizes are computed of the symbol to which it gives a value
             return False
@@ -63,13 +63,13 @@ def is_pure(node: Node) -> bool:
 
 
 def draws(node: Node) -> bool:
-    """Return whether the node advances a generator: which number goes to which element then depends on the layout of
+    """Return whether the node advances a generator: the assignment of numbers to elements then depends on the layout of
     its arguments."""
     return node.op == "call_function" and kind_of(node.target) == RANDOM and not _switched_off(node)
 
 
 def is_needed(node: Node) -> bool:
-    """Return whether the node must stay even when nothing uses its value."""
+    """Return whether the node must stay even if its value is unused."""
     return node.op in ("placeholder", "output") or not is_pure(node)
 
 
@@ -80,7 +80,7 @@ def is_view(target: Any) -> bool:
     return getattr(target, "kind", None) == "view" or target is operator.getitem
 
 
-# Operators whose schema says random, but that draw nothing when an argument has this value: (position, name, value).
+# Operators whose schema says random, but that draw nothing if an argument has this value: (position, name, value).
 _OFF: dict[str, tuple[tuple[int, str, Any], ...]] = {
     "aten::scaled_dot_product_attention": ((4, "dropout_p", 0.0),),
     "aten::_scaled_dot_product_flash_attention_for_cpu": ((3, "dropout_p", 0.0),),

@@ -1,8 +1,8 @@
-"""The operators that may raise for the data of their arguments, once shapes and dtypes are known: a graph writes its
-inputs after them.
+"""The operators that may raise for the data of their arguments, with known shapes and dtypes: a graph writes its inputs
+after them.
 
-So where a graph raises, nothing of the program's has changed, and eager, which runs instead, raises with the effects
-that came before.
+So when a graph raises, no object of the program's has changed, and eager, which runs instead, raises with the effects
+that precede the error.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NEVER = re.compile(
     r"(conv|mm\b|addmm|baddbmm|bmm|linear|matmul|mv\b|dot|attention|dropout|lstm|gru|rnn|rand|normal|uniform|exponential|empty|zeros|ones|full|copy"
     r"|clone|contiguous|to_copy|sort|topk|cum|pool|upsample|fft|batch_norm|layer_norm|group_norm|softmax|log_softmax|gelu|sum|mean|adam|sgd)"
 )
-"""Operators of ATen, without what stands before `::`, that raise for want of memory alone."""
+"""Operators of ATen, without the prefix before `::`, that raise only when out of memory."""
 
 
 @cache
 def may_raise(target: Any) -> bool:
-    """Return whether a call of the operator or Python function may raise for the data that it is given."""
+    """Return whether a call of the operator or Python function may raise for the data of its arguments."""
     if not isinstance(target, torch._ops.OpOverload):
         return not isinstance(target, OfOneGraph)
     space, name = target._schema.name.split("::")
@@ -34,7 +34,7 @@ def may_raise(target: Any) -> bool:
 
 
 def may_draw(target: Any) -> bool:
-    """Return whether a call may advance a generator: what the program brings may do anything."""
+    """Return whether a call may advance a generator: the program's own functions may."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
     return torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in _OURS | {"aten"}

@@ -1,9 +1,9 @@
-"""Runs of equal parts in a graph, such as the layers of a model: where one is, and the graph with few of its parts.
+"""Runs of equal parts in a graph, such as the layers of a model: finding one, and the graph with few of its parts.
 
 Each node of a part has the target, sizes and layout of the node one part later, and its arguments correspond: they are
 the same value from before the run, or values one part apart, or inputs of the graph, of which each part then has its
-own. What stands before the run and behind it may be anything that does not reach into its middle. So the graph is that
-of any number of parts, and what is made of a few of them says what is made of all.
+own. Nodes before and after the run may be anything that does not read its middle. So the graph is an instance of one
+with any number of parts, and compiling a few of them determines the code of all.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from framesmith.graph.nodes import insert_node
 from framesmith.symbolic.node import expr_of
 
 HEAD, TAIL = 3, 2
-"""Parts that stay in the short graph, before and behind those that are left out."""
+"""The numbers of parts that stay in the short graph, before and after the omitted ones."""
 LEAST = 8
-"""Parts of a run that is worth it."""
+"""The least number of parts of a run."""
 _TRIES = 48  # distances that are tried as the length of a part
 _ANCHORS = (0.5, 0.25, 0.75)  # of the graph, where a run is looked for
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Inputs or outputs that correspond, part by part: their places in the graph, and those in the short graph, which
-    are fewer."""
+    """Corresponding inputs or outputs, part by part: their places in the graph, and the fewer places in the short
+    graph."""
 
     places: tuple[int, ...]
     short: tuple[int, ...]
@@ -40,8 +40,7 @@ class Chain:
 @dataclass(frozen=True, slots=True)
 class Repetition:
     """The short graph is without `left_out` parts of `length` nodes; its run begins at node number `start`, and it has
-    `count` inputs. `inputs`, `outputs`: by place in the graph the place in the short one, None for what is left
-    out."""
+    `count` inputs. `inputs`, `outputs`: for each place in the graph the place in the short one, None if omitted."""
 
     short: Graph
     start: int
@@ -53,18 +52,18 @@ class Repetition:
     input_chains: tuple[Chain, ...]
     output_chains: tuple[Chain, ...]
     late_outputs: frozenset[int]
-    """Places of results, in the graph, of what stands behind the parts that are left out."""
+    """The places, in the graph, of results after the omitted parts."""
 
     def number(self, short: int, later: int) -> int:
-        """The number in the graph of a node of the short graph; of one of the run or behind it, of what corresponds
-        `later` parts later."""
+        """Return the number in the graph of a node of the short graph; for one in the run or after it, of the
+        corresponding node `later` parts later."""
         if short < self.count:
             return self.inputs.index(short) if short >= 0 else short
         return short + len(self.inputs) - self.count + (later * self.length if short >= self.start else 0)
 
 
 def find_repetition(graph: Graph) -> Repetition | None:
-    """The run at one of a few places, and the graph with few of its parts; None if there is none that is worth it."""
+    """Return a run at one of a few places, and the graph with few of its parts; None if there is none long enough."""
     nodes = list(graph.nodes)
     count = sum(n.op == "placeholder" for n in nodes)
     if any(n.op == "placeholder" for n in nodes[count:]) or nodes[-1].op != "output":
@@ -91,7 +90,7 @@ class _Run:
 
 
 class _Search:
-    """Looks for runs among the nodes of a graph that has `count` inputs."""
+    """The search for runs among the nodes of a graph with `count` inputs."""
 
     def __init__(self, nodes: list[Node], count: int) -> None:
         self.nodes = nodes
@@ -102,7 +101,7 @@ class _Search:
         self.keys = [keys.setdefault(_key(n, found), len(keys)) for n, found in zip(nodes, self.operands, strict=True)]
 
     def run(self, anchor: int) -> _Run | None:
-        """The run about one node, of the shortest parts."""
+        """Return the run around one node, with the shortest parts."""
         own, tries = self.keys[anchor], 0
         for other in range(anchor + 1, len(self.nodes)):
             if self.keys[other] == own:
@@ -126,7 +125,7 @@ class _Search:
         return _Run(first, length, parts, after) if parts >= LEAST else None
 
     def _match(self, at: int, length: int, after: dict[Node, Node], before: dict[Node, Node], fixed: set[Node]) -> bool:
-        """Return whether a node and the one `length` behind it correspond, given what corresponds already."""
+        """Return whether a node and the one `length` after it correspond, given the correspondences so far."""
         if self.keys[at] != self.keys[at + length]:
             return False
         found: dict[Node, Node] = {}
@@ -161,7 +160,7 @@ def _key(node: Node, operands: list[Node]) -> Any:
 
 
 def _form(value: Any, nodes: list[Node]) -> Any:
-    """A nested argument or a description of a value, as something to hash; the nodes in it are added to a list."""
+    """Return a nested argument or a description of a value as a hashable value; add its nodes to a list."""
     kind = type(value)
     if kind is int or kind is str or kind is bool or value is None:
         return kind, value
@@ -185,7 +184,7 @@ class _Reaches(Exception):
 
 
 class _Shortened:
-    """A graph without the parts of a run that are left out. Numbers of parts: of those behind, as they are there."""
+    """A graph without the omitted parts of a run."""
 
     def __init__(self, nodes: list[Node], count: int, run: _Run) -> None:
         self.nodes = nodes
@@ -234,7 +233,7 @@ class _Shortened:
                           len(places), inputs, outputs, input_chains, output_chains, late)
 
     def _placeholders(self) -> tuple[int | None, ...]:
-        """Of a chain, the first ones stay."""
+        """Add the placeholders; of a chain, the first ones stay."""
         inputs: list[int | None] = []
         for number, node in enumerate(self.nodes[:self.count]):
             chain, place = self.link.get(node, ((), -1))
@@ -261,7 +260,7 @@ class _Shortened:
         return self.made[number]
 
     def _outputs(self) -> tuple[tuple[int | None, ...], tuple[Chain, ...]]:
-        """Adds the output. A result of one part is one of all, but perhaps of the first and the last."""
+        """Add the output. A result of one part is one of all parts, except possibly the first and the last."""
         output = self.nodes[-1]
         args: Any = output.args[0]
         start, length, parts, left_out = self.run.start, self.run.length, self.run.parts, self.left_out

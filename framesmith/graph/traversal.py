@@ -1,4 +1,4 @@
-"""Ways through a graph: from its end, from nodes to all that they depend on or that depends on them, into a copy."""
+"""Traversals of a graph: its last nodes, ancestors and descendants, copies of nodes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def copy_node(graph: Graph, node: Node, made: Callable[[Node], Node]) -> Node:
 
 
 def last_node(graph: Graph) -> Node | None:
-    """The node that was recorded last; None of an empty graph."""
+    """Return the node that was recorded last; None for an empty graph."""
     return next(iter(reversed(graph.nodes)), None)
 
 
 def nodes_after(graph: Graph, last: Node | None) -> list[Node]:
-    """The nodes behind `last`, in order; all of them for None."""
+    """Return the nodes after `last`, in order; all of them for None."""
     return list(takewhile(lambda n: n is not last, reversed(graph.nodes)))[::-1]
 
 
 def ancestors(nodes: Iterable[Node], unread: Mapping[Any, tuple[int, ...]] = MappingProxyType({}),
               stop: Collection[Node] = ()) -> set[Node]:
-    """Return `nodes` and all that they are computed from. `unread`: places of arguments, by operator, that do not
-    count. `stop`: nodes whose own arguments do not."""
+    """Return `nodes` and all nodes that they depend on. `unread`: places of arguments, by operator, that do not count.
+    `stop`: nodes whose own arguments do not."""
     found, queue = set(nodes), list(nodes)
     while queue:
         node = queue.pop()
@@ -51,7 +51,7 @@ def ancestors(nodes: Iterable[Node], unread: Mapping[Any, tuple[int, ...]] = Map
 
 
 def descendants(nodes: Iterable[Node]) -> set[Node]:
-    """Return `nodes` and all that depend on them, except the output."""
+    """Return `nodes` and all nodes that depend on them, except the output."""
     found, queue = set(nodes), list(nodes)
     while queue:
         for user in queue.pop().users:
@@ -62,7 +62,7 @@ def descendants(nodes: Iterable[Node]) -> set[Node]:
 
 
 def escaping(graph: Graph, is_view: Callable[[Any], bool] = is_view) -> set[Node]:
-    """The nodes whose memory a result of the graph may share: outputs, and what they are views of."""
+    """Return the nodes whose memory a result of the graph may share: outputs, and their bases if they are views."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output" or (node in found and is_view(node.target)):

@@ -15,7 +15,7 @@ _OPS = frozenset(("placeholder", "call_function", "get_attr", "output", "call_me
 
 
 def verify(graph: Graph, *, values: bool = False, lowered: bool = False) -> Graph:
-    """Raise VerifyError unless the graph is well formed; returns it.
+    """Return the graph if it is well formed; else raise VerifyError.
 
     Placeholders come first, one output last, names are unique, each argument is defined before its use and knows its
     user. `values`: every call has `meta["val"]`, and its symbols occur in a placeholder's sizes. `lowered`: calls are
@@ -71,7 +71,7 @@ def _values(nodes: list[Node]) -> None:
 
 
 def free_symbols(val: Any) -> frozenset[Symbol]:
-    """The symbols in the sizes of a value, of a tuple of values, or in a symbolic scalar."""
+    """Return the symbols in the sizes of a value, of a tuple of values, or in a symbolic scalar."""
     if isinstance(val, (tuple, list)):
         return frozenset().union(*map(free_symbols, val))
     if isinstance(val, (torch.SymInt, Expr)):

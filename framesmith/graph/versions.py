@@ -1,4 +1,4 @@
-"""Version counters of what a graph writes: those of tensors that the program writes through `.data` do not move."""
+"""Version counters of a graph's inputs: writes through `.data` do not increment them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def uncounted_inputs(graph: fx.Graph) -> list[int]:
 
 
 def uncounted(graph: fx.Graph) -> Callable[[Call], Call]:
-    """Make what a graph is compiled to leave the version counters of inputs as they are where its writes do not
-    count."""
+    """Wrap compiled code so that uncounted writes leave the version counters of inputs unchanged."""
     places = uncounted_inputs(graph)
     return (lambda call: CompiledFunction(partial(_quiet, call, places), None)) if places else lambda call: call
 

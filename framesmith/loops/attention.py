@@ -1,11 +1,11 @@
-"""Attention over tiles of scores: a call whose modifications of scores are blocks of the loop IR.
+"""Tiled attention: a call whose modifications of scores are blocks of the loop IR.
 
     forward   q, k, v, ...                   -> out, total
     rows      q, k, v, g, total, delta, ...  -> dq         rows of scores, the columns one tile after the other
     columns   q, k, v, g, total, delta, ...  -> dk, dv     columns of scores, the rows one tile after the other
 
 A block is over the symbols `BATCH`, `HEAD`, `ROW`, `COLUMN` of one score; a load from `SCORES` is that score, and one
-from `TANGENT` the tangent of what it is modified to. What else it loads are arguments of the call, by their names.
+from `TANGENT` the gradient of the modified score. Other loads are of arguments of the call, by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCORES, TANGENT = "scores", "tangent"
 BATCH, HEAD, ROW, COLUMN = "batch", "head", "row", "column"
 LIST_NAMES = tuple([f"{what}_{how}_{of}" for of in ("columns", "rows") for how in ("partial", "full")
                     for what in ("number", "list")])
-"""Of the lists of blocks, in the order in which `graph.attention` has them."""
+"""The names of the lists of blocks, in the order of `graph.attention`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class AttentionTiles:
         return RESULTS[self.kind]
 
     def __call__(self, *given: Any) -> None:
-        """Compute the results with all scores at once, and write them to the results' tensors: the reference."""
+        """Compute the results with all scores at once, and write them to the results' tensors, as a reference."""
         named = dict(zip(self.arguments, given, strict=True))
         operands = [x for name, x in named.items() if name.startswith("operand")]
         found = self.whole(*[named[name] for name in INPUTS[self.kind]], *[None] * LISTS, *operands)

@@ -1,8 +1,8 @@
-"""The body builder: the handler that turns closures into SSA operations.
+"""The builder of bodies, which turns closures into SSA operations.
 
 Closures of lowering take a builder `b` and call `b.load(...)`, `b.scalar("add", x, y)`, `b.index(expr)` ...; equal
-operations are shared (common subexpressions cost nothing) and constants are folded. Replaying a body through another
-builder (`Replay`) is how bodies are rewritten.
+operations are merged and constants are folded. Bodies are rewritten by replaying them through another builder
+(`Replay`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _key(value: Any) -> Any:
 
 
 def _sides(difference: Expr) -> tuple[Expr, Expr]:
-    """`lhs < rhs` that says that `difference` is positive, the same for all that say so: what is subtracted to the
-    left, all by what they are multiples of, and one constant, to the right if there is anything else.
+    """Return a canonical form of `difference` > 0 as `lhs < rhs`: subtracted terms on the left, all divided by their
+    common divisor, and one constant, on the right if there is another term.
 
         4*i + 3 < 56   4*i + 4 < 57   0 < 13 - i    are    i < 13
     """
@@ -95,7 +95,7 @@ class Builder:
         return op if dtype is torch.int64 else self.cast(op, dtype)
 
     def pred(self, lhs: Expr | int, rhs: Expr | int) -> Op:
-        """lhs < rhs, decided now when the ranges decide it."""
+        """lhs < rhs, folded if the ranges decide it."""
         difference = as_expr(rhs) - as_expr(lhs)
         if difference.lo is not None and difference.lo > 0:
             return self.const(True, torch.bool)
@@ -105,7 +105,7 @@ class Builder:
         return self._emit(("pred", lhs, rhs), Pred, lhs, rhs)
 
     def load(self, buffer: str, index: Expr | int, dtype: torch.dtype) -> Op:
-        """`dtype` is the storage type of the buffer."""
+        """Load an element; `dtype` is the storage type of the buffer."""
         index, mask = as_expr(index), self.mask
         args = () if mask is None else (mask,)
         return self._emit(("load", buffer, index, mask), Load, buffer, index, compute_dtype(dtype), args)
@@ -123,7 +123,7 @@ class Builder:
         return self._emit((name, *args), Scalar, name, args, dtype)
 
     def cast(self, value: Op, dtype: torch.dtype) -> Op:
-        """To storage type `dtype`: bfloat16 and float16 round a float32 value."""
+        """Cast to storage type `dtype`: bfloat16 and float16 round a float32 value."""
         to = compute_dtype(dtype)
         rounding = dtype if dtype in HALF and not _is_rounded(value, dtype) else None
         if rounding is None and value.dtype is to:
@@ -149,17 +149,17 @@ class Builder:
         return self._emit(("part", reduction, part), Part, (reduction,), part, compute_dtype(dtype))
 
     def both(self, a: Op | None, b: Op | None) -> Op | None:
-        """Conjunction, where None is true."""
+        """Return a conjunction, where None is true."""
         if a is None or b is None:
             return a if b is None else b
         return self.scalar("logical_and", a, b)
 
     def masked(self, mask: Op, value: Callable[[], Op], other: bool | int | float) -> Op:
-        """`value()` where `mask` holds (its loads touch memory only there), else the constant `other`."""
+        """Return `value()` where `mask` holds (it loads only there), else the constant `other`."""
         if type(mask) is Const:
             if mask.value:
                 return value()
-            # the value is never needed; only its type is, and tracing gives it
+            # the value is never used; only its type is, which tracing determines
             inner = Builder()
             inner.mask = inner.const(False, torch.bool)
             return self.const(other, value_type(self, value))
@@ -173,7 +173,7 @@ class Builder:
 
 
 def value_type(b: Builder, value: Callable[[], Op]) -> torch.dtype:
-    """The type of what `value` would build, leaving no trace in `b`."""
+    """Return the type of the operation that `value` would build, without changing `b`."""
     count, seen, memo = len(b.ops), dict(b._seen), dict(b.memo)
     dtype = value().dtype
     del b.ops[count:]
@@ -190,7 +190,7 @@ def _truth(op: Op) -> bool | None:
 
 
 def _connective(neutral: bool) -> Callable[[Builder, Op, Op], Op | None]:
-    """The rule of `and` (`neutral`: true) or `or`."""
+    """Make the rule of `and` (`neutral`: true) or `or`."""
 
     def fold(b: Builder, x: Op, y: Op) -> Op | None:
         for first, second in ((x, y), (y, x)):
@@ -302,9 +302,9 @@ def _fold(b: Builder, name: str, args: Sequence[Op]) -> Op | None:
 
 
 class Replay:
-    """Builds operations anew in `builder`, with index symbols substituted by `sub`, and loads replaced on demand.
+    """Rebuilds operations in `builder`, with index symbols substituted by `sub`, and loads replaced on demand.
 
-    `values` maps an old operation to a new one; `load(op, index, mask)` may answer the new value of a load (None: an
+    `values` maps an old operation to a new one; `load(op, index, mask)` may return the new value of a load (None: an
     ordinary load).
     """
 
@@ -318,7 +318,7 @@ class Replay:
         return e.subs(self.sub) if self.sub else e
 
     def run(self, ops: Sequence[Op]) -> None:
-        """Replays `ops` in order; stores are emitted too."""
+        """Replay `ops` in order, including stores."""
         values = self.values
         for op in ops:
             values[op] = REPLAY[type(op)](self, op, tuple(values[a] for a in op.args))  # type: ignore[assignment]

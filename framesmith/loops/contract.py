@@ -34,7 +34,7 @@ from framesmith.symbolic.expr import Expr
 
 @dataclass(slots=True, eq=False)
 class Accumulator(Op):
-    """The sum of the `Contract` node in whose body it stands (float32)."""
+    """The sum of the enclosing `Contract` node (float32)."""
 
     dtype: torch.dtype = torch.float32
     args = ()
@@ -45,7 +45,8 @@ class ConvolutionWindow:
     """The condition under which a position of a depthwise kernel lies inside of the image: 0 <= y + p * dilation[0] <
     height, and likewise x, q and width.
 
-    `y` is an expression over outer axes, `x` is linear in m alone. A is read nowhere else (no padded copy is needed).
+    `y` is an expression over outer axes, `x` is linear in m alone. A is read only inside of the image (no padded copy
+    is needed).
     """
 
     y: Expr
@@ -98,7 +99,8 @@ class Contract:
 
 
 def packed_columns(n: int, columns: int, lane: int) -> int:
-    """Columns stored for `n` logical ones: full panels, and a last one rounded up to whole vectors."""
+    """Return the number of columns stored for `n` logical ones: full panels, and a last one rounded up to whole
+    vectors."""
     full, rest = divmod(n, columns)
     return full * columns + -(-rest // lane) * lane
 
@@ -128,14 +130,14 @@ EVEN = 840  # rows that every tile divides, as good as any number of many
 
 
 def choose_tile(m: int | None, n: int, lane: int, registers: int, lda: int = 0) -> tuple[int, int]:
-    """(rows, columns) of the register tile with the least modelled time for an m x n result, from rows `lda` floats
-    apart; `m`: None where it varies.
+    """Return (rows, columns) of the register tile with the least modelled time for an m x n result, with rows `lda`
+    floats apart; `m`: None if it is dynamic.
 
     A row of vectors costs its multiply-adds, and no less than its loads at two a cycle or the latency (4) of a chain of
     adds.
     """
     tiles: tuple[tuple[int, int], ...] = TILES_32 if registers >= 32 else TILES_16
-    # rows share two sets of the L1 cache (4 KiB a way): more of them drive each other out, at half the speed
+    # rows share two sets of the L1 cache (4 KiB a way): more of them evict each other, at half the speed
     if lda and lda % 512 == 0:
         tiles = tuple(t for t in tiles if t[0] <= 8)
     vectors = -(-n // lane)

@@ -1,7 +1,7 @@
-"""The slow evaluator: runs programs, one torch operation for each scalar operation, over all iterations of the loops
-around it at once.
+"""The reference evaluator: runs programs, with one torch operation for each scalar operation, over all iterations of
+the enclosing loops at once.
 
-It defines what kernels mean; code generation is tested against it.
+It defines the semantics of kernels; code generation is tested against it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Env = dict[Symbol, torch.Tensor]
 
 
 def evaluate_index(e: Expr, env: Env) -> torch.Tensor:
-    """An integer expression over tensors of int64."""
+    """Evaluate an integer expression over tensors of int64."""
     if isinstance(e, Int):
         return torch.tensor(e.value)
     if isinstance(e, Symbol):
@@ -130,7 +130,7 @@ class _Run:
                                                                     for a in node.args])  # type: ignore[union-attr]
 
     def _contract(self, c: Contract) -> None:
-        """The accumulator over the open loops, m and n, and then the body on it."""
+        """Compute the accumulator over the open loops, m and n, and run the body on it."""
         depth = c.depth * c.runs[0] * c.runs[1]
         n = c.n.extent.evaluate(self.sizes)
         b = unpacked(self.memory[c.b][evaluate_index(c.b_index, self.env) :], depth, n, c.columns, c.lane)
@@ -150,7 +150,7 @@ class _Run:
         self.loops.pop()
 
     def _product(self, p: MatrixProduct) -> None:
-        """The accumulator over the open loops, m and n, and then the body on it."""
+        """Compute the accumulator over the open loops, m and n, and run the body on it."""
         for axis in (p.m, p.n, p.k):
             self._enter(axis, False)
         for block in (p.left, p.right):
@@ -188,7 +188,7 @@ class _Run:
         return at if size is None else at + self._iteration() * size
 
     def _iteration(self) -> torch.Tensor:
-        """The number of each iteration of the outer nest."""
+        """Return the number of each iteration of the outer nest."""
         lane = torch.tensor(0)
         for k in range(self.private):
             shape = [1] * self.rank
@@ -197,7 +197,7 @@ class _Run:
         return lane
 
     def full(self) -> list[int]:
-        """The shape of a value that varies over all open loops."""
+        """Return the shape of a value that varies over all open loops."""
         return [n for n, _ in self.loops] + [1] * (self.rank - len(self.loops))
 
     def load(self, op: Load, args: list[torch.Tensor]) -> torch.Tensor:
@@ -228,7 +228,7 @@ class _Run:
         return args[0]
 
     def _deal_out(self, sums: torch.Tensor) -> None:
-        """Each iteration of the outer nest gets the number of its part; `sums` begin at 0."""
+        """Assign each iteration of the outer nest to a part; initialise `sums` with 0."""
         sums.zero_()
         self.env[part_symbol(self.kernel.parts)] = self._iteration() % self.kernel.parts
 
@@ -256,7 +256,7 @@ _SCANS: dict[str, Callable[..., torch.Tensor]] = {"sum": torch.cumsum, "prod": t
 
 
 def _scan(r: _Run, op: Scan, args: list[torch.Tensor]) -> torch.Tensor:
-    """Along the innermost loop."""
+    """Evaluate a scan along the innermost loop."""
     return _SCANS[op.kind](args[0].expand(r.full()), len(r.loops) - 1, dtype=op.dtype)
 
 
@@ -268,7 +268,7 @@ def _depth(body: Sequence[Node]) -> int:
 
 
 def unpacked(packed: torch.Tensor, depth: int, n: int, columns: int, lane: int) -> torch.Tensor:
-    """The (depth, n) matrix behind `loops.contract.pack_columns`."""
+    """Return the (depth, n) matrix that `loops.contract.pack_columns` packed."""
     panels: list[torch.Tensor] = []
     start = 0
     while len(panels) * columns < n:
@@ -279,7 +279,7 @@ def unpacked(packed: torch.Tensor, depth: int, n: int, columns: int, lane: int) 
 
 
 def _flat(x: torch.Tensor, dims: list[int]) -> tuple[torch.Tensor, list[int]]:
-    """`dims` moved to the end as one dim, and the shape with ones there."""
+    """Return a value with `dims` moved to the end as one dim, and the shape with ones there."""
     kept = [k for k in range(x.dim()) if k not in dims]
     shape = [1 if k in dims else x.shape[k] for k in range(x.dim())]
     return x.permute(*kept, *dims).reshape(*[x.shape[k] for k in kept], -1), shape
@@ -360,7 +360,8 @@ _STEPS: dict[type, Callable[..., torch.Tensor]] = {
 
 
 def run_kernel(kernel: Kernel, memory: Sequence[torch.Tensor], sizes: dict[Symbol, int] | None = None) -> None:
-    """Run `kernel` on flat (1-d) memories, one a parameter, in place. IndexError where an access leaves its memory."""
+    """Run `kernel` on flat (1-d) memories, one a parameter, in place. Raises IndexError if an access is out of
+    bounds."""
     _Run(kernel, {p.name: m for p, m in zip(kernel.params, memory, strict=True)}, sizes or {}).run()
 
 
@@ -384,7 +385,7 @@ class _Machine:
         return e.evaluate(self.sizes) if isinstance(e, Expr) else e
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor of a buffer, made when it is first met."""
+        """Return the tensor of a buffer, created at its first use."""
         found = self.tensors.get(name)
         if found is None:
             found = self.tensors[name] = self._make(self.program.buffers[name])
@@ -404,7 +405,7 @@ class _Machine:
         return torch.empty_strided(size, stride, dtype=b.dtype)
 
     def flat(self, name: str) -> torch.Tensor:
-        """Memory from a buffer's data pointer on, as one dim."""
+        """Return the memory from a buffer's data pointer on, as one dim."""
         t = self.tensor(name)
         span = 1 + sum((s - 1) * st for s, st in zip(t.shape, t.stride())) if t.numel() else 0
         return t.as_strided((span,), (1,), t.storage_offset())

@@ -1,4 +1,4 @@
-"""The loop IR: what the scheduler hands to code generation.
+"""The loop IR, the scheduler's output and code generation's input.
 
 A **Program** is a list of buffers and a list of steps: `Launch` (run a fused kernel), `Batch` (run it for each row of a
 table of buffers), `Extern` (call an operator of eager PyTorch), `Allocate` and `Release`. A **Kernel** is one C
@@ -54,7 +54,7 @@ class Op:
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """The integer expressions of the operation itself."""
+        """The integer expressions of the operation."""
         return ()
 
 
@@ -213,10 +213,9 @@ class Reduce(Op):
 
 @dataclass(slots=True, eq=False)
 class Scan(Op):
-    """In each iteration of the reduction loop around it, the sum or product (`kind`) of what `args[0]` is in it and was
-    in all before.
+    """The inclusive prefix sum or product (`kind`) of `args[0]` over the iterations of the enclosing reduction loop.
 
-    Kernels of tiles alone have it. That loop is one axis, in order, and is no part of the outer nest.
+    Only tile kernels have it. That loop is one axis, in order, and not part of the outer nest.
     """
 
     kind: str
@@ -245,7 +244,7 @@ class Axis:
 
     @staticmethod
     def of(name: str, extent: Expr | int) -> Axis:
-        """An axis whose symbol has this name."""
+        """Return an axis whose symbol has this name."""
         e = as_expr(extent)
         return Axis(Symbol(name, 0, max(e.const - 1, 0) if e.is_const else e - 1), e)
 
@@ -290,9 +289,8 @@ class Param:
 
     `restrict` is False when the memory may overlap another parameter's (a buffer reused in place: then an element is
     read, by the same iteration and before the store, at the offset where it is overwritten, so any order of iterations
-    is right). Kernels of tiles may be given one memory twice in that way whatever it says (`schedule.inplace`). `host`:
-    one number in the memory of the CPU; the kernel, which is for another device, is given its value when it is
-    launched.
+    is right). Tile kernels may receive the same memory twice in that way for any value of `restrict`
+    (`schedule.inplace`). `host`: a CPU scalar; the kernel, which is for another device, receives its value at launch.
     """
 
     name: str
@@ -322,14 +320,13 @@ class Kernel:
     `body` may be split over threads in chunks as well. `symbols`: size symbols used anywhere in it, passed as int64
     after the pointers, in this order. `tile`: None, or two axes (a, b) of a transposing kernel: some accesses are
     contiguous along a, others along b (b is the vector loop, the innermost; a is the axis just outside, in `outer` or a
-    loop). Blocking both, with transposition in registers or in cache, is a freedom, not a duty. `work`: scalar
-    operations in all, weighted by cost: compare with the threshold for running in parallel. `bytes`: bytes of memory
-    that it reads and writes, each element once. `parts`: 0, or how many parts the iterations of the outer nest are
-    dealt out to, in whatever way; `part_symbol(parts)` is the number of an iteration's part. Stores with mode "sum",
-    whose index is over it and inner loops alone, then write the sums of what the iterations of each part give, 0 for a
-    part without any. Kernels of tiles alone have it: a program goes through its part's iterations and adds up. Names
-    (p0.., t0.., axes i0..) are canonical: equal kernels print equally (`loops.text.kernel_text`), whatever buffers they
-    are launched on.
+    loop). Blocking both, with transposition in registers or in cache, is optional. `work`: scalar operations in all,
+    weighted by cost: compare with the threshold for running in parallel. `bytes`: bytes of memory that it reads and
+    writes, each element once. `parts`: 0, or the number of parts that the iterations of the outer nest are distributed
+    to, in any way; `part_symbol(parts)` is the number of an iteration's part. Stores with mode "sum", whose index is
+    over it and inner loops alone, then write the sums over the iterations of each part, 0 for a part without any. Only
+    tile kernels have it: a program iterates over its part and accumulates. Names (p0.., t0.., axes i0..) are canonical:
+    equal kernels print equally (`loops.text.kernel_text`), whatever buffers they are launched on.
     """
 
     params: tuple[Param, ...]
@@ -349,7 +346,7 @@ def part_symbol(parts: int) -> Symbol:
 
 
 def walk(body: tuple[Node, ...]) -> Iterator[Node]:
-    """Every node of a block, in order, a loop before its body."""
+    """Yield every node of a block, in order, a loop before its body."""
     for node in body:
         yield node
         if not isinstance(node, Op):
@@ -358,8 +355,8 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
 
 
 def needed(ops: Iterable[Op], roots: Iterable[Op]) -> set[Op]:
-    """`roots` and those of `ops` that they are computed from: arguments, and what gives the
-    symbols of their indices."""
+    """Return `roots` and those of `ops` that they depend on: arguments, and operations that define the symbols of their
+    indices."""
     loaded = {op.symbol: op for op in ops if type(op) is Indirect}
     found = set(roots)
     todo = list(found)
@@ -421,7 +418,7 @@ class Ref:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The origin of work: the operator and the user's line, for comments, and for reports the number of the operator's
-    node in the graph that was compiled."""
+    node in the compiled graph."""
 
     op: str
     file: str = ""
@@ -449,8 +446,8 @@ EXTENT = Symbol("extent", 1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Run `kernel` on the buffers of each of `rows`, one a parameter, in any order: no row touches what another writes.
-    Threads share the rows as one run of elements.
+    """Run `kernel` on the buffers of each of `rows`, one a parameter, in any order: no row accesses memory that another
+    writes. Threads share the concatenated elements of all rows.
 
     `kernel.symbols` is empty, or `EXTENT`: the extent of its one flat loop, which is `sizes[i]` for row i. `work`: of
     all, see `Kernel`.
@@ -487,8 +484,8 @@ class Extern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocate:
-    """The ``output`` and ``scratch`` buffers `names` get their memory; (`ARENA`,): the arena does, which is there from
-    the start where no step says this."""
+    """Allocate the ``output`` and ``scratch`` buffers `names`; (`ARENA`,): the arena, which exists from the start if no
+    step allocates it."""
 
     names: tuple[str, ...]
 

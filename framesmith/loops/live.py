@@ -1,4 +1,4 @@
-"""The memory of a program over time: the bytes that each of its steps finds alive, inputs and constants aside."""
+"""The memory of a program over time: the bytes live in each of its steps, without inputs and constants."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _GIVEN = ("input", "constant", "view")
 
 
 def live_bytes(program: Program) -> tuple[Expr, ...]:
-    """For each launch and each call of `program`, in order: bytes from the first use of a buffer to the last; results
-    live to the end."""
+    """Return the live bytes at each launch and call of `program`, in order: buffers live from the first use to the
+    last, results to the end."""
     steps = [step for step in program.steps if isinstance(step, Launch | Batch | Extern)]
     first: dict[str, int] = {}
     last: dict[str, int] = {}

@@ -1,8 +1,8 @@
 """The loop graph: what lowering hands to the scheduler, before fusion.
 
 A `Compute` is one loop nest over its own axes that writes one or more buffers; a `Call` is an operator of eager
-PyTorch. Items stand in an order in which they may run. Element offsets are already flat (strides chosen), so that two
-nests touch the same element where their index expressions agree.
+PyTorch. Items stand in an order in which they may run. Element offsets are flat (strides are chosen), so two nests
+access the same element where their index expressions agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Size = Any  # an int, or an Expr where it is symbolic
 @dataclass(slots=True, eq=False)
 class Storage:
     """A buffer before its place is planned; fields as in `ir.Buffer`. `kind` may still turn from "arena" to "output".
-    `device`: None is the graph's. `given_up`: an input that dies with its last use, as a rule."""
+    `device`: None is the graph's. `given_up`: an input that usually dies with its last use."""
 
     name: str
     dtype: torch.dtype
@@ -39,8 +39,7 @@ class Storage:
 
     @property
     def is_host_number(self) -> bool:
-        """Return whether it is one number in the memory of the CPU, which kernels on another device are given by
-        value."""
+        """Whether it is a CPU scalar, which kernels on another device receive by value."""
         return self.device is not None and self.device.type == "cpu" and all(type(s) is int and s == 1
                                                                              for s in self.size)
 
@@ -51,10 +50,10 @@ class Compute:
     end in stores.
 
     Without `raxes`, `inner` is empty. `loads` and `stores` list the memory operations of both blocks. `opaque`: must
-    not be merged with anything that touches the buffers it writes (scatter into a buffer that is there already).
-    `window`: results side by side share what they read, so no reduction is to be merged with it on a machine whose
-    kernels are tiles. `contract`: None, or what a contraction row wants to be made of this nest (see `schedule.emit`).
-    `parts`: see `ir.Kernel`; without `raxes`, the outer nest being the first of `axes`.
+    not be fused with accesses to the buffers it writes (scatter into an existing buffer). `window`: adjacent results
+    share loads, so no reduction may be fused with it on a machine with tile kernels. `contract`: None, or a contraction
+    row's request for this nest (see `schedule.emit`). `parts`: see `ir.Kernel`; without `raxes`, the outer nest being
+    the first of `axes`.
     """
 
     axes: tuple[Axis, ...]
@@ -100,7 +99,7 @@ class Call:
 
     @property
     def raises(self) -> bool:
-        """Return whether it may raise for what is in its arguments."""
+        """Whether it may raise for the data of its arguments."""
         return may_raise(self.target)
 
 
@@ -108,7 +107,7 @@ Item = Compute | Call
 
 
 GENERATOR = "generator"
-"""Stands among buffers for the generators: calls that draw stay in order."""
+"""A pseudo-buffer for the generators, which keeps calls that draw in order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +129,7 @@ def _axes_text(axes: tuple[Axis, ...]) -> str:
 
 
 def compute_text(c: Compute) -> str:
-    """The nest as text."""
+    """Return the nest as text."""
     lines = [f"for {_axes_text(c.axes)}:"]
     body = c.ops
     if c.raxes:
@@ -140,7 +139,7 @@ def compute_text(c: Compute) -> str:
 
 
 def graph_text(g: LoopGraph) -> str:
-    """The whole loop graph as text."""
+    """Return the whole loop graph as text."""
     out = []
     for s in g.storages.values():
         size, stride = (", ".join(map(str, t)) for t in (s.size, s.stride))

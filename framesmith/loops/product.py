@@ -1,4 +1,4 @@
-"""The contraction node of a program over tiles: operands that are blocks of the loop IR, and a fused epilogue.
+"""The contraction node of tile programs: operands that are blocks of the loop IR, and a fused epilogue.
 
     product i0<128 i1<768 over ik<512 in bfloat16
       left:
@@ -11,8 +11,8 @@
       store p3[768*i0 + i1] = v4
 
 For every (m, n) it forms, in float32, the sum over k of left(m, k) * right(k, n), and runs `body` with `Accumulator` as
-it. It differs from `loops.contract` in that nothing is packed: an element of an operand is whatever its block computes,
-so a cast or a scale on the way is part of it (the prologue).
+it. Unlike in `loops.contract`, nothing is packed: an element of an operand is computed by its block, which may include
+a cast or a scale (the prologue).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MatrixProduct:
 
     `m`, `n`, `k`: axes, of any extents. `left` is over outer axes, m and k, `right` over outer axes, k and n; the last
     operation of each is the element, and neither stores. `dtype`: the type in which elements are multiplied. `tf32`:
-    float32 may lose its last 13 bits.
+    float32 operands may drop the last 13 bits.
     """
 
     m: Axis

@@ -64,7 +64,7 @@ def operators_by_place(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str
 
 
 class _Names:
-    """Numbers the operations of one kernel in the order in which they are met. `offsets`: see `kernel_text`."""
+    """Numbers the operations of one kernel in order of first use. `offsets`: see `kernel_text`."""
 
     def __init__(self, offsets: bool = True) -> None:
         self.of: dict[Op, str] = {}
@@ -78,7 +78,7 @@ class _Names:
         return " ".join(self.of.get(a, "?") for a in op.args)
 
     def index(self, e: Expr) -> Expr:
-        """An index of memory as it is shown."""
+        """Return an index of memory in printed form."""
         return e if self.offsets else e - linear(e)[1] // ALIGNED * ALIGNED
 
 
@@ -160,15 +160,15 @@ def _product(p: MatrixProduct, names: _Names, indent: int, out: list[str]) -> No
 
 
 def body_text(body: tuple[Node, ...], indent: int = 0) -> str:
-    """A block as lines; operations are numbered v0, v1, ... from its start."""
+    """Return a block as lines; operations are numbered v0, v1, ... from its start."""
     out: list[str] = []
     _block(body, _Names(), indent, out)
     return "\n".join(out)
 
 
 def kernel_text(kernel: Kernel, offsets: bool = True) -> str:
-    """The kernel's canonical text: equal for kernels that compute the same in the same way. Without `offsets` also for
-    those that do so elsewhere in memory, as well aligned."""
+    """Return the kernel's canonical text: equal for equal kernels; without `offsets` also for kernels that differ only
+    in equally aligned offsets."""
     params = ", ".join(
         f"{p.name}: {dtype_name(p.dtype)} {p.mode}{'' if p.restrict else ' alias'}{' host' if p.host else ''}"
         for p in kernel.params
@@ -189,7 +189,7 @@ def kernel_text(kernel: Kernel, offsets: bool = True) -> str:
 
 
 def buffer_text(b: Buffer) -> str:
-    """One line: name, type, size, strides, kind and place."""
+    """Return one line: name, type, size, strides, kind and place."""
     place = {
         "input": f" {b.index}",
         "arena": f" at {b.offset}, {b.nbytes} bytes",
@@ -208,7 +208,7 @@ def _arg(value: object) -> str:
 
 
 def step_text(step: Step, kernels: dict[int, int]) -> str:
-    """One line for a step; `kernels` numbers the kernels by id()."""
+    """Return one line for a step; `kernels` numbers the kernels by id()."""
     if type(step) is Launch:
         return f"k{kernels[id(step.kernel)]}({', '.join(step.args)})"
     if type(step) is Batch:
@@ -223,7 +223,7 @@ def step_text(step: Step, kernels: dict[int, int]) -> str:
 
 
 def program_text(program: Program) -> str:
-    """The whole program: buffers, kernels, steps, outputs."""
+    """Return the whole program: buffers, kernels, steps, outputs."""
     number = {id(k): i for i, k in enumerate(program.kernels)}
     out = [f"program: arena {program.arena_bytes} bytes"]
     out += [f"  symbol {s} = {src}" for s, src in program.symbols.items()]

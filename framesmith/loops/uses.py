@@ -10,14 +10,14 @@ from framesmith.loops.ir import Batch, Extern, Launch, Ref, Step
 
 
 def names_in(arg: Any) -> list[str]:
-    """Buffer names in a nested argument."""
+    """Yield the buffer names in a nested argument."""
     if type(arg) is Ref:
         return [arg.name]
     return [n for a in arg for n in names_in(a)] if isinstance(arg, (tuple, list)) else []
 
 
 def uses(step: Step) -> tuple[list[str], list[str]]:
-    """Buffers, views among them, that a step reads, and that it writes."""
+    """Return the buffers, including views, that a step reads, and those that it writes."""
     if isinstance(step, Launch | Batch):
         pairs = [pair for row in rows(step) for pair in zip(row, step.kernel.params, strict=True)]
         return [n for n, p in pairs if "r" in p.mode], [n for n, p in pairs if "w" in p.mode]
@@ -28,7 +28,7 @@ def uses(step: Step) -> tuple[list[str], list[str]]:
 
 
 def named(step: Step) -> list[str]:
-    """Buffers, views among them, that a step uses."""
+    """Return the buffers, including views, that a step uses."""
     if isinstance(step, Launch | Batch):
         return [n for row in rows(step) for n in row]
     reads, writes = uses(step)
@@ -36,12 +36,12 @@ def named(step: Step) -> list[str]:
 
 
 def rows(step: Launch | Batch) -> tuple[tuple[str, ...], ...]:
-    """The buffers of each run of a step's kernel, one a parameter."""
+    """Return the buffers of each run of a step's kernel, one a parameter."""
     return (step.args,) if type(step) is Launch else step.rows  # type: ignore[union-attr]
 
 
 def renamed(step: Step, name: Callable[[str], str]) -> Step:
-    """The same step with other buffers, by name."""
+    """Return the same step with renamed buffers."""
     def of(arg: Any) -> Any:
         if type(arg) is Ref:
             return Ref(name(arg.name))

@@ -1,4 +1,4 @@
-"""The rules that kernels and programs keep; `verify` raises `VerifyError` at the first one that is broken."""
+"""The verifier of kernels and programs: `verify` raises `VerifyError` at the first violated rule."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Scope:
         self.values: set[Op] = set()
 
     def block(self, body: Sequence[Node], in_reduction: bool, vectors: int) -> list[Op]:
-        """Check a block; returns the reductions that become visible after it."""
+        """Check a block; return the reductions that become visible after it."""
         pending: list[Op] = []
         mine: list[Op] = []
         symbols = set(self.symbols)
@@ -75,7 +75,7 @@ class _Scope:
         return found
 
     def operands(self, p: MatrixProduct) -> None:
-        """Each block of operands knows its own two axes."""
+        """Check blocks of operands, each over its own two axes."""
         for block, axis in ((p.left, p.m), (p.right, p.n)):
             saved, values = set(self.symbols), set(self.values)
             self.symbols |= {axis.symbol, p.k.symbol}
@@ -106,14 +106,14 @@ class _Scope:
 
 
 def verify_kernel(kernel: Kernel) -> None:
-    """Scopes, symbols, memory and loops of one kernel."""
+    """Check scopes, symbols, memory and loops of one kernel."""
     scope = _Scope(kernel)
     scope.block(kernel.body, False, 0)
 
 
 def verify(program: Program) -> None:
-    """Every kernel, every name, that nothing is read before it was written or after its memory was given to another,
-    and that nothing is used without memory."""
+    """Check every kernel and name, that nothing is read before it is written or after its memory is reused, and that
+    every used buffer has memory."""
     for kernel in program.kernels:
         verify_kernel(kernel)
     buffers = program.buffers
@@ -149,7 +149,7 @@ def verify(program: Program) -> None:
 
 
 def _take(buffers: Any, name: str, owner: dict[tuple[int, int], str], written: set[str]) -> None:
-    """`name` is written: whatever lay in its part of the arena is gone."""
+    """Note a write of `name`, which invalidates other buffers in its part of the arena."""
     b = buffers[name]
     if b.kind != "arena" or type(b.offset) is not int or type(b.nbytes) is not int:
         return

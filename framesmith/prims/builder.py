@@ -1,5 +1,5 @@
-"""Writing graphs of prims: `Value` stands for a node, `Builder` adds nodes, sharing equal ones and dropping those that
-do nothing.
+"""Construction of graphs of prims: a `Value` represents a node, a `Builder` adds nodes, merging equal ones and dropping
+no-ops.
 
 Decompositions are written over these two:  `b.where(x > 0, x, b.expm1(x))`.
 """
@@ -77,7 +77,7 @@ class Value:
 
 
 class Opaque:
-    """A node that is no tensor and no integer; only extern calls may take it."""
+    """A node that is neither tensor nor integer; only extern calls may take it."""
 
     __slots__ = ("node",)
 
@@ -93,7 +93,7 @@ def _key(arg: Any) -> Any:
 
 
 def _raw(arg: Any) -> Any:
-    """The argument as the graph holds it: nodes in place of values."""
+    """Return the argument in the graph's form: nodes in place of values."""
     if isinstance(arg, (Value, Opaque)):
         return arg.node
     if isinstance(arg, (tuple, list)):
@@ -120,14 +120,14 @@ class Builder:
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
 
     def node(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], val: Any) -> fx.Node:
-        """A raw node with its metadata."""
+        """Add a raw node with its metadata."""
         node = insert_call(self.graph, target, args, kwargs)
         node.meta.update(val=val, stack=self.stack, origin=self.origin, number=self.number)
         return node
 
     def emit(self, prim: Prim, args: tuple[Any, ...]) -> Any:
-        """The value of a prim on these arguments: an old node's where one is equal, a simpler one's where a rule
-        applies."""
+        """Return the value of a prim on these arguments: an equal existing node, or a simpler one by a rule, or a new
+        one."""
         key = (prim, *map(_key, args))
         known = self._known.get(key)
         if known is not None:
@@ -146,7 +146,7 @@ class Builder:
         return self._unpack(node, spec) if prim.outputs > 1 else Value(self, node, spec, prim.name, args)
 
     def fresh(self, x: Value) -> Value:
-        """A copy that shares memory with nothing, not even with an equal copy."""
+        """Return a copy that shares memory with nothing, not even with an equal copy."""
         return self.emit_new(table["copy"], (x,))
 
     def _unpack(self, node: fx.Node, specs: Any) -> tuple[Any, ...]:
@@ -159,15 +159,15 @@ class Builder:
         return Value(self, node, spec) if isinstance(spec, Spec) else Opaque(node)
 
     def extern(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, *, val: Any) -> Any:
-        """A call that stays as it is; `val` is its Spec, or a tuple of them for several results."""
+        """Add a call that is not decomposed; `val` is its Spec, or a tuple of them for several results."""
         raw = {name: _raw(arg) for name, arg in kwargs.items()} if kwargs else {}
         return self._wrap(self.node(target, tuple([_raw(arg) for arg in args]), raw, val), val)
 
     # -- draws ---------------------------------------------------------------------------------------------------------
 
     def draw(self, device: torch.device, count: Size) -> tuple[Value, Size]:
-        """Seed and offset of the device's generator (a tensor of two int64), and how far behind that this draw begins;
-        the generator moves on by `count`. Draws that only kernels stand between share one state."""
+        """Return seed and offset of the device's generator (a tensor of two int64), and the offset of this draw from
+        that; advance the generator by `count`. Draws with only kernels between them share one state."""
         state = self._state
         if state is None or state.device != device:
             state = self._state = self.extern(STATE, (device, 0), val=Spec((2,), torch.int64, device, (1,)))
@@ -176,28 +176,28 @@ class Builder:
         return state, shift
 
     def interrupt_draws(self) -> None:
-        """An operator draws by itself: what is drawn behind it begins where it has left the generator."""
+        """Note that an operator draws by itself: later draws start from its final state of the generator."""
         self._state = None
 
     # -- types --------------------------------------------------------------------------------------------------------
 
     def cast(self, operand: Any, dtype: torch.dtype) -> Any:
-        """A tensor or Python number in a dtype."""
+        """Cast a tensor or Python number to a dtype."""
         return self.convert(operand, dtype) if type(operand) is Value else coerce(operand, dtype)
 
     def promote(self, *operands: Any) -> list[Any]:
-        """The operands in their common dtype."""
+        """Cast the operands to their common dtype."""
         dtype = result_dtype(*operands)
         return [self.cast(operand, dtype) for operand in operands]
 
     def promote_float(self, *operands: Any) -> list[Any]:
-        """The operands in their common dtype, a float one."""
+        """Cast the operands to their common floating-point dtype."""
         dtype = floating(result_dtype(*operands))
         return [self.cast(operand, dtype) for operand in operands]
 
     def factors(self, dtype: torch.dtype, x: Any, y: Any) -> tuple[Any, Any]:
-        """The operands of a product or quotient in `dtype`. What eager's kernels take as a number is one of the dtype
-        that they compute in: then both are in that."""
+        """Cast the operands of a product or quotient to `dtype`. A scalar operand of eager's kernels has their compute
+        dtype: then both are cast to that."""
         wide = compute_dtype(dtype)
         if (wide is not dtype and type(x) is Value and x.ndim and not getattr(y, "shape", ())
             and getattr(y, "dtype", None) is not dtype):
@@ -205,22 +205,22 @@ class Builder:
         return self.cast(x, dtype), self.cast(y, dtype)
 
     def over(self, x: Value, number: Any) -> Value:
-        """`x` divided by a number as eager's kernels do it: those of GPUs multiply by the reciprocal, in the type that
-        they compute in."""
+        """Divide `x` by a number as eager's kernels do: GPU kernels multiply by the reciprocal, in their compute
+        dtype."""
         if type(number) is not float or x.device.type == "cpu" or compute_dtype(x.dtype) is not x.dtype:
             return self.div(x, number)
         return self.mul(x, torch.tensor(number, dtype=x.dtype).reciprocal().item())
 
     def wide(self, x: Value) -> Value:
-        """A float tensor in the dtype that eager's kernels compute in."""
+        """Cast a float tensor to the compute dtype of eager's kernels."""
         return self.convert(x, compute_dtype(x.dtype))
 
     def halfway(self, x: Value, dtype: torch.dtype) -> Value:
-        """A wide value that eager keeps in `dtype` in the middle of an operator: rounded, if results are."""
+        """Round a wide value that eager stores in `dtype` inside an operator, if results are rounded."""
         return self.wide(self.convert(x, dtype)) if self.rounding else x
 
     def tensor(self, operand: Any, like: Value) -> Value:
-        """A number as a 0-dim tensor of `like`'s dtype; a tensor as it is."""
+        """Return a number as a 0-dim tensor of `like`'s dtype; a tensor unchanged."""
         if type(operand) is Value:
             return operand
         return self.full((), coerce(operand, like.dtype), like.dtype, like.device)
@@ -228,17 +228,17 @@ class Builder:
     # -- shapes -------------------------------------------------------------------------------------------------------
 
     def unsqueeze(self, x: Value, dim: int) -> Value:
-        """A new dim of size 1 at `dim` (non-negative)."""
+        """Insert a dim of size 1 at `dim` (non-negative)."""
         return self.reshape(x, (*x.shape[:dim], 1, *x.shape[dim:]))
 
     def transpose(self, x: Value, first: int, second: int) -> Value:
-        """Two dims exchanged."""
+        """Exchange two dims."""
         dims = list(range(x.ndim))
         dims[first], dims[second] = dims[second], dims[first]
         return self.permute(x, tuple(dims))
 
     def along(self, vector: Value, dim: int, ndim: int) -> Value:
-        """A 1-d tensor shaped so that it broadcasts along one dim of `ndim`."""
+        """Reshape a 1-d tensor to broadcast along one dim of `ndim`."""
         return self.reshape(vector, (*[1] * dim, vector.shape[0], *[1] * (ndim - dim - 1)))
 
 

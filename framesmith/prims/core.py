@@ -35,7 +35,7 @@ DTYPES = frozenset(
 
 
 def size_of(value: Any) -> Size:
-    """A size as the graph of prims holds it: a Python int where it is known, else an `Expr`."""
+    """Return a size in the form of graphs of prims: a Python int if it is known, else an `Expr`."""
     if type(value) is int:
         return value
     expr = value if isinstance(value, Expr) else expr_of(value)
@@ -43,7 +43,7 @@ def size_of(value: Any) -> Size:
 
 
 def numel(shape: Sequence[Size]) -> Size:
-    """The number of elements of a shape."""
+    """Return the number of elements of a shape."""
     return size_of(math.prod(shape))
 
 
@@ -71,17 +71,17 @@ class Spec:
         return numel(self.shape)
 
     def same(self, other: Spec) -> bool:
-        """Equal shape, dtype and device; strides do not count."""
+        """Return whether shape, dtype and device are equal, for any strides."""
         return self.shape == other.shape and self.dtype is other.dtype and self.device == other.device
 
     @staticmethod
     def dense(shape: tuple[Size, ...], dtype: torch.dtype, device: torch.device) -> Spec:
-        """The spec of a tensor in row-major order."""
+        """Return the spec of a tensor in row-major order."""
         return Spec(shape, dtype, device, contiguous_strides(shape))
 
     @staticmethod
     def of(tensor: Any) -> Spec:
-        """The spec of a tensor, real or fake."""
+        """Return the spec of a tensor, real or fake."""
         shape = tuple(map(size_of, tensor.shape))
         return Spec(shape, tensor.dtype, tensor.device, tuple(map(size_of, tensor.stride())))
 

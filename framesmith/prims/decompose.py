@@ -1,4 +1,4 @@
-"""ATen graph in, graph of prims out: every call with a rule is replaced, every other stays as an extern call.
+"""Decompose an ATen graph into prims: every call with a rule is replaced, every other stays as an extern call.
 
 Contract: placeholders keep their names, order and meta; the output keeps its form. Every node's `meta["val"]` is a
 `Spec` (a tuple of them for several results, an `Expr` for a symbolic integer); a node that stands for an ATen call's
@@ -36,28 +36,28 @@ _ROUNDS_WITHIN = frozenset(
     (torch.ops.aten.cross_entropy_loss.default, torch.ops.aten.soft_margin_loss.default,
      torch.ops.aten.soft_margin_loss_backward.default)
 )
-"""Operators with a rule of their own that eager composes of others: the results of these are rounded, too."""
+"""Operators with their own rule that eager composes of others: the intermediate results are rounded, too."""
 _ROUNDING = frozenset(("", "convert", "rounded"))
 _WRITE_BACK = torch.ops.aten.copy_.default
 _MOVING = ALIASES | {"abs", "neg", "relu", "copy", "where", "maximum", "minimum", "flip", "roll"}
-"""Prims that give elements of their arguments, but for their sign."""
+"""Prims that return elements of their arguments, up to the sign."""
 
 
 def decompose(graph: fx.Graph, *, strict: bool = False, device: torch.device | None = None,
               rounding: bool = False) -> fx.Graph:
-    """The same computation over prims and extern calls. `rounding`: each ATen operator's 16-bit results are rounded, as
-    eager has them in memory; otherwise a later stage may go on with the float32 values that they were computed in.
+    """Return the same computation over prims and extern calls. `rounding`: each ATen operator's 16-bit results are
+    rounded, as eager stores them; otherwise a later stage may continue with the float32 values.
 
-    A rule that disagrees with the recorded shapes or dtypes is a fault of the table: `strict` raises VerifyError,
+    A rule that disagrees with the recorded shapes or dtypes is a bug of the table: `strict` raises VerifyError,
     otherwise a warning names the operator and eager's kernel is called.
 
-    Prims stand for what is computed on `device` (default: the graph's main device); calls on tensors of another stay.
+    Prims represent computations on `device` (default: the graph's main device); calls on other devices stay.
     """
     return _Decomposition(graph, strict, device or main_device(graph), rounding).run()
 
 
 def _spec_of(val: Any) -> Any:
-    """Spec of a tensor, int or `Expr` of an integer, a tuple for several values; anything else as it is."""
+    """Return the Spec of a tensor, int or `Expr` of an integer, a tuple for several values; anything else unchanged."""
     if isinstance(val, torch.Tensor):
         return Spec.of(val)
     if isinstance(val, (tuple, list)):
@@ -70,7 +70,7 @@ def _is_view(target: Any) -> bool:
 
 
 def _origin(node: fx.Node) -> Any:
-    """The node whose memory an ATen view chain shares; of one with several results, and which of these."""
+    """Return the node whose memory an ATen view chain shares; for one of several results, the node and the number."""
     while node.op == "call_function" and _is_view(node.target) and node.args and isinstance(node.args[0], fx.Node):
         source = node.args[0]
         if node.target is operator.getitem and not _is_view(source.target):
@@ -80,15 +80,15 @@ def _origin(node: fx.Node) -> Any:
 
 
 def _is_foreign(val: Any) -> bool:
-    """Return whether a result is of a dtype that prims do not know."""
+    """Return whether a result has a dtype that prims do not support."""
     if isinstance(val, tuple):
         return any(map(_is_foreign, val))
     return isinstance(val, Spec) and val.dtype not in DTYPES
 
 
 def _is_of_nothing(node: fx.Node, args: Any, val: Any) -> bool:
-    """Return whether the first argument has no elements, but others or results do: eager's kernel says what a reduction
-    gives for nothing, and that an index is out of range."""
+    """Return whether the first argument is empty, but others or results are not: eager's kernel defines the reduction
+    of nothing, and checks indices."""
     first = args[0] if args and node.target is not torch.ops.aten.cat.default else None
     if not isinstance(first, Value) or not _has_none(first.spec):
         return False
@@ -101,7 +101,7 @@ def _has_none(spec: Spec) -> bool:
 
 
 class _Decomposition:
-    """One run over one graph: `env` maps each old node to what stands for it."""
+    """One run over one graph: `env` maps each old node to its replacement."""
 
     def __init__(self, graph: fx.Graph, strict: bool, device: torch.device, rounding: bool) -> None:
         self.old = graph
@@ -114,7 +114,7 @@ class _Decomposition:
         self.device = device
         self.numbers: dict[Value, Value] = {}
         self.exact: set[Value] = set()
-        """16-bit results of operators: surely numbers of their dtype."""
+        """16-bit results of operators, which are exact numbers of their dtype."""
 
     def run(self) -> fx.Graph:
         for number, node in enumerate(self.old.nodes):
@@ -203,15 +203,14 @@ class _Decomposition:
         return value
 
     def _is_ours(self, node: fx.Node, val: Any) -> bool:
-        """Return whether prims may stand for a call: its results, and its tensors but for numbers, are of dtypes that
-        prims know, on the graph's device."""
+        """Return whether prims may replace a call: its results, and its tensors except scalars, have supported dtypes
+        and are on the graph's device."""
         if _is_foreign(val) or any(device != self.device for device in devices_of(val)):
             return False
         return not any(map(self._takes_foreign, node.all_input_nodes))
 
     def _brought(self, arg: Any) -> Any:
-        """Numbers in the memory of the CPU, which eager takes beside tensors of another device, on the graph's
-        device."""
+        """Move CPU scalars, which eager accepts together with tensors of another device, to the graph's device."""
         if isinstance(arg, (tuple, list)):
             return tuple([self._brought(item) for item in arg])
         if not isinstance(arg, Value) or arg.spec.device == self.device:
@@ -229,7 +228,8 @@ class _Decomposition:
         return self.b.extern(torch.ops.aten._to_copy.default, (number,), {"device": self.device}, val=spec)
 
     def _takes_foreign(self, node: fx.Node) -> bool:
-        """Tensors of other dtypes, and what is neither tensor nor integer, are left to extern calls."""
+        """Return whether an argument has an unsupported dtype, or is neither tensor nor integer, so that the call stays
+        extern."""
         value = self.env[node]
         if not isinstance(value, Value):
             return isinstance(value, Opaque)
@@ -238,12 +238,12 @@ class _Decomposition:
                                                                                and not spec.shape)
 
     def _settle(self, node: fx.Node, result: Any, val: Any) -> Any:
-        """Check a rule's result against the recorded metadata, keep eager's strides, and keep apart what eager keeps
-        apart."""
+        """Check a rule's result against the recorded metadata, set eager's strides, and copy results that must not
+        share memory."""
         if isinstance(val, tuple):
             if not isinstance(result, tuple) or len(result) != len(val):
                 raise VerifyError(f"{node.target} gives {len(val)} results, its rule {result}")
-            # what a mask leaves out, nobody reads
+            # elements outside the mask are never read
             read = {user.args[1] for user in node.users if user.target is operator.getitem}
             checked = [isinstance(spec, Spec) and (one is not None or k in read) for k,
                        (one, spec) in enumerate(zip(result, val))]
@@ -263,7 +263,8 @@ class _Decomposition:
         return result
 
     def _is_exact(self, x: Any) -> bool:
-        """Return whether each element of a 16-bit value is a number of its dtype, in whatever dtype it was computed."""
+        """Return whether each element of a 16-bit value is a number of its dtype, even if it was computed in a wider
+        one."""
         if not isinstance(x, Value) or x.dtype not in HALF or x in self.exact or x.prim in _ROUNDING:
             return type(x) is not float
         return x.prim in _MOVING and all(map(self._is_exact, x.args))

@@ -1,7 +1,7 @@
-"""The order in which eager's dropout draws on a CUDA device: our kernels follow it to give the same numbers.
+"""The order in which eager's dropout draws on a CUDA device, which our kernels follow to draw the same numbers.
 
-Eager's kernel has as many threads as fit on the device at once, each of which takes some adjacent elements: as many as
-its loads have, a number that differs between PyTorch's versions. So it is measured once, by a draw that is undone.
+Eager's kernel has as many threads as fit on the device at once, each of which takes adjacent elements, as many as a
+vector load has, which differs between PyTorch's versions. So it is measured once, by a draw that is undone.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ BLOCK = 256
 """Threads of a block of eager's kernel."""
 _VECTORS = (16, 8, 4, 2, 1)
 _TYPICAL = 132 * 8
-"""Blocks at once on a device that is not there."""
+"""The number of concurrent blocks of an absent device."""
 _UNASKED = {2: 8, 4: 4, 8: 2}
 _ASKED = 8 * BLOCK
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`vector` elements in each round of each of `threads` threads; an element's place by `steps`. The generator moves
-    on by `count`."""
+    """`vector` elements in each round of each of `threads` threads; `steps` give an element's place. The generator
+    advances by `count`."""
 
     vector: int
     threads: Size
@@ -41,8 +41,8 @@ class Order:
 
 
 def order_of(x: Any) -> Order | None:
-    """Return the order in which eager draws for a tensor like `x`, with its strides and offset; None if that is not
-    known, or it does not draw."""
+    """Return the order in which eager draws for a tensor like `x`, with its strides and offset; None if it is unknown,
+    or nothing is drawn."""
     shape, stride, offset = ([*map(size_of, x.shape)], [*map(size_of, x.stride())], size_of(x.storage_offset()))
     total = numel(shape)
     vector = _vector(x.device, x.dtype.itemsize) if _is_running(x.device) else _UNASKED[x.dtype.itemsize]
@@ -64,7 +64,7 @@ def _divides(vector: int, total: Size) -> bool:
 
 
 def _is_running(device: torch.device) -> bool:
-    """Return whether eager's kernels on `device` can be asked how they draw."""
+    """Return whether the draws of eager's kernels on `device` can be measured."""
     return device.type == "cuda" and torch.cuda.is_initialized()
 
 
@@ -78,7 +78,8 @@ def _blocks(device: torch.device) -> int:
 
 @cache
 def _vector(device: torch.device, itemsize: int) -> int | None:
-    """The number of elements that a thread takes at once, as eager's kernel shows; None if it does something else."""
+    """Return the number of elements that a thread takes at once, measured on eager's kernel; None if the pattern is
+    another."""
     if torch.cuda.is_current_stream_capturing():
         return None
     dtype = {2: torch.float16, 4: torch.float32, 8: torch.float64}[itemsize]

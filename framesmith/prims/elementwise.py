@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def broadcast_shapes(first: tuple[Size, ...], second: tuple[Size, ...]) -> tuple[Size, ...]:
-    """The common shape of two broadcast operands. Sizes agree when they are the same int or the same `Expr`."""
+    """Return the common shape of two broadcast operands. Sizes agree if they are the same int or the same `Expr`."""
     if first == second:
         return first
     if len(first) < len(second):
@@ -33,7 +33,8 @@ def broadcast_shapes(first: tuple[Size, ...], second: tuple[Size, ...]) -> tuple
 
 
 def pointwise_spec(*args: Any) -> Spec:
-    """Broadcast shape; dtype of the tensors; device of the first tensor that has dimensions, else of the first."""
+    """Return the spec of a pointwise result: broadcast shape; dtype of the tensors; device of the first tensor with
+    dimensions, else of the first."""
     lead = None
     shape: tuple[Size, ...] = ()
     for arg in args:
@@ -81,14 +82,14 @@ def _convert_spec(x: Any, dtype: torch.dtype) -> Spec:
 
 
 def _as_tensor(value: Any, like: torch.Tensor) -> torch.Tensor:
-    """A scalar operand as a 0-dim tensor that does not take part in type promotion."""
+    """Return a scalar operand as a 0-dim tensor that does not take part in type promotion."""
     if isinstance(value, torch.Tensor):
         return value
     return torch.tensor(value, dtype=like.dtype, device=like.device)
 
 
 def _on_tensors(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """For torch functions that want tensors in both places."""
+    """Wrap a torch function that requires tensors in both places."""
 
     def call(x: Any, y: Any) -> torch.Tensor:
         like = x if isinstance(x, torch.Tensor) else y
@@ -103,7 +104,7 @@ def _where(condition: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
 
 
 def _tensors_only(op: torch._ops.OpOverload) -> Callable[..., ExternCall | None]:
-    """The ATen overload of a prim whose operands are all tensors."""
+    """Return the ATen overload of a prim whose operands are all tensors."""
 
     def extern(*args: Any) -> ExternCall | None:
         return (op, args) if all(hasattr(arg, "shape") for arg in args) else None

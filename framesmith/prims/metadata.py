@@ -1,5 +1,4 @@
-"""Running an operator's decomposition for the metadata of its results alone: each prim answers with its spec, and no
-graph is made."""
+"""Evaluation of an operator's decomposition on metadata: each prim returns its spec, and no graph is built."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ assert FAMILIES  # importing the package fills the table
 
 
 class _Metadata(Builder):
-    """A builder without a graph. Nothing is known of the call that a rule stands for but its arguments."""
+    """A builder without a graph. Of the replaced call, only its arguments are known."""
 
     rounding = False
     source = None
@@ -41,8 +40,9 @@ _BUILDER = _Metadata()
 
 
 def results_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The spec of an operator's result on tensors, real or fake: a tuple of them (None: not given) for several;
-    NotImplemented where its rule does not say, or not for these arguments. Arguments that eager refuses may pass."""
+    """Return the spec of an operator's result on tensors, real or fake: a tuple of them (None: not computed) for
+    several; NotImplemented if its rule does not support these arguments. Arguments that eager refuses may be
+    accepted."""
     try:
         out = rules[func](_BUILDER, *map(_value, args), **{name: _value(arg) for name, arg in kwargs.items()})
     except (VerifyError, ArithmeticError, LookupError):

@@ -1,7 +1,7 @@
-"""Random numbers as a function: Philox-4x32 in ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2,
-3", SC 2011), and which of its words eager's kernels on CUDA devices give to which element.
+"""Counter-based random numbers: Philox-4x32 in ten rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+3", SC 2011), and the assignment of its words to elements in eager's CUDA kernels.
 
-A generator has a seed, the key, and an offset, by which it has moved on. In eager's kernels each thread has a sequence
+A generator has a seed, the key, and an offset, by which it has advanced. In eager's kernels each thread has a sequence
 of words of its own: word w of thread t stands at counter (offset / 4 + w // 4, t). Threads take their elements `vector`
 by `vector` (a draw's `Order`).
 """
@@ -15,15 +15,15 @@ from torch import Tensor
 
 ROUNDS = 10
 GROUP = 4
-"""Words of one counter."""
+"""The number of words of one counter."""
 _FIRST, _SECOND = 0xD2511F53, 0xCD9E8D57
 _KEYS = 0x9E3779B9, 0xBB67AE85
 _WORD = 0xFFFFFFFF
 
 
 def random_bits(seed: Tensor, offset: Tensor, vector: Tensor, threads: Tensor, place: Tensor) -> Tensor:
-    """Words from 0 up to 2**32, as int64, like the arguments, which broadcast: that of the element at `place`, where
-    `threads` threads take `vector` elements next to each other in each round. Where they take one, a round is four
+    """Return words from 0 up to 2**32, as int64, like the arguments, which broadcast: the word of the element at
+    `place`, if `threads` threads take `vector` adjacent elements in each round. If they take one, a round is four
     elements, `threads` apart."""
     seed, offset, vector, threads, place = torch.broadcast_tensors(seed, offset, vector, threads, place)
     group = place // vector
@@ -41,9 +41,9 @@ def random_bits(seed: Tensor, offset: Tensor, vector: Tensor, threads: Tensor, p
 
 
 def uniform(state: Tensor, shape: Sequence[int], shift: int, vector: int, threads: int, steps: Sequence[int]) -> Tensor:
-    """Numbers above 0 and up to 1, in float32, as cuRAND makes them of a word. `state`: seed and offset, of two
-    elements of int64; the draw is `shift` behind the offset, and the place of an element is the sum of its indices by
-    `steps`."""
+    """Return numbers above 0 and up to 1, in float32, as cuRAND derives them from a word. `state`: seed and offset, two
+    elements of int64; the draw begins `shift` after the offset, and the place of an element is the dot product of its
+    indices and `steps`."""
     place = torch.zeros((1,) * len(shape), dtype=torch.int64, device=state.device)
     for k, (size, step) in enumerate(zip(shape, steps, strict=True)):
         place = place + (torch.arange(size, device=state.device) * step).reshape(-1, *(1,) * (len(shape) - k - 1))

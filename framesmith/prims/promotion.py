@@ -15,7 +15,7 @@ _CATEGORY: dict[Any, int] = {torch.bool: BOOL, bool: BOOL, int: INTEGER, float: 
 
 
 def category(kind: torch.dtype | type) -> int:
-    """BOOL, INTEGER, FLOAT or COMPLEX, of a dtype or of a Python number's type (an integer expression counts as
+    """Return BOOL, INTEGER, FLOAT or COMPLEX for a dtype or a Python number's type (an integer expression counts as
     int)."""
     known = _CATEGORY.get(kind)
     if known is None:
@@ -32,7 +32,7 @@ _combined: dict[tuple[torch.dtype | None, ...], torch.dtype] = {}
 
 
 def result_dtype(*operands: Any) -> torch.dtype:
-    """The common dtype of tensors (anything with `dtype` and `ndim`) and Python numbers; None is no operand."""
+    """Return the common dtype of tensors (anything with `dtype` and `ndim`) and Python numbers; None is no operand."""
     ranked: list[torch.dtype | None] = [None, None, None]
     for operand in operands:
         dtype = getattr(operand, "dtype", None)
@@ -57,7 +57,7 @@ def result_dtype(*operands: Any) -> torch.dtype:
 
 
 def _number_dtype(number: Any) -> torch.dtype:
-    """The dtype that a Python number has by default; an expression or `torch.SymInt` is an integer."""
+    """Return the default dtype of a Python number; an expression or `torch.SymInt` is an integer."""
     if isinstance(number, (bool, torch.SymBool)):
         return torch.bool
     default = torch.get_default_dtype()
@@ -67,7 +67,7 @@ def _number_dtype(number: Any) -> torch.dtype:
 
 
 def _outranked(high: torch.dtype | None, low: torch.dtype | None) -> torch.dtype | None:
-    """The dtype of operands of which those of `low` count by their category alone."""
+    """Return the dtype of operands where those of `low` count only by their category."""
     if high is None or low is None:
         return low if high is None else high
     if category(low) <= category(high):
@@ -78,7 +78,7 @@ def _outranked(high: torch.dtype | None, low: torch.dtype | None) -> torch.dtype
 
 
 def floating(dtype: torch.dtype) -> torch.dtype:
-    """The dtype, or the default float dtype in place of an integer or bool one."""
+    """Return the dtype, or the default float dtype for an integer or bool one."""
     return dtype if category(dtype) >= FLOAT else torch.get_default_dtype()
 
 
@@ -86,8 +86,8 @@ _COERCE = {BOOL: bool, INTEGER: int, FLOAT: float, COMPLEX: complex}
 
 
 def coerce(number: Any, dtype: torch.dtype) -> Any:
-    """A Python number as one of the dtype's category, for a 16-bit float as one of the dtype's, for an integer type
-    wrapped into its range; an integer expression stays what it is."""
+    """Convert a Python number to the dtype's category, round it to a 16-bit float, or wrap it into an integer type's
+    range; an integer expression is unchanged."""
     if not isinstance(number, (bool, int, float, complex)):
         return number
     if dtype in HALF:

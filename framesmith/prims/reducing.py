@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def reduced_shape(shape: tuple[Size, ...], dims: tuple[int, ...], keepdim: bool) -> tuple[Size, ...]:
-    """The shape left when `dims` are reduced: dropped, or kept with size 1."""
+    """Return the shape left when `dims` are reduced: dropped, or kept with size 1."""
     if keepdim:
         return tuple([1 if dim in dims else size for dim, size in enumerate(shape)])
     return tuple([size for dim, size in enumerate(shape) if dim not in dims])

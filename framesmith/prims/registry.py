@@ -26,7 +26,7 @@ def decomposes(*overloads: Any) -> Callable[[Rule], Rule]:
 
 
 def overload(path: str) -> Any:
-    """An ATen overload by "name.overload", or None where this version of PyTorch has none."""
+    """Return an ATen overload by "name.overload", or None where this version of PyTorch has none."""
     name, _, variant = path.partition(".")
     packet = getattr(aten, name, None)
     return getattr(packet, variant or "default", None) if packet is not None else None

@@ -73,7 +73,7 @@ def _op(name: str, arity: int, cost: int, eager: Reference | None = None, /, *, 
 
 
 def _float_function(name: str, cost: int, **triton: str) -> None:
-    """A function of a float: of CUDA's libdevice, unless `triton` has another text."""
+    """Make the row of a function of a float: of CUDA's libdevice, unless `triton` has another text."""
     _op(name, 1, cost, aten=name, rule="float", triton=triton or {"float": f"libdevice.{name}({{}})"})
 
 

@@ -1,6 +1,6 @@
-"""Rules that spare a node: called with the builder and the prim's arguments, they return an older value or None.
+"""Simplification rules: called with the builder and the prim's arguments, they return an existing value or None.
 
-A rule may return an argument itself; whoever needs a result that aliases nothing asks for `copy`.
+A rule may return an argument itself; a result that must not alias uses `copy`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def _permute_spec(x: Any, dims: tuple[int, ...]) -> Spec:
 
 
 def slice_length(start: Size, stop: Size, step: int) -> Size:
-    """The number of elements that a slice with 0 <= start <= stop takes."""
+    """Return the number of elements of a slice with 0 <= start <= stop."""
     return size_of((stop - start + (step - 1)) // step) if step != 1 else size_of(stop - start)
 
 

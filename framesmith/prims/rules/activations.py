@@ -131,7 +131,7 @@ def glu(b: Builder, x: Value, dim: int = -1) -> Value:
 
 
 DRAWING = frozenset(("cuda",))
-"""Types of devices on which kernels draw eager's numbers."""
+"""Types of devices on which our kernels draw eager's numbers."""
 
 
 @decomposes(aten.native_dropout.default)
@@ -155,5 +155,5 @@ def native_dropout(b: Builder, x: Value, p: float, train: bool | None) -> Any:
 
 
 def _as_eager_has_it(number: float, dtype: torch.dtype) -> float:
-    """A number of the type that its kernel computes in."""
+    """Return a number rounded to the compute type of eager's kernel."""
     return number if dtype is torch.float64 else torch.tensor(number, dtype=torch.float32).item()

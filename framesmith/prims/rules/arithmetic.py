@@ -20,12 +20,12 @@ aten = torch.ops.aten
 
 
 def _float(prim: Prim) -> Any:
-    """A function of floats, to which other numbers are converted."""
+    """Return a rule for functions of floats, to which other numbers are converted."""
     return lambda b, x: b.emit(prim, (b.convert(x, floating(x.dtype)),))
 
 
 def _number(prim: Prim, on_integers: bool = True) -> Any:
-    """Keeps the dtype; the identity on integers where `on_integers` is false."""
+    """Return a rule that keeps the dtype; the identity on integers if `on_integers` is false."""
 
     def rule(b: Builder, x: Value) -> Any:
         rank = category(x.dtype)
@@ -37,7 +37,7 @@ def _number(prim: Prim, on_integers: bool = True) -> Any:
 
 
 def _numbers(prim: Prim) -> Any:
-    """Operands of a common number type; bool stays with eager."""
+    """Return a rule for operands of a common number type; bool stays with eager."""
     return lambda b, x, y: _on_numbers(b, prim.name, *b.promote(x, y))
 
 
@@ -121,7 +121,7 @@ def nan_to_num(b: Builder, x: Value, nan: float | None = None, posinf: float | N
 
 
 def _sum_dtypes(x: Any, y: Any, alpha: Any) -> tuple[torch.dtype, torch.dtype]:
-    """The dtype of a sum, and that of its numbers: eager's kernels of the CPU round these to 16 bits, those of other
+    """Return the dtype of a sum, and that of its scalars: eager's CPU kernels round these to 16 bits, those of other
     devices do not."""
     dtype = result_dtype(x, y)
     tensors = [operand for operand in (x, y) if type(operand) is Value]
@@ -215,7 +215,7 @@ _FLOAT_POWERS = {
     -2.0: lambda b, x: b.reciprocal(x * x),
 }
 _AFTER_SQUARE: dict[float, Any] = {3: lambda b, square, x: square * x, -2: lambda b, square, x: b.reciprocal(square)}
-"""Powers of which eager's kernel rounds the square to bfloat16."""
+"""Powers for which eager's kernel rounds the square to bfloat16."""
 
 
 @decomposes(aten.pow.Tensor_Scalar)

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 
 def truth(b: Builder, x: Any) -> Any:
-    """A tensor or number as bool: is it other than zero."""
+    """Return a tensor or number as bool: whether it is nonzero."""
     return b.convert(x, torch.bool) if type(x) is Value else bool(x)
 
 

@@ -1,4 +1,4 @@
-"""Tensors made from nothing: constants, ranges, and masks by position."""
+"""Factories: constants, ranges, and masks by position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def constant(b: Builder, value: Any) -> Value:
-    """A tensor of the recorded result's shape and dtype, one value everywhere."""
+    """Return a tensor of the recorded result's shape and dtype, filled with one value."""
     return b.full(b.out.shape, coerce(value, b.out.dtype), b.out.dtype, b.out.device)
 
 
@@ -93,7 +93,7 @@ def eye(b: Builder, *args: Any, **options: Any) -> Any:
 
 
 def places(b: Builder, shape: tuple[Any, ...], dim: int, device: torch.device) -> Value:
-    """The coordinate along one dim, int64, shaped to broadcast against `shape`."""
+    """Return the coordinate along one dim, int64, shaped to broadcast against `shape`."""
     return b.along(b.iota(shape[dim], 0, 1, torch.int64, device), dim, len(shape))
 
 

@@ -1,4 +1,4 @@
-"""The backward ops that the autograd engine calls, each as the derivative it is."""
+"""The backward operators that the autograd engine calls, as formulas of the derivatives."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _rounded(b: Builder, wide: Value, like: Value) -> Value:
 
 
 def _or_nan(b: Builder, test: Value, x: Value) -> Value:
-    """`test`, on GPUs true of NaN, too: eager's vector code of the CPU asks which elements pass, its kernels of GPUs
-    which do not."""
+    """Return `test`, on GPUs also true for NaN: eager's CPU kernels test which elements pass, its GPU kernels which do
+    not."""
     return test if x.device.type == "cpu" else test | b.isnan(x)
 
 
@@ -193,7 +193,7 @@ def group_norm_backward(
     b: Builder, grad: Value, x: Value, mean: Value, rstd: Value, weight: Any, n: Any, c: Any, hxw: Any, groups: int,
     mask: Any
 ) -> Any:
-    """Two sums over the places of each channel, in whatever order `x` lies; the rest is made of them."""
+    """Return the gradients of group norm from two sums over the places of each channel, in any layout of `x`."""
     if 0 in x.shape or type(count := math.prod(x.shape[1:])) is not int:
         return NotImplemented
     batch, channels = x.shape[:2]
@@ -293,8 +293,8 @@ def unfold_backward(b: Builder, grad: Value, sizes: Any, dim: int, size: int, st
 
 @decomposes(aten.as_strided_scatter.default)
 def as_strided_scatter(b: Builder, x: Value, src: Value, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    """Write `src` to a window on the memory of `x`. Where the window covers all of the memory, each element once, the
-    result is `src` in another order."""
+    """Write `src` to a window on the memory of `x`. If the window covers all of the memory, each element once, the
+    result is a permutation of `src`."""
     recorded = b.source.args[0].meta["val"]  # type: ignore[union-attr]
     base = row_major(b, x, tuple(recorded.stride()), recorded.storage_offset())
     numbers = (*size, *stride, *x.shape)
@@ -318,8 +318,8 @@ def as_strided_scatter(b: Builder, x: Value, src: Value, size: Any, stride: Any,
 
 
 def _meets_itself(size: Any, stride: Any) -> bool:
-    """Return whether two places of a window may be the same element: false only where each dimension steps over all
-    smaller ones."""
+    """Return whether two places of a window may be the same element: False only if each stride exceeds the extent of
+    all smaller dimensions."""
     reach = 0
     for step, length in sorted((step, length) for step, length in zip(stride, size) if length > 1):
         if step <= reach:

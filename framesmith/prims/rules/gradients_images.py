@@ -1,5 +1,5 @@
-"""Backward of pools and resizings whose windows do not meet: each place of the input is in one window. Others stay
-extern calls."""
+"""Backward of pools and resizings with disjoint windows: each place of the input is in one window. Others stay extern
+calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _stretched(b: Builder, grad: Value, shape: tuple[Any, ...]) -> Value | None:
-    """Each element of `grad` at all places of its window, where whole windows tile `shape`."""
+    """Repeat each element of `grad` over its window, where whole windows tile `shape`."""
     for dim, wanted in enumerate(shape):
         size = grad.shape[dim]
         if type(size) is not int or type(wanted) is not int or not size or wanted % size:
@@ -27,7 +27,7 @@ def _stretched(b: Builder, grad: Value, shape: tuple[Any, ...]) -> Value | None:
 
 
 def _averaged(b: Builder, grad: Value, x: Value) -> Any:
-    """Each element of `grad` in equal parts over its window."""
+    """Distribute each element of `grad` equally over its window."""
     wide = _stretched(b, b.wide(grad), x.shape)
     return NotImplemented if wide is None else b.convert(wide * (grad.spec.numel / x.spec.numel), x.dtype)
 
@@ -57,7 +57,7 @@ def avg_pool_backward(
                   "_upsample_nearest_exact3d_backward")
 def upsample_nearest_backward(b: Builder, grad: Value, output_size: Any, input_size: Any, *factors: Any,
                               **named: Any) -> Any:
-    """Whole multiples: the sum over the places that one place has become."""
+    """Sum over the places that one place was copied to, for integer scales."""
     shape = tuple(input_size)
     given = (*factors, *named.values())
     wide = b.wide(grad)

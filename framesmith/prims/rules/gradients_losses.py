@@ -50,7 +50,7 @@ def huber_backward(b: Builder, grad: Value, x: Value, target: Value, reduction: 
 
 
 def _kinked(b: Builder, grad: Value, x: Value, target: Value, reduction: int, bound: float, steepest: float) -> Any:
-    """A parabola that goes on as straight lines of slope `steepest` from `bound` on."""
+    """Return the gradient of a parabola continued as straight lines of slope `steepest` from `bound` on."""
     scale = _scale(x, target, reduction)
     if scale is None or bound == 0.0:
         return NotImplemented
@@ -82,7 +82,7 @@ def binary_cross_entropy_backward(b: Builder, grad: Value, x: Value, target: Val
 
 
 def _scale(x: Value, target: Value, reduction: int) -> float | None:
-    """Return the weight of one element in the loss; None where that is not known, or the dtypes differ."""
+    """Return the weight of one element in the loss; None if that is unknown, or the dtypes differ."""
     count = x.spec.numel
     if type(count) is not int or x.dtype is not target.dtype:
         return None

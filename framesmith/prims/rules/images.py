@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def _pairs(ndim: int, amounts: Any) -> tuple[tuple[Any, Any], ...]:
-    """(low, high) of each dim, from eager's list that starts at the last dim."""
+    """Return (low, high) of each dim, from eager's list that starts at the last dim."""
     pairs = [(amounts[place], amounts[place + 1]) for place in range(0, len(amounts), 2)]
     return (*[(0, 0)] * (ndim - len(pairs)), *reversed(pairs))
 
@@ -45,7 +45,7 @@ _MODES = {"reflect": _reflected, "replicate": _replicated, "circular": _circled}
 
 
 def padded(b: Builder, x: Value, pad: Any, mode: str) -> Value:
-    """Dim by dim, by an index computed from the place."""
+    """Pad dim by dim, by an index computed from the place."""
     for dim, (low, high) in enumerate(_pairs(x.ndim, pad)):
         if (low, high) != (0, 0):
             size = x.shape[dim]
@@ -102,7 +102,7 @@ def channel_shuffle(b: Builder, x: Value, groups: int) -> Value:
 
 
 def _nearest_along(b: Builder, x: Value, dim: int, wanted: Any, factor: float | None, exact: bool) -> Any:
-    """One dim of the result: each place reads one place of the input."""
+    """Resize along one dim: each place reads one place of the input."""
     size = x.shape[dim]
     if type(size) is not int or type(wanted) is not int:
         return NotImplemented
@@ -120,7 +120,7 @@ def _nearest_along(b: Builder, x: Value, dim: int, wanted: Any, factor: float | 
 
 
 def _nearest(b: Builder, x: Value, factors: tuple[Any, ...], exact: bool) -> Any:
-    """Dim by dim; `factors` are the scales asked for, where they are."""
+    """Resize dim by dim; `factors` are the explicit scales, if given."""
     if 0 in x.shape:
         return NotImplemented
     for dim in range(2, x.ndim):

@@ -1,4 +1,4 @@
-"""Reading and writing through index tensors, and writing over slices."""
+"""Reads and writes through index tensors, and writes of slices."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def take(b: Builder, x: Value, index: Value) -> Value:
 
 
 def _arranged(b: Builder, x: Value, indices: Any) -> tuple[Value, tuple[Value, ...], int, list[int]] | None:
-    """x permuted so that the indexed dims stand together at `dim`, the index tensors in one shape, and the order of the
-    dims.
+    """Return x permuted so that the indexed dims are adjacent at `dim`, the index tensors in one shape, and the order
+    of the dims.
 
-    As in eager, dims that do not stand together go to the front. None for masks, whose results have no static shape.
+    As in eager, dims that are not adjacent move to the front. None for masks, whose results have no static shape.
     """
     held = [(dim, index) for dim, index in enumerate(indices) if index is not None]
     if not held or any(index.dtype in (torch.bool, torch.uint8) for _, index in held):
@@ -88,7 +88,7 @@ def index_put(b: Builder, x: Value, indices: Any, values: Value, accumulate: boo
 
 
 def _put_masked(b: Builder, x: Value, indices: Any, values: Value) -> Any:
-    """One value wherever the mask is true."""
+    """Write one value wherever the mask is true."""
     if any(size != 1 for size in values.shape):
         return NotImplemented
     lead = next(place for place, index in enumerate(indices) if index is not None)

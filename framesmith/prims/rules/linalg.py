@@ -1,4 +1,4 @@
-"""The matmul family, brought to mm, bmm, addmm, baddbmm, mv and dot, which stay extern calls."""
+"""The matmul family, reduced to mm, bmm, addmm, baddbmm, mv and dot, which stay extern calls."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def reduced(b: Builder, loss: Value, reduction: int, dtype: torch.dtype) -> Value:
-    """A loss of each element, reduced as asked, in `dtype`."""
+    """Reduce an elementwise loss by `reduction`, in `dtype`."""
     if reduction == 0:
         return b.convert(loss, dtype)
     total = b.sum(loss, tuple(range(loss.ndim)), False)
@@ -63,7 +63,7 @@ def binary_cross_entropy(b: Builder, x: Value, target: Value, weight: Any = None
     out = reduced(b, loss if weight is None else loss * b.convert(weight, loss.dtype), reduction, dtype)
     if x.device.type != "cpu" or 0 in x.shape:
         return out
-    # what eager refuses is an index out of range, so that eager runs
+    # values that eager refuses become an index out of range, so that eager runs
     inside = b.convert((x >= 0.0) & (x <= 1.0) & (target >= 0.0) & (target <= 1.0), x.dtype)
     outside = b.convert(1.0 - b.amin(inside, tuple(range(x.ndim)), False), torch.int64)
     return b.index(b.unsqueeze(out, 0), (outside,), 0)
@@ -85,8 +85,8 @@ def bce_with_logits(b: Builder, x: Value, target: Value, weight: Any = None, pos
 
 
 def _class_losses(b: Builder, logs: Value, target: Value, weight: Any, ignore: int) -> tuple[Value, Value]:
-    """Minus the log probability of the target class, and the weight, of each sample; classes are dim 1 (0 for one
-    sample)."""
+    """Return the negative log probability of the target class, and the weight, of each sample; classes are dim 1 (0 for
+    one sample)."""
     dim = 1 if logs.ndim > 1 else 0
     counts = b.ne(target, ignore)
     safe = b.where(counts, target, 0)
@@ -99,7 +99,7 @@ def _class_losses(b: Builder, logs: Value, target: Value, weight: Any, ignore: i
 
 
 def _nll(b: Builder, logs: Value, target: Value, weight: Any, reduction: int, ignore: int) -> tuple[Value, Value]:
-    """The loss and the total weight, in `logs`' dtype."""
+    """Return the loss and the total weight, in `logs`' dtype."""
     loss, factor = _class_losses(b, logs, target, weight, ignore)
     every = tuple(range(loss.ndim))
     total = b.sum(factor, every, False)
@@ -140,7 +140,7 @@ def cross_entropy(
 
 def _soft_cross_entropy(b: Builder, logs: Value, target: Value, weight: Any, reduction: int, smoothing: float,
                         dtype: torch.dtype) -> Value:
-    """Targets are probabilities."""
+    """Return the cross entropy with probabilities as targets."""
     dim = 1 if logs.ndim > 1 else 0
     target = b.convert(target, logs.dtype)
     if smoothing > 0:

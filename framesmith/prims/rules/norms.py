@@ -112,7 +112,7 @@ def rms_norm(b: Builder, x: Value, shape: Any, weight: Any = None, eps: float | 
 
 
 def spread(b: Builder, one: Value, x: Value) -> Value:
-    """A number of each sample and group, (batch, groups), as one of each channel that broadcasts along `x`."""
+    """Expand a number for each sample and group, (batch, groups), to one for each channel that broadcasts along `x`."""
     batch, channels = x.shape[:2]
     groups = one.shape[1]
     wide = b.expand(b.reshape(one, (batch, groups, 1)), (batch, groups, channels // groups))
@@ -123,15 +123,15 @@ _FEW_PLACES = 32
 
 
 def _lies_in_order(node: Any) -> bool:
-    """Return whether memory runs along the places of each channel of an image on a CUDA device. What convolutions give
-    is laid out later, as a rule channel by channel; an input is where it is."""
+    """Return whether the places of each channel of an image on a CUDA device are contiguous. Results of convolutions
+    get their layout later, usually channels-last; an input's is fixed."""
     val = node.meta["val"]
     return node.op == "placeholder" and val.is_cuda and "layout" not in node.meta and val.is_contiguous()
 
 
 def _group_moments(b: Builder, wide: Value, groups: int) -> tuple[Value, Value]:
-    """Variance and mean of each sample and group: of those of each channel, whose places are as far apart in any
-    layout, unless it is known that a group is one run of memory."""
+    """Return variance and mean of each sample and group: from those of each channel, which work in any layout, unless a
+    group is known to be contiguous."""
     batch, channels = wide.shape[:2]
     split = (batch, groups, channels // groups)
     places = math.prod(wide.shape[2:])
@@ -174,7 +174,8 @@ def native_group_norm(b: Builder, x: Value, weight: Any, bias: Any, n: Any, c: A
 
 
 def _normalised(b: Builder, x: Value, mean: Value, rstd: Value, weight: Any, bias: Any) -> Value:
-    """(x - mean) * rstd * weight + bias with one factor and one term a channel; `mean` and `rstd` are 1-d and wide."""
+    """(x - mean) * rstd * weight + bias, with one factor and one term for each channel; `mean` and `rstd` are 1-d and
+    wide."""
     factor = rstd if weight is None else rstd * b.convert(weight, rstd.dtype)
     term = b.neg(mean * factor) if bias is None else b.convert(bias, rstd.dtype) - mean * factor
     y = b.wide(x) * b.along(factor, 1, x.ndim) + b.along(term, 1, x.ndim)
@@ -186,15 +187,15 @@ def _with_running(b: Builder, x: Value, weight: Any, bias: Any, mean: Value, var
 
 
 def batch_moments(b: Builder, x: Value) -> tuple[Value, Value, Any]:
-    """Variance and mean of each channel, and how many elements they were taken over."""
+    """Return variance and mean of each channel, and the number of elements for each."""
     dims = (0, *range(2, x.ndim))
     variance, mean = b.var_mean(b.wide(x), dims, False, 0)
     return variance, mean, count_of(x, dims)
 
 
 def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, eps: float) -> tuple[Value, Value, Value, Value, Any]:
-    """The result in training, the mean, 1/sqrt(var + eps), the variance, and the count. Eager keeps the two in the
-    parameters' dtype."""
+    """Return the result in training, the mean, 1/sqrt(var + eps), the variance, and the count. Eager stores the two in
+    the parameters' dtype."""
     variance, mean, count = batch_moments(b, x)
     wide = b.wide(x)
     kept = next((p for p in (weight, bias) if p is not None), x).dtype
@@ -246,13 +247,13 @@ def batch_norm_functional(
     unbiased = variance * (count / (count - 1)) if type(count) is int and count > 1 else None
     if unbiased is None:
         return NotImplemented
-    # Eager averages the mean as it keeps it, rounded, but of dense tensors of float16 as it is.
+    # Eager averages the mean as stored, rounded, but unrounded for dense tensors of float16.
     seen = batch_moments(b, x)[1] if x.dtype is torch.float16 else average
     new_mean, new_var = _moved(b, mean, seen, momentum), _moved(b, var, unbiased, momentum)
     return y, b.convert(average, b.out[1].dtype), b.convert(rstd, b.out[2].dtype), new_mean, new_var
 
 
 def _moved(b: Builder, running: Value, seen: Value, momentum: float) -> Value:
-    """The exponential average after one more batch."""
+    """Return the exponential average after one more batch."""
     wide = b.wide(running)
     return b.convert(b.convert(seen, wide.dtype) * momentum + wide * (1.0 - momentum), running.dtype)

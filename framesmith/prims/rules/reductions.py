@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def dims_of(x: Value, dim: Any) -> tuple[int, ...]:
-    """The dims to reduce: sorted, non-negative; all of them for None or an empty list."""
+    """Return the dims to reduce: sorted, non-negative; all of them for None or an empty list."""
     if dim is None:
         return tuple(range(x.ndim))
     if isinstance(dim, int):
@@ -27,7 +27,7 @@ def dims_of(x: Value, dim: Any) -> tuple[int, ...]:
 
 
 def count_of(x: Value, dims: tuple[int, ...]) -> Size:
-    """The number of elements that each result takes in."""
+    """Return the number of elements of each result."""
     total: Any = 1
     for dim in dims:
         total = x.shape[dim] * total
@@ -39,7 +39,7 @@ def _flat(b: Builder, x: Value) -> Value:
 
 
 def _kept_flat(b: Builder, out: Value, x: Value, keepdim: bool) -> Value:
-    """The result of reducing everything, with x's rank where the dims are kept."""
+    """Return the result of reducing everything, with x's rank if the dims are kept."""
     return b.reshape(out, (1,) * x.ndim if keepdim else ())
 
 
@@ -52,7 +52,7 @@ def _sum_dtype(x: Value, dtype: Any) -> torch.dtype:
 
 def _total(b: Builder, x: Value, dim: Any, keepdim: bool, dtype: Any, numbers: str = "sum",
            truths: str = "any") -> Value:
-    """A sum (or product) in `dtype`; that of truth values is one."""
+    """Return a sum (or product) in `dtype`; one of bools is a reduction of bools."""
     x = b.convert(x, _sum_dtype(x, dtype))
     if numbers == "sum" and not x.ndim and category(x.dtype) == FLOAT:
         return x + 0.0  # sums begin with zero: that of -0.0 is 0.0
@@ -188,7 +188,7 @@ _truth_of("all")
 
 
 def moments(b: Builder, x: Value, dims: tuple[int, ...], keepdim: bool, correction: Any) -> tuple[Value, Value]:
-    """Variance and mean in the dtype that x's kernels compute in."""
+    """Return variance and mean in the compute dtype of x."""
     return b.var_mean(b.wide(x), dims, keepdim, correction)
 
 
@@ -212,7 +212,7 @@ def std(b: Builder, x: Value, dim: Any = None, unbiased: Any = True, keepdim: bo
 
 
 def _wide(b: Builder, x: Value) -> Value:
-    """Eager on a CPU takes the root of a variance in float64, whose range holds the squares of the others."""
+    """Cast a variance for its root as eager does on a CPU: to float64, whose range covers the squares of the others."""
     return b.convert(x, torch.float64) if x.dtype in (torch.float32, torch.bfloat16) and x.device.type == "cpu" else x
 
 

@@ -1,4 +1,4 @@
-"""Ops that only move elements. Where the recorded result has the shape, the rule takes it from there."""
+"""Operators that only move elements. Rules take shapes from the recorded results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def t(b: Builder, x: Value) -> Value:
 
 
 def bounded(index: Any, size: Size) -> Size:
-    """A slice bound counted from the front and clamped to the dim."""
+    """Return a slice bound counted from the front and clamped to the dim."""
     if type(index) is int and type(size) is int:
         return min(max(index + size if index < 0 else index, 0), size)
     return size_of(max_(as_expr(size) + index, 0)) if _is_negative(index) else index
@@ -61,8 +61,8 @@ def _is_negative(index: Any) -> bool:
 
 
 def slice_bounds(size: Size, start: Any, end: Any, length: Size, step: int) -> tuple[Size, Size]:
-    """Normalised start and stop; `length` is the recorded number of elements, which settles what a symbolic size leaves
-    open."""
+    """Return normalised start and stop; `length` is the recorded number of elements, which decides where a symbolic
+    size does not."""
     low = 0 if start is None else bounded(start, size)
     if _is_negative(start) and step == 1 and end in (None, torch.iinfo(torch.int64).max):
         low = size_of(size - length)
@@ -134,8 +134,8 @@ def unfold(b: Builder, x: Value, dimension: int, size: int, step: int) -> Any:
 
 
 def row_major(b: Builder, x: Value, strides: tuple[Any, ...], offset: Any) -> Value | None:
-    """`x` permuted so that its elements in row-major order lie as in eager's memory; None where no permutation does
-    it."""
+    """Return `x` permuted so that its elements in row-major order are in eager's memory order; None if no permutation
+    does that."""
     if offset != 0 or any(type(stride) is not int for stride in strides):
         return None
     order = tuple(sorted(range(x.ndim), key=lambda dim: (-strides[dim], dim)))
@@ -209,7 +209,7 @@ def repeat(b: Builder, x: Value, repeats: Any) -> Value:
 
 @decomposes(aten.cat.default)
 def cat(b: Builder, tensors: Any, dim: int = 0) -> Any:
-    # a legacy of eager: 1-d tensors of size 0 join anything
+    # a legacy of eager: 1-d tensors of size 0 can be joined with anything
     kept = [x for x in tensors if x.shape != (0,)] or list(tensors[:1])
     dim %= kept[0].ndim
     kept = [x for x in kept if not (type(x.shape[dim]) is int and x.shape[dim] == 0)] or kept[:1]
