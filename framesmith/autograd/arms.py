@@ -35,7 +35,7 @@ def copied(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
 
 
 def owned(graph: fx.Graph, result: fx.Node, stacked: bool = False) -> fx.Node:
-    """A result in memory that is no operand's: history belongs to it. `stacked`: its layout does not matter."""
+    """Return a result in memory of its own, to which history belongs. `stacked`: its layout does not matter."""
     val = result.meta["val"]
     if memory_of(result)[0].op != "placeholder" or not isinstance(val, FakeTensor):
         return result
@@ -62,28 +62,28 @@ def part_of(arm: fx.Graph, given: Sequence[fx.Node],
 
 
 def zeros_like(graph: fx.Graph, val: FakeTensor) -> fx.Node:
-    """Zeros in the layout of `val`."""
+    """Append zeros in the layout of `val`."""
     zeros = append(graph, aten.full.default, (list(val.shape), 0), dense(val, tuple(val.shape)), dtype=val.dtype,
                    device=val.device)
     return in_layout(graph, zeros, val)
 
 
 def in_layout(graph: fx.Graph, grad: fx.Node, val: FakeTensor) -> fx.Node:
-    """A value in the layout of `val`."""
+    """Return a value in the layout of `val`."""
     if grad.meta["val"].stride() == val.stride():
         return grad
     return append(graph, aten.copy.default, (append_blank(graph, val), grad), val)
 
 
 def tangents_of(grads: Sequence[Any], vals: Sequence[FakeTensor]) -> list[Any]:
-    """Gradients of results, in the layouts that a backward takes; zeros for None."""
+    """Return gradients of results in the layouts that a backward takes; zeros for None."""
     return [laid_out(aten.zeros.default(val.shape, dtype=val.dtype, device=val.device) if g is None else g, val)
             for g, val in zip(grads, vals, strict=True)]
 
 
 def emitted(recorder: Recorder, target: Control, vals: Sequence[FakeTensor], args: Sequence[Any],
             binds: Any = None) -> tuple[FakeTensor, ...]:
-    """Record control flow with results like `vals`, which gives `binds` its value; its results."""
+    """Record control flow with results like `vals` that defines `binds`, and return its results."""
     made = tuple(map(metadata_of, vals))
     node = recorder.emit(target, tuple(map(recorder.nodes, args)), made)
     if binds is not None:

@@ -1,9 +1,10 @@
-"""The derivative of a branch: a branch that also gives what its backward reads, and the backward, which takes the arm
-that the forward took.
+"""The derivative of a branch: a branch that also returns the values that its backward reads, and the backward, which
+takes the same arm.
 
-Each arm is cut into forward and backward like any graph. What the two keep shares results of the branch where the
-layouts are equal; an arm gives memory of any content for what the other keeps alone. Random numbers are drawn by a
-branch of their own before, so that the forward is a function of its operands, whatever order of derivative is taken.
+Each arm is partitioned into forward and backward like any graph. The saved values of the two arms share results of the
+branch if their layouts are equal; an arm returns uninitialised memory for values that only the other saves. Random
+numbers are drawn by a separate, earlier branch, so that the forward is a function of its operands for any order of
+derivative.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Derivative:
-    """`draw`, if arms draw, takes the operands and gives random values, which `forward` takes behind the operands.
-    `forward` gives the results of the branch and then what is kept. `backward` takes the condition, the values of
+    """`draw`, if arms draw, takes the operands and returns random values, which `forward` takes after the operands.
+    `forward` returns the results of the branch and then the saved values. `backward` takes the condition, the values of
     `kept` and a tangent for each of the results `differentiable`, and gives the gradients of the operands `wanted`."""
 
     draw: Branch | None
@@ -46,7 +47,7 @@ class Derivative:
 
 @dataclass(frozen=True, slots=True)
 class _Arm:
-    """One arm cut in two. `kept`: as `Parts` has it; `tangents` and `grads`: numbers of results and operands."""
+    """One partitioned arm. `kept`: as in `Parts`; `tangents` and `grads`: numbers of results and operands."""
 
     forward: fx.Graph
     backward: fx.Graph
@@ -63,7 +64,7 @@ class _Arm:
 
 
 def derivative(branch: Branch, requires: tuple[bool, ...]) -> Derivative:
-    """The derivative of `branch` where these of its operands require grad: always the same one."""
+    """Return the derivative of `branch` where these of its operands require grad, memoised."""
     found = branch.derivatives.get(requires)
     if found is None:
         found = branch.derivatives[requires] = _derivative(branch, requires)
@@ -103,7 +104,8 @@ def _cut(arm: fx.Graph, requires: tuple[bool, ...]) -> _Arm:
 
 
 def _slots(arms: Sequence[_Arm]) -> list[tuple[tuple[int, int], FakeTensor]]:
-    """For each value that the branch keeps, which extra it is of either arm (-1: none), and its metadata."""
+    """Return for each value that the branch saves its number among the extras of either arm (-1: none), and its
+    metadata."""
     vals = [[n.meta["val"] for n in results_of(arm.forward)[arm.results:]] for arm in arms]
     free: dict[Any, list[int]] = {}
     for n, val in enumerate(vals[1]):
@@ -116,12 +118,12 @@ def _slots(arms: Sequence[_Arm]) -> list[tuple[tuple[int, int], FakeTensor]]:
 
 
 def _shared(way: Way, results: int, slots: list[int]) -> Way:
-    """The way to a value that an arm keeps, as the branch gives it."""
+    """Return the place of an arm's saved value among the branch's results."""
     return ("result", results + slots.index(way[1])) if way[0] == "extra" else way
 
 
 def _forward(arm: _Arm, slots: Sequence[int], vals: Sequence[FakeTensor]) -> fx.Graph:
-    """The forward of an arm, which gives something for what the other one keeps, too."""
+    """Return the forward of an arm, with a result for each value that the other arm saves."""
     graph, made = copied(arm.forward)
     given = [made[r] if isinstance(r, fx.Node) else r for r in results_of(arm.forward)]
     return close(graph, [*given[:arm.results], *[
@@ -130,7 +132,7 @@ def _forward(arm: _Arm, slots: Sequence[int], vals: Sequence[FakeTensor]) -> fx.
 
 
 def _draws_apart(arms: Sequence[fx.Graph]) -> tuple[Branch | None, Sequence[fx.Graph]]:
-    """The random values of arms as a branch, and the arms as functions of these, too."""
+    """Return the random values of arms as a branch, and the arms as functions that also take these."""
     drawn = [(k, v) for k, arm in enumerate(arms) for n in arm.nodes if draws(n)
              for v in ([n] if isinstance(n.meta["val"], torch.Tensor) else n.users)]
     if not drawn:
@@ -148,7 +150,7 @@ def _draws_apart(arms: Sequence[fx.Graph]) -> tuple[Branch | None, Sequence[fx.G
 
 
 def _value(way: Way, forward: Branch) -> FakeTensor:
-    """The metadata of a value that the forward of a branch reads or gives."""
+    """Return the metadata of an operand or result of the forward of a branch."""
     kind, n = way
     places = [x.meta["val"] for x in forward.no.nodes if x.op == "placeholder"]
     return (forward.vals if kind == "result" else places)[n]  # type: ignore[no-any-return]
@@ -156,8 +158,8 @@ def _value(way: Way, forward: Branch) -> FakeTensor:
 
 def _backward(arm: _Arm, ways: dict[Way, Way], values: dict[Way, FakeTensor], tangents: dict[int, FakeTensor],
               wanted: dict[int, FakeTensor], complete: bool) -> fx.Graph:
-    """The backward of an arm as a function of `values` and `tangents`; None, or zeros if it is to be `complete`, for a
-    gradient that it does not give."""
+    """Return the backward of an arm as a function of `values` and `tangents`; a missing gradient is None, or zeros if
+    it is `complete`."""
     graph = fx.Graph()
     places: dict[Any, fx.Node] = {}
     for key, val in [*values.items(), *tangents.items()]:

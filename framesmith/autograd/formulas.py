@@ -19,8 +19,8 @@ aten = torch.ops.aten
 
 
 class Copied(torch.autograd.Function):
-    """The value of the second in the layout of the first, with the gradient of the second and zeros for the first, as
-    autograd has it of a write; or of the first if that is the one `before`."""
+    """The value of the second in the layout of the first, with the gradient of a write in autograd: that of the second
+    and zeros for the first; or the first's if that is the one `before`."""
 
     @staticmethod
     def forward(ctx: Any, first: FakeTensor, second: FakeTensor, before: bool) -> Any:  # type: ignore[override]
@@ -40,7 +40,7 @@ def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
 
 
 class _LaidOut(torch.autograd.Function):
-    """The value itself, whose gradient gets its layout."""
+    """The identity, whose gradient gets the value's layout."""
 
     @staticmethod
     def forward(ctx: Any, x: FakeTensor) -> Any:  # type: ignore[override]
@@ -62,8 +62,8 @@ def _reflecting(func: Any) -> Any:
 
 
 class Written(torch.autograd.Function):
-    """A tensor after a write through `as_strided`: the gradient of what is written over is zero. (That of the operator
-    `as_strided_scatter` is zero elsewhere.)"""
+    """A tensor after a write through `as_strided`: overwritten elements have a zero gradient. (With the operator
+    `as_strided_scatter`, the other elements do.)"""
 
     @staticmethod
     def forward(ctx: Any, x: FakeTensor, written: FakeTensor, size: Any, stride: Any,  # type: ignore[override]
@@ -83,7 +83,7 @@ class Written(torch.autograd.Function):
 
 
 class _Extreme(torch.autograd.Function):
-    """The greatest, least or middle element: all that are equal to it share the gradient, the others have zeros."""
+    """The maximum, minimum or median: all elements equal to it share the gradient, the others have zeros."""
 
     @staticmethod
     def forward(ctx: Any, func: Any, x: FakeTensor) -> Any:  # type: ignore[override]
@@ -123,7 +123,7 @@ class _Product(torch.autograd.Function):
             x = x.reshape(-1)
         elif not ctx.keepdim:
             grad, y = grad.unsqueeze(dim), y.unsqueeze(dim)
-        # what is not chosen is finite: so are its derivatives
+        # values that are not selected are finite, and so are their derivatives
         none, one = zeros == 0, torch.ones((), dtype=x.dtype, device=x.device)
         others = _product_of_others(torch.where(none, one, x), dim).conj() * grad
         if whole:
@@ -132,7 +132,7 @@ class _Product(torch.autograd.Function):
 
 
 def _product_of_others(x: Tensor, dim: int) -> Tensor:
-    """Of each element's neighbours along a dimension."""
+    """Return for each element the product of the others along a dimension."""
     count = x.shape[dim]
     if x.numel() == 0 or count == 1:
         return torch.ones_like(x)
@@ -143,7 +143,7 @@ def _product_of_others(x: Tensor, dim: int) -> Tensor:
 
 
 def _extreme(func: Any) -> Any:
-    """On GPUs autograd's formula is the one that it has for fakes."""
+    """Make the replacement; on GPUs autograd's formula is the one for fakes."""
     return lambda x: _Extreme.apply(func, x) if x.device.type == "cpu" else func(x)
 
 
@@ -155,7 +155,7 @@ def _product(func: Any) -> Any:
 
 
 class _Padded(torch.autograd.Function):
-    """Rows of several lengths, padded to one: the gradient is that of the rows, without the padding's."""
+    """Padding of jagged rows to one length: the gradient is that of the rows, without the padding."""
 
     @staticmethod
     def forward(ctx: Any, values: FakeTensor, offsets: FakeTensor, length: Any,  # type: ignore[override]
@@ -170,7 +170,7 @@ class _Padded(torch.autograd.Function):
 
 
 class _Ragged(torch.autograd.Function):
-    """The rows of several lengths that stand in padded ones."""
+    """The jagged rows in padded ones."""
 
     @staticmethod
     def forward(ctx: Any, x: FakeTensor, offsets: FakeTensor, total: Any) -> Any:  # type: ignore[override]
@@ -192,12 +192,12 @@ def _ragged(x: FakeTensor, offsets: Sequence[FakeTensor], total: Any) -> Any:
 
 
 def _composed(func: Any) -> Any:
-    """An operator as eager writes it in terms of others."""
+    """Make the replacement of an operator by eager's composition of others."""
     return lambda *args: func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)
 
 
 def _rrelu(x: Tensor, noise: Tensor, *args: Any) -> Any:
-    """In training: what is drawn is what `x` is multiplied by."""
+    """rrelu in training: `x` is multiplied by the random slopes."""
     drawn = aten.rrelu_with_noise_functional.default(x.detach(), noise, *args)[1]
     return x * drawn, drawn
 
@@ -206,8 +206,8 @@ def _group_norm_backward(
     grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, n: int, c: int, hxw: int, groups: int,
     mask: Sequence[bool]
 ) -> Any:
-    """Gradients of input [n, c, ...], weight [c] and bias [c], for those that `mask` asks for; eager has such a
-    formula, too, under `create_graph`. Statistics are functions of `x`, through which derivatives go on."""
+    """Return the gradients of input [n, c, ...], weight [c] and bias [c] selected by `mask`; eager has such a formula,
+    too, under `create_graph`. Statistics are functions of `x`, so higher derivatives include them."""
     wide = torch.promote_types(x.dtype, torch.float32)
     parts = (n, groups, c // groups, hxw)
     scale = rstd.to(wide).reshape(n, groups, 1, 1)

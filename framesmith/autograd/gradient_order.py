@@ -1,4 +1,4 @@
-"""The order of a function's results in the backward: which results gradients reach through others."""
+"""The order of a function's results in the backward: which results' gradients flow through others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def later_results(results: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
-    """For each result, the places of those that autograd computes its gradient of."""
+    """Return for each result the places of those from which autograd computes its gradient."""
     if len(results) < 2:
         return ((),) * len(results)
     places: dict[Any, set[int]] = {}

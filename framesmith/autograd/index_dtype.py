@@ -1,10 +1,10 @@
-"""Places of maxima that a pooling in half precision keeps for its gradient: two bytes each instead of eight.
+"""Narrow the indices of maxima that a half-precision pooling saves for its gradient: two bytes each instead of eight.
 
     out, places = max_pool2d_with_indices(x)               out, places = ...; near = places.to(int16)
     max_pool2d_with_indices_backward(g, x, places)          max_pool2d_with_indices_backward(g, x, near.to(int64))
 
-On a CUDA device both are kernels of our own (`lower.pooling`), which the casts become part of; `keeping` then keeps
-what is smallest.
+On a CUDA device both are kernels of our own (`lower.pooling`), into which the casts are fused; `saved_values` then
+saves the smallest value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEAR = torch.int16
 
 
 def narrow_places(graph: fx.Graph) -> None:
-    """Cast places there and back, between each pooling and its gradients, in place."""
+    """Insert casts of indices to int16 and back between each pooling and its gradients, in place."""
     for pooling in [n for n in graph.nodes if n.target is aten.max_pool2d_with_indices.default and _is_near(n.args[0])]:
         for places in [n for n in pooling.users if n.target is operator.getitem and n.args[1] == 1]:
             readers = [n for n in places.users if n.target is aten.max_pool2d_with_indices_backward.default]

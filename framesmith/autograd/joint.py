@@ -37,8 +37,8 @@ from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
 UNREAD: dict[Any, tuple[int, ...]] = {aten._native_batch_norm_legit_functional.default: (3, 4)}
-"""Arguments, by place, on which in training neither what the operator gives nor a gradient depends (but its new
-statistics)."""
+"""Arguments, by place, on which in training neither the operator's results (except new statistics) nor a gradient
+depends."""
 _KEEPS_A_NUMBER = (aten.mul.Tensor, aten.div.Tensor)
 _REFUSALS = ("not implemented", "is not supported", "not support automatic differentiation",
              "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type",
@@ -56,9 +56,9 @@ class Joint:
     `differentiable`: places among the results that require grad. `wanted`: inputs that do. `written`: inputs whose new
     values are results; a write of which no gradient is asked stays a `copy_` in the graph. `saved_inputs`,
     `saved_results`: places of what autograd would keep for its backward, and so forbids to be written before. `order`:
-    places in `wanted`, as autograd comes to their gradients. `later`: for each of `differentiable`, which of them are
-    computed of it. `read`: what autograd's backward would read of what it keeps, by numbers that all joint graphs of
-    the captured one have in common.
+    places in `wanted`, in the order in which autograd computes their gradients. `later`: for each of `differentiable`,
+    which of them depend on it. `read`: the saved values that autograd's backward would read, by numbers common to all
+    joint graphs of the captured one.
     """
 
     graph: fx.Graph
@@ -93,14 +93,14 @@ def _requires(node: fx.Node) -> bool:
 
 
 def history(node: Any) -> Any:
-    """Return the node from which autograd continues a value that was written with grad mode off: what it was before."""
+    """Return the node from which autograd continues a value that was written with grad mode off: its earlier value."""
     while node.meta.get("straight"):
         node = node.args[0]
     return node
 
 
 def without_history(graph: fx.Graph) -> fx.Graph:
-    """A graph that is not to be differentiated, without the nodes that only say where gradients go."""
+    """Return a graph that is not differentiated, without the nodes that only direct gradients."""
     without_derivatives(graph)
     for node in [n for n in graph.nodes if n.meta.get("straight")]:
         node.replace_all_uses_with(node.args[1])
@@ -109,16 +109,16 @@ def without_history(graph: fx.Graph) -> fx.Graph:
 
 
 def output_node(graph: fx.Graph) -> fx.Node:
-    """Of a closed graph, the last."""
+    """Return the output node of a closed graph."""
     node = last_node(graph)
     assert node is not None
     return node
 
 
 def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: Sequence[int] | None = None) -> Joint:
-    """The joint graph of a captured one. `defined`: which of the results that require grad have a tangent; all by
-    default. `wanted`: the inputs that gradients are asked for; by default those that require grad and that one of the
-    results depends on.
+    """Return the joint graph of a captured one. `defined`: which of the results that require grad have a tangent; all
+    by default. `wanted`: the inputs that gradients are asked for; by default those that require grad and that one of
+    the results depends on.
 
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
@@ -150,7 +150,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
             last = last_node(recorder.graph)
             with _asked_by(replay.graph, "formulas"):
                 grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves, reached)
-            # what formulas compute of a region's values alone is computed again with them
+            # values that formulas compute only from a region's values are recomputed with them
             for node in nodes_after(recorder.graph, last):
                 regions = [n.meta["checkpoint"] for n in node.all_input_nodes if "checkpoint" in n.meta]
                 node.meta.update({"checkpoint": regions[0]} if regions else {}, formula=True)
@@ -179,7 +179,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
 
 
 def without_overlap(x: FakeTensor) -> FakeTensor:
-    """A tensor as `x`, with memory for each element."""
+    """Return a tensor like `x`, with memory for each element."""
     return new_fake(tuple(x.shape), preserved_strides(x), x.dtype, x.device) if meets_itself(x) else x
 
 
@@ -189,15 +189,15 @@ def _has_history(value: FakeTensor) -> bool:
 
 
 def _drop_statistics(graph: fx.Graph) -> None:
-    """In training, the gradient of a batch norm does not depend on its running statistics."""
+    """Drop the running statistics from the gradient of a batch norm in training, which does not depend on them."""
     for node in graph.nodes:
         if node.target is aten.native_batch_norm_backward.default and node.args[7]:
             node.args = (*node.args[:3], None, None, *node.args[5:])
 
 
 def _refuse_sparse_operands(graph: fx.Graph) -> None:
-    """Raise `Unsupported` where a sparse gradient is not just a result of the backward: it is computed with, or does
-    not depend on a tangent, so that the forward would keep it."""
+    """Raise `Unsupported` if a sparse gradient is not only a result of the backward: it is an operand, or does not
+    depend on a tangent, so that the forward would save it."""
     found = [n for n in graph.nodes if n.kwargs.get("layout", torch.strided) not in (None, torch.strided)]
     if any(n.users for n in found):
         raise Unsupported("a sparse gradient that more is computed of")
@@ -211,7 +211,7 @@ def _places(saved: set[fx.Node], nodes: Any) -> tuple[int, ...]:
 
 @contextmanager
 def _no_anomalies() -> Iterator[None]:
-    """Anomaly mode is for values, which fakes have none of."""
+    """Turn anomaly mode off within the block: it checks values, which fakes do not have."""
     before, check = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
     try:
@@ -222,8 +222,8 @@ def _no_anomalies() -> Iterator[None]:
 
 @contextmanager
 def _without_formula() -> Iterator[None]:
-    """Turn errors of autograd, where it has no formula or its engine refuses one, into `Unsupported`: eager runs
-    instead and raises them in the backward."""
+    """Convert errors of autograd for missing or refused formulas to `Unsupported`: eager runs instead and raises them
+    in the backward."""
     try:
         yield
     except RuntimeError as error:
@@ -249,7 +249,7 @@ def _asked_by(graph: fx.Graph, who: str) -> Iterator[None]:
 def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: dict[int, FakeTensor],
                 reached: list[int]) -> Sequence[Any]:
     """`torch.autograd.grad` with `allow_unused`, without its checks of shapes (which load the peer's symbolic sizes).
-    `reached`: what leaves' numbers are added to as they are reached."""
+    `reached`: a list to which leaves' numbers are appended as they are reached."""
     engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
     hooks = [x.register_hook(lambda _, i=i: reached.append(i)) for i, x in leaves.items()]
     try:
@@ -262,7 +262,7 @@ def _run_engine(results: list[FakeTensor], tangents: list[FakeTensor], leaves: d
 
 
 def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Tensor]:
-    """`late`, each in memory that is no input's and no other result's."""
+    """Return `late`, each in memory that it shares with no input and no other result."""
     taken = {memory_of(x._alias.node)[0] for x in outputs if isinstance(x, FakeTensor)}
     for value in late:
         root = memory_of(value._alias.node)[0]
@@ -272,7 +272,7 @@ def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Ten
 
 _STAYS_NOTHING: dict[Any, Any] = {aten.mul.Tensor: any, aten.div.Tensor: operator.itemgetter(0), aten.add.Tensor: all,
                                   aten.sub.Tensor: all}
-"""Of which arguments without memory autograd's results have none."""
+"""Operators whose results have no memory in autograd if arguments have none."""
 
 
 class _Recorder(Recorder):
@@ -298,8 +298,8 @@ class _Recorder(Recorder):
 
 
 class _Own(torch.autograd.Function):
-    """`values` with the program's own derivative: see `graph.derivative`. It stays in the joint graph, which may be
-    differentiated too."""
+    """`values` with a custom derivative: see `graph.derivative`. It stays in the joint graph, which may be
+    differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, replay: _Replay, own: Derivative, values: int, inputs: int,  # type: ignore[override]
@@ -333,7 +333,7 @@ class _Own(torch.autograd.Function):
 
 
 def laid_out(x: FakeTensor, val: FakeTensor) -> Any:
-    """A tangent as the backward was captured with."""
+    """Return a tangent in the layout that the backward was captured with."""
     if x.stride() == val.stride():
         return x
     if val.is_contiguous():
@@ -342,14 +342,14 @@ def laid_out(x: FakeTensor, val: FakeTensor) -> Any:
 
 
 def _without_history(x: Any) -> Any:
-    """A fake, or several, as metadata only."""
+    """Return a fake, or several, as metadata only."""
     if isinstance(x, FakeTensor):
         return metadata_of(x)
     return type(x)([_without_history(v) for v in x]) if isinstance(x, (tuple, list)) else x
 
 
 class _Replay:
-    """Runs a captured graph on fakes of `recorder`; a context in which it sees what autograd keeps."""
+    """Runs a captured graph on fakes of `recorder`; a context manager that observes the values autograd saves."""
 
     def __init__(self, recorder: Recorder, graph: fx.Graph) -> None:
         self.recorder = recorder
@@ -357,15 +357,14 @@ class _Replay:
         self.values: dict[fx.Node, Any] = {}
         self.inputs: list[Any] = []
         self.copies: list[tuple[fx.Node, FakeTensor, dict[str, bool]]] = []
-        """Writes of inputs of which no gradient is asked: the input's node, its new value, and whether the write is
-        uncounted."""
+        """Writes of inputs without a gradient: the input's node, its new value, and whether the write is uncounted."""
         self.given: list[Any] = []
         """The captured nodes of the results."""
         self.current: fx.Node | None = None
         self.kept: list[tuple[fx.Node | None, Any]] = []
         """Pairs of the node that autograd saves a value for, and that value."""
         self.read: set[int] = set()
-        """Places in `kept` of what its backward reads."""
+        """Places in `kept` that autograd's backward reads."""
 
     def __enter__(self) -> None:
         self.hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, self._give)
@@ -388,7 +387,7 @@ class _Replay:
         return x._alias.root.node if isinstance(x, FakeTensor) else None
 
     def let_go(self) -> None:
-        """Part autograd's nodes from the graph, whose fakes hold them: Python's collector finds no cycle that goes
+        """Detach autograd's nodes from the graph, whose fakes hold them: Python's garbage collector cannot find cycles
         through these."""
         for held in (self.values, self.inputs, self.copies, self.kept, self.given, self.recorder.inputs):
             held.clear()  # type: ignore[attr-defined]
@@ -396,8 +395,8 @@ class _Replay:
             node.meta["val"] = _without_history(node.meta.get("val"))
 
     def saved_nodes(self) -> set[fx.Node]:
-        """The captured nodes whose memory autograd keeps and reads. Raises `Unsupported` where the program writes over
-        that."""
+        """Return the captured nodes whose memory autograd saves and reads. Raises `Unsupported` if the program
+        overwrites it."""
         captured = {self._memory(value): node for node,
                     value in reversed(self.values.items()) if isinstance(value, FakeTensor)}
         found = set()
@@ -408,7 +407,7 @@ class _Replay:
             unread = [saver.args[i] for i in UNREAD.get(saver.target, ())]  # type: ignore[arg-type]
             if origin in unread:
                 continue
-            # an operator in place keeps a copy of its first operand alone
+            # an in-place operator saves a copy of its first operand only
             others = [memory_of(a)[0] for a in saver.args[1:] if isinstance(a, fx.Node)]
             in_place = origin in others and origin.meta.get("in_place", -1) == saver.meta.get("turn")
             whole = origin.meta.get("within", origin)
@@ -418,7 +417,7 @@ class _Replay:
         return found
 
     def run(self) -> tuple[list[Any], list[int]]:
-        """The results, and the inputs that the last of them are written to."""
+        """Return the results, and the inputs that the last of them are written to."""
         places: dict[fx.Node, int] = {}
         written: list[int] = []
         late: list[Any] = []
@@ -448,13 +447,13 @@ class _Replay:
         raise AssertionError("a graph without an output")
 
     def _place(self, value: Any, stack: Any) -> None:
-        """Let what formulas compute for an operator have its place in the program."""
+        """Give nodes of formulas of an operator the operator's place in the program."""
         one = value[0] if isinstance(value, tuple) and value else value
         if isinstance(one, FakeTensor) and one.grad_fn is not None:
             one.grad_fn.register_prehook(lambda _, recorder=self.recorder: setattr(recorder, "stack", stack))
 
     def part(self, graph: fx.Graph, given: Sequence[Any]) -> Any:
-        """The results of a graph that belongs to a node."""
+        """Return the results of a graph that belongs to a node."""
         places = iter(given)
         for node in graph.nodes:
             if node.op == "output":
@@ -482,7 +481,7 @@ class _Replay:
             return self._bound(node, args, kwargs)
         if isinstance(target, OfOneGraph):
             return self._again(node, args)
-        # a node of its own: the joint graph may be differentiated in its turn
+        # a separate node: the joint graph may be differentiated again
         if target is aten.detach.default and args[0].requires_grad:
             with self.recorder.off():
                 return view(self.recorder, target, args, {})
@@ -511,7 +510,7 @@ class _Replay:
         return value
 
     def _bound(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """Record again an operator that gives a symbol its value: the same symbol, which other nodes read. It has no
+        """Re-record an operator that defines a symbol, with the same symbol, which other nodes read. It has no
         gradient."""
         recorder, vals = self.recorder, _without_history(node.meta["val"])
         made = recorder.emit(node.target, tuple([recorder.nodes(a) for a in args]), vals,
@@ -520,7 +519,7 @@ class _Replay:
         return recorder.results(made, vals)
 
     def _again(self, node: fx.Node, args: Any) -> Any:
-        """Record again a node through which no gradient goes except by a derivative of its own."""
+        """Re-record a node that has no gradient except by a custom derivative."""
         last = last_node(self.recorder.graph)
         made = again(self.recorder, node, args)
         for one in nodes_after(self.recorder.graph, last):

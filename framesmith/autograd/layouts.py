@@ -1,7 +1,8 @@
-"""Layouts of what a forward keeps for its backward: nobody else sees it, so it stays as it is computed.
+"""Layouts of the values that a forward saves for its backward: they are private, so they keep the layout in which they
+are computed.
 
-Convolutions on matrix units run channels-last on a CUDA device (see `lower.layouts`), and with them their weights and
-what is computed of their images. Such a value's node has the strides in `meta["layout"]`; `meta["val"]` has eager's.
+Convolutions on matrix units run channels-last on a CUDA device (see `lower.layouts`), and so are their weights and
+values computed from their images. Such a value's node has the strides in `meta["layout"]`; `meta["val"]` has eager's.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Layout = tuple[int, ...] | None
 
 
 def lay_out(nodes: Iterable[fx.Node], kept: Collection[fx.Node]) -> None:
-    """Set the layout of those of `kept` that are weights or images of convolutions, or computed of images."""
+    """Set the layout of those of `kept` that are weights or images of convolutions, or computed from images."""
     if not kept:
         return
     images: set[fx.Node] = set()
@@ -45,7 +46,7 @@ def lay_out(nodes: Iterable[fx.Node], kept: Collection[fx.Node]) -> None:
 
 
 def strides_of(node: fx.Node) -> Any:
-    """The strides that a kept value has."""
+    """Return the strides of a saved value."""
     return node.meta.get("layout") or node.meta["val"].stride()
 
 

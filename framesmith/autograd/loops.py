@@ -1,9 +1,9 @@
-"""The derivative of a loop or scan: one that also collects what its backward reads, and the backward, a scan of what
-was collected from the last round to the first.
+"""The derivative of a loop or scan: one that also collects the values that its backward reads, and the backward, a scan
+over these from the last round to the first.
 
-The body is cut into forward and backward like any graph. The backward carries the gradients of the state and the sums
-of those of operands that all rounds read; the gradients of slices are what it collects. Random numbers of a scan are
-drawn by a scan of their own before.
+The body is partitioned into forward and backward like any graph. The backward carries the gradients of the state and
+the sums of those of loop-invariant operands; it collects the gradients of slices. Random numbers of a scan are drawn by
+a separate, earlier scan.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Derivative:
-    """`draw`, if the body draws, takes what is scanned and what all rounds read, and gives random values, which
-    `forward` scans, too. `forward` gives the results of the loop and then what is collected for `backward`. That takes
-    the gradients of the state at `state` (None of which is given at `state` without history), zeros like `sums`, what
-    is scanned, `kept`, the tangents of the stacks `stacks`, and the operands at `rest`; it gives the gradients of the
-    state, of the operands at `summed`, and of those at `slices`. `differentiable`: results that have a gradient."""
+    """`draw`, if the body draws, takes the scanned and the loop-invariant operands, and returns random values, which
+    `forward` also scans. `forward` returns the results of the loop and then the stacks collected for `backward`. That
+    takes the gradients of the state at `state` (None of which is given at `state` without history), zeros like `sums`,
+    the scanned operands, `kept`, the tangents of the stacks `stacks`, and the operands at `rest`; it returns the
+    gradients of the state, of the operands at `summed`, and of those at `slices`. `differentiable`: results that have a
+    gradient."""
 
     draw: Scan | None
     forward: Loop | Scan
@@ -52,7 +53,7 @@ class Derivative:
 
 
 def derivative(target: Loop | Scan, requires: tuple[bool, ...]) -> Derivative:
-    """The derivative of `target` where these of its operands require grad: always the same one."""
+    """Return the derivative of `target` where these of its operands require grad, memoised."""
     found = target.derivatives.get(requires)
     if found is None:
         found = target.derivatives[requires] = _Derived(target, requires).derivative()
@@ -60,7 +61,7 @@ def derivative(target: Loop | Scan, requires: tuple[bool, ...]) -> Derivative:
 
 
 def vals_of(target: Loop | Scan, length: Any) -> list[FakeTensor]:
-    """The metadata of the results."""
+    """Return the metadata of the results."""
     lead, carried = _lead(target), _carried(target)
     vals = [r.meta["val"] for r in results_of(target.body)[lead:]]
     return [*vals[:carried], *[_stack(val, length) for val in vals[carried:]]]
@@ -96,7 +97,8 @@ class _Derived:
             raise Unsupported("a body of a loop whose gradients read a tensor whose elements share memory")
 
     def _joint(self, requires: tuple[bool, ...]) -> tuple[Joint, list[int]]:
-        """The joint graph of the body, and which values of the state require grad: also those that a round makes so."""
+        """Return the joint graph of the body, and which values of the state require grad, including those that do only
+        after a round."""
         flags = list(requires)
         while True:
             graph, made = copied(self.target.body)
@@ -141,8 +143,8 @@ class _Derived:
                           tuple(rest), tuple(differentiable))
 
     def _forward(self) -> tuple[fx.Graph, dict[Way, Way]]:
-        """The forward of the body, with what is collected, and for each value that varies and that the backward of the
-        body takes where it is found."""
+        """Return the forward of the body, with the collected values, and the place of each varying value that the
+        backward of the body takes."""
         graph, made = copied(self.parts.forward)
         own = results_of(self.parts.forward)[:self.joint.results]
         given = [made[r] for r in own]
@@ -165,7 +167,7 @@ class _Derived:
         return close(graph, given), kept
 
     def _draws_apart(self, forward: fx.Graph) -> tuple[Scan | None, fx.Graph]:
-        """The random values of a body as a scan, and the body as one that scans these, too."""
+        """Return the random values of a body as a scan, and the body as one that also scans these."""
         drawn = [v for n in forward.nodes if draws(n) for v in ([n] if isinstance(n.meta["val"], torch.Tensor)
                                                                 else n.users)]
         if not drawn:
@@ -183,7 +185,7 @@ class _Derived:
     def _backward(self, forward: fx.Graph, kept: dict[Way, Way], grads: dict[int, fx.Node], summed: Sequence[int],
                   slices: Sequence[int], sums: Sequence[FakeTensor], stacks: Sequence[int],
                   rest: Sequence[int]) -> tuple[fx.Graph, int]:
-        """The body of the backward, and how many operands it scans."""
+        """Return the body of the backward, and the number of operands that it scans."""
         graph = fx.Graph()
 
         def place(name: str, val: Any) -> fx.Node:

@@ -1,4 +1,4 @@
-"""The cheapest set of vertices that separates two ends of a graph.
+"""Minimum vertex cuts: the cheapest set of vertices that separates sources and sinks of a graph.
 
 Source of the algorithm: Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation",
 1970; a vertex's price is the capacity of the edge between its two halves (Ford and Fulkerson, "Flows in Networks",
@@ -12,15 +12,15 @@ from typing import TypeVar
 
 V = TypeVar("V", bound=Hashable)
 FREE = 1 << 62
-"""A price that nothing reaches: the vertex is never chosen."""
+"""An unreachable price: the vertex is never chosen."""
 
 
 def cheapest_cut(prices: Mapping[V, int], edges: Iterable[tuple[V, V]], sources: Iterable[V],
                  sinks: Iterable[V]) -> set[V]:
-    """The vertices of the smallest sum of prices that every path from a source to a sink goes through (ends count),
-    nearest the sources.
+    """Return the vertices of the least total price that cut every path from a source to a sink (ends included), nearest
+    the sources.
 
-    Raises `ValueError` where a path has none with a finite price.
+    Raises `ValueError` if a path has none with a finite price.
     """
     at = {v: 2 * k + 2 for k, v in enumerate(prices)}  # the entry of a vertex; its exit is the next number
     net = _Net(2 * len(at) + 2)
@@ -39,7 +39,7 @@ def cheapest_cut(prices: Mapping[V, int], edges: Iterable[tuple[V, V]], sources:
 
 
 class _Net:
-    """A flow network from vertex 0 to vertex 1. Edge `e` and its reverse `e ^ 1` share what is left of the capacity."""
+    """A flow network from vertex 0 to vertex 1. Edge `e` and its reverse `e ^ 1` share the residual capacity."""
 
     def __init__(self, size: int) -> None:
         self.out: list[list[int]] = [[] for _ in range(size)]
@@ -53,7 +53,7 @@ class _Net:
             self.left.append(c)
 
     def levels(self) -> list[int]:
-        """Distance from the source over edges with something left; -1: not reached."""
+        """Return distances from the source over edges with residual capacity; -1: unreachable."""
         level = [-1] * len(self.out)
         level[0] = 0
         queue = [0]
@@ -65,7 +65,7 @@ class _Net:
         return level
 
     def flow(self) -> int:
-        """Fill the network; how much goes through (at most `FREE`)."""
+        """Saturate the network, and return the flow (at most `FREE`)."""
         total = 0
         while (level := self.levels())[1] >= 0:
             places = [0] * len(self.out)
@@ -76,7 +76,7 @@ class _Net:
         return total
 
     def _push(self, level: list[int], places: list[int]) -> int:
-        """One more path along rising levels; what went through it."""
+        """Augment one path along rising levels, and return its flow."""
         path: list[int] = []
         v = 0
         while v != 1:

@@ -1,9 +1,9 @@
 """A compiled graph in the autograd engine: one node, whose backward is compiled when it first runs, or is begun with
 the forward.
 
-What the engine gives its nodes it gives this one: hooks, `retain_graph`, saved-tensor hooks, version checks of what is
-kept, anomaly mode. With `create_graph=True` the gradients are computed by the joint graph as a function of inputs and
-tangents, differentiable in its turn: so any order of derivative is one more such node.
+The engine supports this node like its own: hooks, `retain_graph`, saved-tensor hooks, version checks of saved tensors,
+anomaly mode. With `create_graph=True` the gradients are computed by the joint graph as a function of inputs and
+tangents, differentiable again, so each order of derivative is one more such node.
 """
 
 from __future__ import annotations
@@ -36,29 +36,30 @@ Values = tuple[Any, ...]
 Sizes = tuple[int, ...]
 """Of a call, those of `size_sources` of the captured graph."""
 Compiled = Callable[[Any], Values]
-"""Called with one tuple, or with a list, which it may empty: what is given up so dies after its last use."""
+"""Compiled code, called with one tuple, or with a list that it may empty, so that its elements die after their last
+use."""
 Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
-"""(graph, examples of its inputs) -> what computes it, without gradients."""
+"""(graph, examples of its inputs) -> compiled code, without gradients."""
 Both = Callable[[fx.Graph, Sequence[Any], fx.Graph], tuple[Compiled, Callable[[], Compiled] | None]]
-"""(forward, examples of its inputs, backward) -> what computes the forward; what gives the backward's, if that was
-begun."""
+"""(forward, examples of its inputs, backward) -> compiled forward, and a function that returns the compiled backward,
+if that was begun."""
 Tell = Callable[[Exception], None]
 Pattern = tuple[tuple[bool, ...], ...]
-"""Of a backward: which tangents there are; which gradients are asked for; of a differentiable one, which of its inputs
-require grad."""
+"""The pattern of a backward: which tangents exist; which gradients are needed; for a differentiable one, which of its
+inputs require grad."""
 
 _MANY = 8
-"""So many results have their values freed with the first of their gradients."""
+"""The number of results from which saved values are freed with the first of their gradients."""
 _VARIANTS = 8
 """So many variants of one backward are kept, for sizes of which different relations hold."""
 _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
-    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `both`: begins the backward, too,
-    where it is known what will be asked of it. `apart`: what compiles a backward that was not begun, if another than
-    `compile`. `tell`: told why a backward cannot be compiled, which then runs by operators: the program is in the
-    middle of it."""
+    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `both`: also begins the backward,
+    if its pattern is known. `apart`: what compiles a backward that was not begun, if another than `compile`. `tell`:
+    receives the reason why a backward cannot be compiled; it then runs by operators, since the program is already in
+    it."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
                  budget: float = 1.0, both: Both | None = None, apart: Compile | None = None,
@@ -82,7 +83,7 @@ class Differentiable:
         self._lock: Any = forkable_lock()
 
     def in_engine(self) -> Compiled:
-        """Return the callable that stands for the graph: the forward, with the backward below as its autograd node."""
+        """Return the callable for the graph: the forward, with the backward as its autograd node."""
         j, parts = self.joint, self.parts
         kept, watched = ([(_KINDS[kind], place) for kind, place in places] for places in (parts.kept, self._watched))
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written,
@@ -107,8 +108,8 @@ class Differentiable:
         return plan.reads, plan.checks, plan.taken
 
     def spent(self, there: tuple[bool, ...], wanted: tuple[bool, ...], sizes: Sizes) -> tuple[bool, ...]:
-        """Return which of the kept values may be freed once a last backward has run: those that no gradient of another
-        result reads which may still follow. None may follow that takes what eager's backward can read only once."""
+        """Return which of the saved values may be freed after a last backward: those that no later gradient of another
+        result can read. None can follow that takes a value that eager's backward can read only once."""
         with self._lock:
             plan = self._plan(there, wanted, sizes)
             if plan.spent is None:
@@ -119,19 +120,19 @@ class Differentiable:
             return plan.spent
 
     def _passes_all(self, there: tuple[bool, ...], plan: _Backward, result: int) -> bool:
-        """Return whether gradients of a result come to all that a backward took which can be read only once: it is
-        computed of each of the results that the backward had tangents of."""
+        """Return whether gradients of a result reach all values that a backward took and that can be read only once: it
+        depends on each of the results that the backward had tangents for."""
         return bool(plan.taken) and all(result in self.joint.later[k] for k, given in enumerate(there) if given)
 
     def _needed_after(self, plan: _Backward, result: int, sizes: Sizes) -> list[int]:
-        """The kept values of which the gradients of one result are computed, if these may follow."""
+        """Return the saved values from which the gradients of one result are computed, if these may follow."""
         count = len(self.joint.differentiable)
         other = self._plan(tuple([k == result for k in range(count)]), (True,) * len(self.joint.wanted), sizes)
         return [] if set(other.taken) & set(plan.taken) else [place for place, read in enumerate(other.reads) if read]
 
     def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...], sizes: Sizes) -> Values:
-        """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone
-        has no gradient.
+        """Return the gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it
+        alone has no gradient.
 
         Empties both lists: what is in them may die during the call.
         """
@@ -173,7 +174,7 @@ class Differentiable:
 
     def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
               sizes: Sizes) -> Values:
-        """The same, differentiable; of the kept values, those that were drawn."""
+        """Return the same, differentiable; of the saved values, those that were drawn."""
         given = (*inputs, *[kept[k] for k in self.parts.drawn], *tangents)
         there = tuple([x is not None for x in tangents])
         requires = tuple([x is not None and x.requires_grad for x in given])
@@ -194,7 +195,7 @@ class Differentiable:
 
     def by_operators(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
                      again: bool, sizes: Sizes) -> Values:
-        """The gradients of values that compiled code does not take; `again`: differentiable."""
+        """Return the gradients for values that compiled code does not support; `again`: differentiable."""
         there = tuple([x is not None for x in tangents])
         given = [*inputs, *[kept[k] for k in self.parts.drawn], *tangents] if again else [*kept, *tangents]
         requires = tuple([x is not None and x.requires_grad for x in given]) if again else ()
@@ -241,7 +242,7 @@ class _Variants:
 
 
 def _saved(joint: Joint) -> list[tuple[str, int]]:
-    """Return which of the inputs and results autograd would keep for its backward, as (kind, number)."""
+    """Return which of the inputs and results autograd would save for its backward, as (kind, number)."""
     saved = [("result", k) for k in joint.saved_results if k < joint.outputs]
     saved += [("input", k) for k in joint.saved_inputs if k not in joint.written]
     return saved + [("input", joint.written[k - joint.outputs]) for k in joint.saved_results if k >= joint.outputs]
@@ -249,9 +250,8 @@ def _saved(joint: Joint) -> list[tuple[str, int]]:
 
 @dataclass(slots=True)
 class _Backward:
-    """A backward graph, what computes it once it has run, and which of the kept values it takes; for one of some
-    gradients or tangents alone, which of the kept and the watched values eager's would take; `taken`, `spent`: see
-    `Differentiable`."""
+    """A backward graph, its code once it has run, and the saved values that it takes; for one of only some gradients or
+    tangents, which of the saved and the watched values eager's would take; `taken`, `spent`: see `Differentiable`."""
 
     graph: fx.Graph
     reads: tuple[bool, ...]
@@ -262,8 +262,7 @@ class _Backward:
 
 
 class _Fitted:
-    """Code of a graph of gradients: what it is given comes in any layout, and may be missing; code takes what the graph
-    says."""
+    """Code of a graph of gradients that accepts arguments in any layout, or None, and converts them to the graph's."""
 
     def __init__(self, graph: fx.Graph, given: Sequence[Any], compile: Compile) -> None:
         strides = _drop_missing(graph, given)
@@ -289,7 +288,7 @@ class _Fitted:
 
 
 def _drop_missing(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
-    """Take the placeholders of what is None from the graph, which does not read them; the strides of all."""
+    """Remove the unused placeholders of None from the graph, and return the strides of all."""
     places = [n for n in graph.nodes if n.op == "placeholder"]
     for node, value in zip(places, given, strict=True):
         if value is None:

@@ -1,5 +1,5 @@
-"""Backwards by torch's own operators, for tangents that compiled code does not take: wrappers of a function transform,
-dual tensors, tensor subclasses, tensors without memory."""
+"""Backwards by torch's own operators, for tangents that compiled code does not support: wrappers of a function
+transform, dual tensors, tensor subclasses, tensors without memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VMAP = torch._C._dispatch_key_parse("VmapMode")
 
 @contextmanager
 def untransformed() -> Iterator[None]:
-    """Outside of the function transforms that are active."""
+    """Leave the active function transforms within the block."""
     layers = []
     while _functorch.maybe_current_level() is not None:
         layers.append(_functorch.pop_dynamic_layer_stack())
@@ -34,7 +34,7 @@ def untransformed() -> Iterator[None]:
 
 
 def of_any_layout(graph: fx.Graph) -> fx.Graph:
-    """The graph in place, for values of other strides than it was traced with."""
+    """Change the graph, in place, to accept values of any strides, and return it."""
     for node in graph.nodes:
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default
@@ -42,7 +42,7 @@ def of_any_layout(graph: fx.Graph) -> fx.Graph:
 
 
 def evaluated(graph: fx.Graph, given: Sequence[Any]) -> tuple[Any, ...]:
-    """Run `graph` on `given`, with the history that autograd makes of it in grad mode."""
+    """Run `graph` on `given`, recorded by autograd in grad mode."""
     marked = [n for n in graph.nodes if n.target is passed or n.meta.keys() & {"no_grad", "straight"}]
     if torch.is_grad_enabled() and marked:
         raise Unsupported("a gradient within a function transform, or at a level of forward-mode AD, that is to be "

@@ -61,10 +61,10 @@ class Parts:
 
 
 def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_out: bool = True) -> Parts:
-    """Cut `joint`; without `recompute`, everything that the backward reads of the forward is kept. `budget`: see
-    `kept_values`. `lays_out`: what is kept may have strides of its own."""
+    """Partition `joint`; without `recompute`, every forward value that the backward reads is saved. `budget`: see
+    `kept_values`. `lays_out`: saved values may have other strides than eager's."""
     graph = without_derivatives(joint.graph)
-    # what equal layers read is kept once; regions have their own
+    # values that equal layers read are saved once; regions have their own
     if not any("checkpoint" in n.meta for n in graph.nodes):
         cse(graph, _with_sources(_unsaved(joint, output_node(graph).args[0])))
     nodes = list(graph.nodes)
@@ -116,8 +116,8 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
 
 def backward_of(joint: Joint, parts: Parts, there: Sequence[bool],
                 wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
-    """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the
-    kept values are its inputs, before the tangents. `there`: which of the tangents are given."""
+    """Return the backward graph of another joint graph of the same captured one, for some of the gradients, and the
+    saved values that are its inputs, before the tangents. `there`: which of the tangents are given."""
     whole = without_derivatives(joint.graph)
     if parts.carried:
         _carry(whole, parts.carried)
@@ -147,8 +147,8 @@ def backward_of(joint: Joint, parts: Parts, there: Sequence[bool],
 
 
 def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: Iterable[bool]) -> fx.Graph:
-    """Some of the gradients as a function of the joint graph's inputs, the random values that were drawn in its
-    forward, and the tangents; `requires`: which of these require grad."""
+    """Return a graph of some of the gradients over the joint graph's inputs, the random values drawn in its forward,
+    and the tangents; `requires`: which of these require grad."""
     nodes = list(joint.graph.nodes)
     found = _where(nodes, parts)
     places = [n for n in nodes if n.op == "placeholder"]
@@ -161,7 +161,7 @@ def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: It
 
 
 def _asked(joint: Joint, nodes: list[fx.Node], wanted: Sequence[bool]) -> list[Any]:
-    """The gradients that are asked for, of which the joint graph may have no others, and None for each other."""
+    """Return the needed gradients, and None for each other."""
     grads: Any = nodes[-1].args[0][joint.results:]  # type: ignore[index]
     if len(grads) < len(wanted):
         given = iter(grads)
@@ -183,8 +183,8 @@ def _where(nodes: list[fx.Node], parts: Parts) -> list[fx.Node | None]:
 
 
 def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
-    """Return the values that autograd would not keep, so that the program may write them: tensors given, except
-    parameters, and results. A region of activation checkpointing keeps what it reads."""
+    """Return the values that autograd would not save, so that the program may write them: inputs, except parameters,
+    and results. A region of activation checkpointing saves the values that it reads."""
     given = {n for k, n in enumerate(inputs) if n.meta.get("passing") and k not in joint.saved_inputs}
     regions = [n for n in joint.graph.nodes if "checkpoint" in n.meta]
     kept = {memory_of(a)[0] for n in regions
@@ -209,13 +209,13 @@ def _of_others(inputs: list[fx.Node], tangents: list[fx.Node], late: set[fx.Node
 
 
 def _unsaved(joint: Joint, results: Any) -> set[fx.Node]:
-    """The memory of results that autograd would not keep."""
+    """Return the memory of results that autograd would not save."""
     got = [n for k, n in enumerate(results[:joint.outputs]) if isinstance(n, fx.Node) and k not in joint.saved_results]
     return {n for n in (memory_of(n)[0] for n in got) if n.op != "placeholder"}
 
 
 def _with_sources(nodes: set[fx.Node]) -> set[fx.Node]:
-    """The nodes, and the operators with several results that they are of."""
+    """Return the nodes, with the multi-result operators that they are results of."""
     return nodes | {n.args[0] for n in nodes if n.target is operator.getitem}  # type: ignore[misc]
 
 
@@ -227,8 +227,8 @@ def _read_by(late: set[fx.Node], grads: Iterable[Any]) -> set[fx.Node]:
 
 
 def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any) -> tuple[list[tuple[str, int]], list[fx.Node]]:
-    """Return how each kept value reaches the backward, as (kind, number), and the values that the forward must give
-    besides its results."""
+    """Return how each saved value reaches the backward, as (kind, number), and the values that the forward must return
+    in addition to its results."""
     ways: list[tuple[str, int]] = []
     extras: list[fx.Node] = []
     of_input = {n: k for k, n in enumerate(inputs)}
@@ -245,14 +245,14 @@ def _ways(order: list[fx.Node], inputs: list[fx.Node], results: Any) -> tuple[li
 
 
 def _give_up(values: Iterable[fx.Node]) -> None:
-    """Nobody but the backward has these: they die in it, if it is the last."""
+    """Mark values that only the backward holds: they die in it, if it is the last."""
     for value in values:
         value.meta["given up"] = True
 
 
 def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[fx.Node] | None) -> fx.Graph:
-    """The part that computes `outputs` from `places`; with `late`, whatever has an effect is in it, but for what
-    depends on these."""
+    """Return the part that computes `outputs` from `places`; with `late`, it includes all effects that do not depend on
+    these."""
     effects = [n for n in nodes if late is not None and n not in late and n.op == "call_function" and is_needed(n)]
     cut = set(places)
     needed = ancestors([*(n for n in outputs if isinstance(n, fx.Node)), *effects], stop=cut)
@@ -275,12 +275,12 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
 
 
 def _varying_sizes(inputs: list[fx.Node]) -> dict[Any, Any]:
-    """The sizes of inputs that vary, by their symbols."""
+    """Return the dynamic sizes of inputs, by their symbols."""
     return {expr_of(n): n for node in inputs for n in symbols_held(node) if isinstance(n, torch.SymInt)}
 
 
 def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:
-    """Add a tensor without elements that has these sizes."""
+    """Add a tensor without elements that carries these sizes."""
     places = [n for n in graph.nodes if n.op == "placeholder"]
     shape = (0, *sizes)
     device = next(n.meta["val"].device for n in places if getattr(n.meta["val"], "shape", ()))
@@ -292,7 +292,7 @@ def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:
 
 
 def _undefined_symbols(backward: fx.Graph, places: list[fx.Node]) -> set[Symbol]:
-    """The symbols that the graph reads and that are sizes of none of `places`, which are inputs of it."""
+    """Return the symbols that the graph reads and that are sizes of none of `places`, which are inputs of it."""
     nodes = [n for n in backward.nodes if n.op != "placeholder"]
     known = {expr_of(n) for place in places for n in getattr(place.meta["val"], "shape", ())}
     known |= {n.meta["binds"] for n in nodes if "binds" in n.meta}
@@ -325,7 +325,7 @@ def _placeholders(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node]) -> list[fx.Node]:
-    """The nodes that give symbols which `wanted` reads, and which are sizes of none of `places`."""
+    """Return the nodes that define symbols which `wanted` reads, and which are sizes of none of `places`."""
     binders = {n.meta["binds"]: n for n in nodes if isinstance(n.meta.get("val"), torch.SymInt) and "binds" in n.meta}
     read: set[Any] = symbols_of(wanted).union(*map(argument_symbols, wanted)) if binders else set()
     known = {expr_of(n) for place in places for n in getattr(place.meta["val"], "shape", ())}
@@ -333,7 +333,7 @@ def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node
 
 
 def _when_needed(nodes: list[fx.Node], cut: set[fx.Node], outputs: Any) -> list[fx.Node]:
-    """`nodes`, with what is computed again late: just before it is read."""
+    """Return `nodes`, with recomputed ones moved to just before their first use."""
     at = {n: k for k, n in enumerate(nodes)}
     asked = descendants([n for n in cut if n.name.startswith(TANGENT)])
     out: dict[fx.Node, None] = {}

@@ -1,10 +1,10 @@
 """The values that a forward saves for its backward: the cheapest cut of those that the backward reads, priced in bytes
 moved.
 
-A value that the forward writes to memory anyway costs its reading; one that would stay in registers costs its writing
-too. Pointwise work, views and constants may be recomputed from what is kept, unless forward and backward both need the
-value in memory; contractions, reductions and searches are recomputed only under a memory budget, those with the fewest
-operations for a byte first, and in regions of activation checkpointing; random draws never are.
+A value that the forward stores anyway costs a read; one that would stay in registers also costs a write. Pointwise
+work, views and constants may be recomputed from saved values, unless forward and backward both need the value in
+memory; contractions, reductions and searches are recomputed only under a memory budget, those with the fewest
+operations for each byte first, and in regions of activation checkpointing; random draws never are.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _SAME_ELEMENTS = frozenset((
     aten.full_like.default,
     aten.zeros_like.default, aten.ones_like.default, aten.zeros.default, aten.ones.default,
 ))
-"""Operators that are no arithmetic, but as cheap."""
+"""Operators without arithmetic that are as cheap."""
 _PRODUCTS: dict[Any, tuple[int, int]] = {
     aten.mm.default: (0, 1), aten.bmm.default: (0, 2), aten.addmm.default: (1, 1), aten.baddbmm.default: (1, 2),
     aten.linear.default: (0, -1), aten.matmul.default: (0, -1),
 }
-"""The argument, and its dimension, that a product sums over."""
+"""The argument, and its dimension, over which a product sums."""
 
 
 def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node], budget: float = 1.0,
                 barred: Collection[fx.Node] = (), results: Collection[fx.Node] = (),
                 fixed: Collection[fx.Node] = ()) -> set[fx.Node]:
-    """The values to keep of a joint graph: `late` depends on tangents and reads `read`. `budget` is the part, from 0 to
-    1, of the bytes kept otherwise that may be kept; what is not kept is computed again. `barred`: what the program may
-    write before the backward; `results`: what it is given, which is in memory; `fixed`: what is not
-    computed again."""
+    """Return the values to save of a joint graph: `late` depends on tangents and reads `read`. `budget` is the
+    fraction, from 0 to 1, of the otherwise saved bytes that may be saved; the rest is recomputed. `barred`: values that
+    the program may write before the backward; `results`: values returned to it, which are in memory; `fixed`: values
+    that are not recomputed."""
     problem = _Problem(nodes, late, read, inputs, barred, set(results), fixed)
     kept = problem.solve(())
     if budget >= 1:
@@ -74,7 +74,7 @@ class _Problem:
         self.fixed = {n for n in fixed if self.prices.get(n, FREE) < FREE}
 
     def solve(self, again: Collection[fx.Node]) -> set[fx.Node]:
-        """The cheapest cut, if `again` may be computed again too."""
+        """Return the cheapest cut, if `again` may also be recomputed."""
         fixed = [n for n in self.nodes if n.op == "placeholder" or n in self.fixed
                  or n not in again and self._stays(n, bool(again))]
         cheap = set(self.nodes) - set(fixed)
@@ -82,7 +82,7 @@ class _Problem:
         return cheapest_cut(self.prices, edges, fixed, self.read)
 
     def size(self, kept: Iterable[fx.Node]) -> int:
-        """Bytes that are kept besides inputs."""
+        """Return the saved bytes, without inputs."""
         return sum(_bytes(n) for n in kept if n not in self.inputs)
 
     def costly(self) -> list[fx.Node]:
@@ -111,7 +111,7 @@ class _Problem:
 
     def _is_inside(self, node: fx.Node) -> bool:
         """Return whether only its own region of activation checkpointing reads a value in the forward: then it is not
-        kept."""
+        saved."""
         region = node.meta.get("checkpoint")
         if region is None or _draws(node):
             return False
@@ -119,7 +119,7 @@ class _Problem:
 
 
 def drawn(read: Iterable[fx.Node]) -> set[fx.Node]:
-    """The random values that `read` depends on: who computes it again must not draw again."""
+    """Return the random values that `read` depends on, which recomputation must not draw again."""
     return {n for n in ancestors(read) if isinstance(n.meta["val"], torch.Tensor) and _draws(n)}
 
 
@@ -137,8 +137,8 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _is_read(node: fx.Node, where: Any) -> bool:
-    """Return whether an operator that needs its arguments in memory reads the value, or a view of it; of the users that
-    `where` says."""
+    """Return whether an operator that needs its arguments in memory reads the value, or a view of it, among the users
+    selected by `where`."""
     for user in node.users:
         if user.op == "call_function" and is_view(user.target) and user.target is not operator.getitem:
             if _is_read(user, where):
@@ -158,7 +158,7 @@ def _tensors(val: Any) -> list[torch.Tensor]:
 
 
 def _operations(node: fx.Node) -> float:
-    """Additions and multiplications, about."""
+    """Return the approximate number of additions and multiplications."""
     val = node.meta["val"]
     size = sum(hint_of(x.numel()) for x in _tensors(val))
     if node.target in _PRODUCTS:

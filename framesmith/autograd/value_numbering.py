@@ -1,4 +1,5 @@
-"""Value numbering: equal expressions of equal inputs have one number, in a graph and in others of the same table."""
+"""Value numbering: equal expressions of equal inputs have the same number, in a graph and in others with the same
+table."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Table = dict[Any, int]
 
 
 def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
-    """The number of each node but the output. Inputs, and what draws or writes, are told apart by their names."""
+    """Return the number of each node except the output. Inputs, and nodes that draw or write, are distinguished by
+    names."""
     numbers: dict[fx.Node, int] = {}
 
     def key(value: Any) -> Any:
@@ -45,7 +47,7 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
 
 
 def behind(node: fx.Node) -> fx.Node:
-    """Return the node that `node` passes on, if it only says where gradients go; else `node` itself."""
+    """Return the node that `node` passes on, if it only directs gradients; else `node` itself."""
     source = node.args[0] if node.target is operator.getitem else None
     return (source.args[0][node.args[1]] if isinstance(source, fx.Node)  # type: ignore[index, return-value]
             and source.target is passed else node)
