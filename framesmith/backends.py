@@ -27,14 +27,14 @@ Backend = Callable[[fx.Graph, Sequence[Any], Config], tuple[Compiled, Report | N
 
 
 def compile_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-    """The pipeline's machine code. A graph that draws from a generator of the program's runs operator by operator: no
-    code that is kept can name an object of this process."""
+    """Compile a graph by the pipeline. A graph that draws from a generator of the program's runs operator by operator:
+    cached code cannot name an object of this process."""
     return begin_native(graph, examples, config).finish()
 
 
 @dataclass(frozen=True, slots=True)
 class PendingGraph:
-    """A graph on its way: `waits` says whether there is time until it is finished."""
+    """A graph being compiled: `waits` says whether it is not finished yet."""
 
     waits: bool
     finish: Callable[..., tuple[Compiled, Report | None]]
@@ -42,7 +42,7 @@ class PendingGraph:
 
 
 def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> PendingGraph:
-    """Begin what `compile_native` does."""
+    """Begin the compilation of `compile_native`."""
     if not _is_nameable(graph):
         return PendingGraph(False, lambda meanwhile=None: run_eager(graph, examples, config))
     if is_cut(graph):
@@ -60,7 +60,8 @@ def begin_native(graph: fx.Graph, examples: Sequence[Any], config: Config) -> Pe
 
 
 def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-    """Machine code of the pieces of a graph that computes sizes of its own or branches, and what runs them in turn."""
+    """Compile the pieces of a graph that computes sizes or branches, and return the function that runs them in
+    order."""
     steps = pieces(graph)
     real = dict(zip([n for n in graph.nodes if n.op == "placeholder"], examples, strict=True))
     begun: list[PendingGraph] = []
@@ -82,8 +83,7 @@ def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
 
 
 def _begin_arm(arm: fx.Graph, operands: Sequence[Any], examples: Sequence[Any], config: Config) -> PendingGraph:
-    """Begin an arm of a branch or the body of a loop: what it computes is compiled, what it passes on is given as it
-    is."""
+    """Begin an arm of a branch or the body of a loop: computed results are compiled, others are passed on."""
     results = results_of(arm)
     computed = list(dict.fromkeys([r for r in results if isinstance(r, fx.Node) and r.op != "placeholder"]))
     graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -127,19 +127,20 @@ def _example(place: Place, real: dict[fx.Node, Any]) -> Any:
 
 
 def begin_ahead(graph: fx.Graph, config: Config) -> PendingGraph | None:
-    """The same before there are inputs, where that is worthwhile."""
+    """Begin the same before there are inputs, where that is worthwhile."""
     if not _is_nameable(graph) or not is_self_contained(graph, config):
         return None
     return begin_native(graph, [None for n in graph.nodes if n.op == "placeholder"], config)
 
 
 def _is_nameable(graph: fx.Graph) -> bool:
-    """Return whether it names no object of this process."""
+    """Return whether a target names no object of this process."""
     return not any(isinstance(a, torch.Generator) for node in graph.nodes for a in (*node.args, *node.kwargs.values()))
 
 
 def _is_foreign(target: Any) -> bool:
-    """An operator of the program's: its kernel may be Python, which is not to be captured while the graph runs."""
+    """Return whether an operator is the program's: its kernel may be Python, which must not be captured while the graph
+    runs."""
     return (isinstance(target, torch._ops.OpOverload) and target.namespace not in _COMPILED
             or hasattr(target, "positions"))
 
@@ -149,7 +150,7 @@ _COMPILED = frozenset({"aten", "mkldnn", "framesmith"})
 
 
 def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-    """The captured graph, operator by operator: for finding out which stage is to blame."""
+    """Run the captured graph operator by operator, to find the stage that causes a fault."""
     return uncounted(graph)(_settled(lambda *inputs: run(graph, inputs))), None
 
 
@@ -159,8 +160,8 @@ def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -
 
 
 def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
-    """The graph as recorded, in whatever modes its caller is by now: casts are in it already, it is not differentiated,
-    and no Python that runs it, of back ends and of custom operators, is captured."""
+    """Wrap a graph to run as recorded, in any modes of its caller: casts are already in it, it is not differentiated,
+    and the Python of back ends and custom operators that runs it is not captured."""
 
     def compiled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled():

@@ -1,4 +1,4 @@
-"""Compilation in the background: eager serves while a job makes what later calls take.
+"""Compilation in the background: eager serves calls while a job compiles code for later ones.
 
 A job is a thread that captures and compiles as a call would, at a low priority (see `util.priority`): most of its time
 passes in C++ compilers, which are processes of their own. It does not fork this one: every page that is written after
@@ -19,7 +19,7 @@ from framesmith.util.priority import Priority
 
 
 class Job:
-    """One compilation; `compile` takes its own turn. `waited`: somebody waits for it, until `defer` is called.
+    """One compilation; `compile` takes the compile lock itself. `waited`: a call waits for it, until `defer` is called.
     `place`: function, file and line."""
 
     def __init__(self, place: tuple[str, str, int], compile: Callable[[], Any], waited: bool = False) -> None:
@@ -42,7 +42,7 @@ class Job:
         return self._over.wait(seconds)
 
     def defer(self) -> None:
-        """Nobody waits for it any more."""
+        """Note that no call waits for it any more."""
         self._priority.lower()
 
     def result(self) -> Any:
@@ -80,13 +80,13 @@ _foreground = _Foreground()
 
 
 def in_foreground() -> bool:
-    """Return whether calls of this thread wait for what they need, whatever was asked for."""
+    """Return whether calls of this thread wait for their code, whatever the options say."""
     return _foreground.on
 
 
 @contextlib.contextmanager
 def foreground() -> Iterator[None]:
-    """Have them do so."""
+    """Let calls of this thread wait for their code within the block."""
     before, _foreground.on = _foreground.on, True
     try:
         yield

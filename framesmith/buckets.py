@@ -1,7 +1,7 @@
 """Sizes padded up to a few: `options={"buckets": ...}` of `compile`.
 
-The tensors named there are padded before the compiled call, and results are cut back in the dimensions that follow a
-padded size. That padding changes nothing else (masks, means, positions) is the program's word.
+The tensors named there are padded before the compiled call, and results are sliced in the dimensions that follow a
+padded size. The program guarantees that padding changes nothing else (masks, means, positions).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Bucketed:
         return found
 
     def _cut(self, x: torch.Tensor, slopes: Sequence[Fraction], groups: Mapping[Group, Any]) -> torch.Tensor:
-        """A result without what padding has added."""
+        """Return a result without padding."""
         for k, (now, to) in enumerate(groups):
             for dim, slope in enumerate(slopes[k * x.dim():(k + 1) * x.dim()]):
                 less = slope * (to - now)

@@ -1,4 +1,4 @@
-"""The disk cache as a whole: what is in it, and bundles, which carry it to other machines of the same kind.
+"""The disk cache as a whole: its entries, and bundles, which carry it to other machines of the same kind.
 
     digest = framesmith.cache.save("bundle.fsc")                # everything, or what given models stand on
     framesmith.cache.load("bundle.fsc", digest=digest)
@@ -74,13 +74,13 @@ def entries(folder: Folder = None) -> list[Entry]:
 
 
 def prune(max_bytes: int | None = None, max_age: float | None = None, folder: Folder = None) -> list[Entry]:
-    """Remove what was not used for `max_age` seconds, then what was used least recently until `max_bytes` are left.
-    Returns what was removed."""
+    """Remove entries not used for `max_age` seconds, then the least recently used until `max_bytes` are left. Return
+    the removed entries."""
     return files.prune(folder_of(folder), max_bytes, max_age)
 
 
 def verify(folder: Folder = None) -> list[Entry]:
-    """The entries that are damaged, which are removed: they would be made again."""
+    """Remove damaged entries, which are made again on demand, and return them."""
     damaged = [e for e in entries(folder) if not e.whole]
     files.remove(folder_of(folder), [e.key for e in damaged])
     return damaged
@@ -96,7 +96,7 @@ def clear(folder: Folder = None) -> list[Entry]:
 
 
 def _keys_of(model: Callable[..., Any]) -> frozenset[str]:
-    """The keys of what a compiled model stands on."""
+    """Return the keys of a compiled model's entries."""
     call = model._framesmith_call if isinstance(model, CompiledModule) else model
     callback = getattr(call, "callback", None)
     keys = callback.entries() if isinstance(callback, FrameCompiler) else frozenset()

@@ -1,4 +1,4 @@
-"""The frame callback: what happens when the hook meets a frame that no cache entry takes.
+"""The frame callback, which the hook calls for a frame that no cache entry accepts.
 
 Capture it, compile its graph with the chosen back end, lower its guards, and hand the hook an entry; or say that it
 runs in plain Python, and tell the user once where and why.
@@ -108,7 +108,7 @@ class Refusal:
     reason: str
     hint: str | None = None
     internal: bool = False
-    """A fault of ours, not a limit that is known."""
+    """Whether it is an internal fault, not a known limitation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +126,25 @@ class Use:
 
 @dataclass(slots=True)
 class Ledger:
-    """The record of what a compiler has done, kept when somebody wants to know."""
+    """The record of a compiler's work, kept on demand."""
 
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
-    """Why code for sizes that vary could not be made of a frame, which has a variant for each size."""
+    """Frames without dynamic code, which have a variant for each size, and the reason."""
 
 
 @dataclass(slots=True)
 class CodeState:
-    """A code object that this callback was asked about.
+    """The state of a code object of this callback.
 
-    `training`: walk to tensors that, requiring grad, kept it from being compiled. `misses`: by guard, the last reason
-    for a miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and
-    the answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
-    dimensions of tensors, by source, that were seen to vary; none of an int that was. `static`: no code could be
-    made for sizes that vary;
-    `data`: it could for symbols of data; `numbers`: for those of integers.
-    `job`: what compiles it in the background. `graphless`: captures without a tensor operation. `idle`: of a user's
-    code, those of it and its continuations that ended in a break, since the last with one.
+    `training`: paths to tensors whose requiring grad prevented compilation. `misses`: by guard, the last reason for a
+    miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and the
+    answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
+    dimensions of tensors, by source, that were seen to vary; none of an int that was. `static`: no code could be made
+    for sizes that vary; `data`: it could for symbols of data; `numbers`: for those of integers. `job`: what compiles it
+    in the background. `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its
+    continuations that ended in a break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
@@ -187,7 +186,7 @@ class FrameCompiler:
         self._seen: dict[int, CodeState] = {}  # by identity: equal code objects are different frames
 
     def uses(self) -> list[Use]:
-        """The variants of this callback, and how often calls took them."""
+        """Return the variants of this callback, with the number of calls that took them."""
         found = []
         for seen in [*self._seen.values()]:
             if (code := seen.code()) is None:
@@ -200,7 +199,7 @@ class FrameCompiler:
         return found
 
     def entries(self) -> frozenset[str]:
-        """The keys of what the variants of this callback found or left in the cache, their backwards included."""
+        """Return the keys of cache entries of this callback's variants, their backwards included."""
         made = [entry.tree.made for seen in tuple(self._seen.values()) if (code := seen.code()) is not None
                 for entry in _C.entries(code) if entry.callback is self and isinstance(entry.tree, GuardTree)]
         return frozenset().union(*[m.entries for m in made if m is not None])
@@ -247,7 +246,7 @@ class FrameCompiler:
             return self._decide(code, func, f_locals, self._compile)
 
     def _decide(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any], compile: Callable[..., Any]) -> Any:
-        """The answer for a call that no variant takes: what `compile` says, if it is to have one."""
+        """Return the answer for a call that no variant takes: that of `compile`, if one may be made."""
         if (now := stance()) != "default" and (answer := self._by_stance(now, code, func, f_locals)) is not _C.FULL:
             return answer
         seen = self._look_up(code)
@@ -269,7 +268,7 @@ class FrameCompiler:
     # ------------------------------------------------------------------------------------------------------- background
 
     def _in_background(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        """The answer at once, or at the deadline: what a job has found since it was begun, else eager's."""
+        """Return the answer at once, or at the deadline: the job's result if there is one, else eager's."""
         seen = self._seen.get(id(code))
         if seen is not None and seen.code() is code and (job := seen.job) is not None:
             if job.pending:
@@ -295,7 +294,7 @@ class FrameCompiler:
         return _C.EAGER
 
     def _result(self, seen: CodeState) -> Any:
-        """A verdict of the job, which is over; None: there are variants, or later calls may have one. Raises what
+        """Return the verdict of the finished job; None: there are variants, or later calls may get one. Raises what
         capture raised under `fullgraph=True`."""
         job, seen.job = seen.job, None
         answer = None if job is None else job.result()
@@ -338,8 +337,8 @@ class FrameCompiler:
 
     @property
     def limit(self) -> int:
-        """The most variants of a code object: torch.compile's setting, if the program made one and none for us, for
-        each function that was compiled and is alive."""
+        """Return the limit of variants of a code object, for each live function compiled of it: ours, or
+        torch.compile's setting if only that is set."""
         asked = self.config.max_variants
         one = recompile_limit() or asked if asked == Config.max_variants else asked
         return one * max(1, len(self._wrappers))
@@ -349,8 +348,8 @@ class FrameCompiler:
 
     def _miss(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
               instance: nn.Module | None) -> int:
-        """Remember why no variant takes this call; how many variants there are, of this module's if it is a method of
-        one."""
+        """Record why no variant takes this call, and return the number of variants, for a method those of its
+        module."""
         mine = [entry for entry in _C.entries(code) if entry.callback is self]
         for entry in mine:
             if entry.info is not None and entry.info() is None:
@@ -381,7 +380,7 @@ class FrameCompiler:
         return len(mine)
 
     def _made_meanwhile(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        """The variant for this call that another thread has made since this one looked."""
+        """Return the variant for this call that another thread has made meanwhile, if any."""
         return next((entry for entry in _C.entries(code) if entry.callback is self
                      and _takes(entry, code, func, f_locals)), None)
 
@@ -393,7 +392,7 @@ class FrameCompiler:
 
     def _compile(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                  instance: nn.Module | None) -> Any:
-        """An entry for the call, or a verdict, as an event each way."""
+        """Compile an entry for the call, or return a verdict, and emit an event."""
         why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
                else "first call")
         with events.compiling(*_place(code, func), why) as compile, collector_paused():
@@ -441,7 +440,7 @@ class FrameCompiler:
             with stage("guards"):
                 tree = compile_guards(captured.guards, captured.input_sources, func.__globals__)
         except (UserError, SharedMemory, UnfitSizes) as error:
-            # plain Python raises it; or it is so for these arguments alone
+            # plain Python raises it; or it holds only for these arguments
             drop_traces(error, handled)
             if self.config.fullgraph and isinstance(error, Unsupported):
                 raise
@@ -503,8 +502,8 @@ class FrameCompiler:
                 and not is_continuation(code) and not is_marked(tree_leaves(f_locals)))
 
     def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
-        """The variant for a call, made of what the disk cache has of it, and added; None: it has none. Nothing is
-        captured, and nothing compiled. The caller holds the compile lock."""
+        """Add and return a variant for a call from the disk cache; None if it has none. Nothing is captured or
+        compiled. The caller holds the compile lock."""
         if self.ledger is not None or not self._keeps(code, f_locals):
             return None
         with stage("cache"), without_default_device():
@@ -517,7 +516,7 @@ class FrameCompiler:
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                   compile_fn: CompileFn, narrow: bool = False) -> Captured:
-        """`narrow`: sizes of 0 and 1 are assumed where only the range of a mark has them."""
+        """Capture the frame. `narrow`: sizes of 0 and 1 are specialised where only a mark's range includes them."""
         capture = functools.partial(convert_frame, code, f_locals, func.__globals__, func.__closure__, self.config,
                                     compile_fn)
         varying, sizes = self._varying(seen), self._sizes(seen)
@@ -548,7 +547,8 @@ class FrameCompiler:
             breaks = isinstance(problem, Unsupported) and self.config.fullgraph and varying is not None
             if not (resized or breaks) or raised_by_handler(problem):
                 raise
-        # what fails for any size may do for these; what branches on a number would break, which `fullgraph` forbids
+        # code that fails for symbolic sizes may work for these; a branch on a number would break, which `fullgraph`
+        # forbids
         captured = capture(None if self.config.fullgraph else varying)
         if resized:
             log.emit("recompiles", f"{code.co_qualname}: sizes stay fixed: {why}")
@@ -558,8 +558,8 @@ class FrameCompiler:
         return captured
 
     def _sizes(self, seen: CodeState) -> DynamicSizes | None:
-        """Sizes of inputs that are symbols: those that were seen to vary, or that the user asked for. A back end of the
-        user's is given graphs of fixed sizes."""
+        """Return the sizes of inputs that are symbols: those seen to vary, or requested by the user. A user's back end
+        gets graphs of static sizes."""
         if self.config.backend not in NATIVE:
             return None
         inputs = self.config.dynamic is not False and not seen.static
@@ -569,15 +569,15 @@ class FrameCompiler:
                             numbers=numbers if inputs and seen.numbers else None)
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
-        """Numbers and tensors on whose value several variants have failed."""
+        """Return the numbers and tensors on whose value several variants have failed."""
         found = frozenset([guard[0] for guard, times in seen.times.items()
                            if seen.misses[guard].kind is float
                            or guard[1] in ("equals", "callable") and times >= VARYING])
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
     def _is_idle(self, seen: CodeState, code: CodeType, captured: Captured) -> bool:
-        """Return whether the code is not worth its guards: it computes nothing, nor does what it breaks into, as far as
-        that was seen."""
+        """Return whether the code is not worth its guards: neither it nor its continuations, as far as seen, compute
+        anything."""
         whole = origin(code, 0)[0]
         user = self._look_up(whole)
         if captured.graph is not None:
@@ -610,7 +610,7 @@ class FrameCompiler:
                     else _straight(graph, examples, self.config))
         reports: list[Report | None] = []
         owner = events.current()
-        # what is made here may not hold `self`: it would keep its own variants alive
+        # closures made here must not hold `self`, which would keep its own variants alive
         config = self.config.with_(scoped_memory=True)
 
         def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
@@ -621,7 +621,7 @@ class FrameCompiler:
 
         def both(forward: fx.Graph, given: Sequence[Any],
                  backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
-            """The backward's kernels are compiled beside the forward's, and while it runs."""
+            """Begin the backward's compilation with the forward's; it continues while the forward runs."""
             with COMPILE_LOCK, _in_back_end(owner):
                 begun = begin_native(forward, given, config)
                 with events.part_of_graph("backward"):
@@ -639,7 +639,7 @@ class FrameCompiler:
             return call
 
         def apart(backward: fx.Graph, given: Sequence[Any]) -> Compiled:
-            """The backward runs by operators until a job has compiled it."""
+            """Run the backward by operators until a job has compiled it."""
             if in_foreground():
                 return compile(backward, given)
             later = _Replaceable(functools.partial(evaluated, backward))
@@ -676,7 +676,7 @@ class FrameCompiler:
         return _C.SKIP_RECURSIVE if isinstance(refusal, MemorySeen) else _C.SKIP
 
     def _training(self, code: CodeType, func: FunctionType, refusal: NeedsGrad) -> Any:
-        """This call runs in eager, and so does each later one in which the same tensor requires grad."""
+        """Run this call in eager, and each later one in which the same tensor requires grad."""
         verdict = self._refuse(code, refusal)
         if isinstance(refusal.source, Source):
             self._look_up(code).training.append(compile_guards([], [refusal.source], func.__globals__))
@@ -701,8 +701,8 @@ class FrameCompiler:
         return _C.SKIP
 
     def note_silence(self, compiled: Any) -> None:
-        """Say that the first calls of a compiled function have compiled nothing, if nothing was said yet. The C++ core
-        calls it."""
+        """Warn that the first calls of a compiled function have compiled nothing, unless there was a warning. The C++
+        core calls it."""
         name = getattr(compiled.__wrapped__, "__qualname__", repr(compiled.__wrapped__))
         if not self.told and not self.begun and stance() == "default":
             self.warn(f"silent:{name}",
@@ -777,13 +777,14 @@ class FrameCompiler:
 
 
 def _place(code: CodeType, func: FunctionType) -> tuple[str, str, int]:
-    """Function, file and line of a frame in the user's terms: of one that calls a module, the module's `forward`."""
+    """Return function, file and line of a frame in the user's terms: for one that calls a module, the module's
+    `forward`."""
     own = _called(code, func)
     return own.co_qualname, own.co_filename, own.co_firstlineno
 
 
 def _called(code: CodeType, func: FunctionType) -> CodeType:
-    """The user's code that a frame of ours calls; else the frame's own."""
+    """Return the user's code that a frame of ours calls; else the frame's own."""
     cells = dict(zip(code.co_freevars, func.__closure__ or ())) if code.co_filename.startswith(_OWN) else {}
     called: Any = cells["module"].cell_contents if "module" in cells else None
     inner = inspect.unwrap(type(called).forward if isinstance(called, nn.Module) else called) if called else None
@@ -850,14 +851,14 @@ def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
 
 
 def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-    """Code of a graph without gradients."""
+    """Compile a graph without gradients."""
     if isinstance(config.backend, str):
         return BACKENDS[config.backend](graph, examples, config)
     return run_user(config.backend, graph, examples), None
 
 
 class _Replaceable:
-    """A call that other code takes over when it is compiled."""
+    """A callable that is replaced by other code when that is compiled."""
 
     __slots__ = ("_call",)
 
@@ -882,8 +883,8 @@ def _or_told(tell: Callable[[Exception], None], compile: Callable[[], Compiled])
 
 
 def _without_data(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
-    """Inputs of the same shapes, for a graph that is compiled after they have died; parameters, which live on, as they
-    are."""
+    """Return inputs of the same shapes, for a graph that is compiled after they have died; parameters, which live on,
+    unchanged."""
     places = [n for n in graph.nodes if n.op == "placeholder"]
     return [x if place.meta.get("param") or not isinstance(x, torch.Tensor) else
             torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")

@@ -1,8 +1,8 @@
-"""Kernels of their own for sizes that dominate the calls of a graph of varying sizes.
+"""Specialised kernels for sizes that dominate the calls of a graph with dynamic sizes.
 
-Such a graph stands in residual code behind a `HotSizes`, which counts the sizes of calls. When one dominates a window
-of calls, a thread compiles the graph for it and measures both; where the static code is faster, later calls of these
-sizes take it. A call reads one table, which is replaced as a whole, so it finds either the one kernel or the other.
+Residual code calls such a graph through a `HotSizes`, which counts the sizes of calls. When one dominates a window of
+calls, a thread compiles the graph for it and measures both; if the static code is faster, later calls of these sizes
+take it. A call reads one table, which is replaced atomically.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from framesmith.util.dynamo import dynamo_off
 from framesmith.util.locks import COMPILE_LOCK
 
 WINDOW = 64
-"""Calls after which it is looked which sizes they had."""
+"""The number of calls after which their sizes are evaluated."""
 SHARE = 0.75
-"""The part of them that has equal sizes where one dominates."""
+"""The fraction of them with equal sizes for which one dominates."""
 GAIN = 1.05
 """The speed-up that static code must reach to be chosen."""
 LEAST = 40e-6
-"""Seconds of a call below which counting its sizes would be felt: then they are not counted."""
+"""Seconds of a call below which its sizes are not counted, because of the overhead."""
 ROUNDS = 15
 
 Compiled = Callable[[Any], Any]
@@ -47,7 +47,7 @@ Sizes = tuple[int, ...]
 
 
 def has_hot_sizes(graph: fx.Graph, config: Config) -> bool:
-    """Return whether calls of a graph may be counted: it has sizes that vary, and calls of it may be made twice."""
+    """Return whether calls of a graph may be counted: it has dynamic sizes, and repeating a call has no effect."""
     calls = [n for n in graph.nodes if n.op == "call_function"]
     return (config.hot_sizes > 0 and bool(size_sources(graph)) and not is_cut(graph)
             and all(is_pure(n) and not draws(n) for n in calls))
@@ -72,7 +72,7 @@ class HotSizes:
         self._worthwhile: bool | None = None
 
     def around(self, call: Compiled) -> Compiled:
-        """Return what stands for the code of the graph, `call`."""
+        """Return the callable that replaces the code of the graph, `call`."""
         self._call = call
         return self
 
@@ -87,7 +87,7 @@ class HotSizes:
         return self._static.get(sizes, self._call)(inputs)
 
     def _look(self, inputs: Sequence[Any]) -> None:
-        """A window is over: have static code made for the sizes that dominate it."""
+        """Request static code, at the end of a window, for the sizes that dominate it."""
         counts, self._counts, self._left = self._counts, Counter(), WINDOW
         self._uses += counts
         sizes, count = counts.most_common(1)[0]
@@ -139,7 +139,7 @@ def _missing(inputs: Any) -> Any:
 
 
 def measured(varying: Compiled, fixed: Compiled, given: tuple[Any, ...]) -> tuple[float, float]:
-    """The least seconds of a call of each, in turn."""
+    """Return the least seconds of a call of each, interleaved."""
     times: tuple[list[float], list[float]] = [], []
     cuda = any(x.is_cuda for x in given)
     for _ in range(ROUNDS):
@@ -177,7 +177,7 @@ def _fixed(value: Any, symbols: dict[Any, int] | None) -> Any:
 
 
 class _Worker:
-    """One thread for all, begun with the first of its tasks."""
+    """One thread for all tasks, started with the first."""
 
     def __init__(self) -> None:
         self.tasks: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -206,5 +206,5 @@ os.register_at_fork(after_in_child=lambda: globals().__setitem__("_worker", _Wor
 
 
 def wait() -> None:
-    """Return when no code for sizes of their own is being made."""
+    """Wait until no specialised code is being made."""
     _worker.tasks.join()

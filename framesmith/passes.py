@@ -21,7 +21,7 @@ _VERIFY: dict[str, Callable[[Any], Any]] = {
     "aten": lambda graph: verify_graph(graph, lowered=True), "prims": lambda graph: verify_graph(graph, lowered=True),
     "program": verify_program,
 }
-"""The check of a form's invariants. Loop nests have none: their builder checks each operation."""
+"""The verifier of each form. Loop nests have none: their builder checks each operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Pass:
 
 
 def run_passes(passes: Iterable[Pass], form: str, subject: Any, context: Context) -> Any:
-    """Run the passes of a form, in order; with `Config.verify`, check the form's invariants behind each.
+    """Run the passes of a form, in order; with `Config.verify`, check the form's invariants after each.
 
     Raises `VerifyError`, which names the pass."""
     for one in passes:
@@ -78,11 +78,11 @@ def run_passes(passes: Iterable[Pass], form: str, subject: Any, context: Context
 REGISTERED: list[tuple[str, Pass]] = []
 """Passes of the program, each with the name of the one that it follows."""
 IDENTITIES: list[str] = []
-"""Of passes, decompositions and lowerings of the program: parts of the cache key."""
+"""The identities of passes, decompositions and lowerings of the program, parts of the cache key."""
 
 
 def with_registered(passes: Iterable[Pass]) -> list[Pass]:
-    """The passes with those of the program, each behind the one that it names."""
+    """Return the passes with those of the program, each after the one that it names."""
     out: list[Pass] = []
     for one in passes:
         out.append(one)

@@ -1,4 +1,4 @@
-"""The stages in order: a recorded graph of functional ATen operators in, a callable over one tuple of tensors out.
+"""The stages in order, from a recorded graph of functional ATen operators to a callable over one tuple of tensors.
 
     rewrite     passes over ATen operators                                   lower.contractions, graph
     freeze      what depends on parameters alone becomes constants           graph.freeze
@@ -89,7 +89,7 @@ def _freezing(c: Context) -> bool:
 
 
 def _unrounded(c: Context) -> bool:
-    """Sums may be computed in another precision or order than eager's kernels have."""
+    """Return whether sums may be computed in another precision or order than in eager's kernels."""
     return c.config.freezing and not c.config.rounding
 
 
@@ -185,8 +185,8 @@ def compile_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any]) -> Res
 
 def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
                 target: Target | None = None) -> PendingGraph:
-    """Begin what `compile_graph` does: do the part that only this process can do. `target`: by default that of the
-    graph's device.
+    """Begin the compilation of `compile_graph`: do the part that only this process can do. `target`: by default that of
+    the graph's device.
 
     Of a graph that `is_self_contained`, nothing but the number of `inputs` matters.
     """
@@ -224,8 +224,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
 
 
 def is_self_contained(graph: fx.Graph, config: Config) -> bool:
-    """Return whether the code of `graph` depends on nothing but the graph: no size that varies, no parameter, nothing
-    that is measured."""
+    """Return whether the code of `graph` depends only on the graph: no dynamic size, no parameter, nothing measured."""
     values = [n.meta["val"] for n in graph.nodes if n.op == "placeholder" and not n.meta.get("param")]
     fixed = all(isinstance(x, torch.Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in values)
     alone = fixed and not any(n.meta.get("param") for n in graph.nodes if n.op == "placeholder")
@@ -234,7 +233,7 @@ def is_self_contained(graph: fx.Graph, config: Config) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """A graph as captured, for reports: its operators, the part of what was captured that it is, bytes of inputs."""
+    """A captured graph for reports: its operators, its part (forward or backward), bytes of inputs."""
 
     operators: tuple[events.Operator, ...]
     part: str
@@ -243,7 +242,7 @@ class Census:
 
 @dataclass(slots=True)
 class PendingGraph:
-    """A graph whose code is known to the cache, `generated`, or on its way: `draft`."""
+    """A graph whose code is in the cache, `generated`, or being generated, `draft`."""
 
     config: Config
     toolchain: Toolchain
@@ -259,11 +258,11 @@ class PendingGraph:
 
     @property
     def waits(self) -> bool:
-        """Return whether there is time until it is finished: another process works on it."""
+        """Return whether it is not finished yet: another process works on it."""
         return self.draft is not None and self.target.aside
 
     def generate(self) -> Generated:
-        """Its code as text, and its plan."""
+        """Return its code as text, and its plan."""
         if self.generated is None:
             assert self.draft is not None
             with stage("codegen"):
@@ -271,7 +270,7 @@ class PendingGraph:
         return self.generated
 
     def finish(self, meanwhile: Callable[[Image], None] | None = None) -> Result:
-        """Its code, loaded. Raises what `compile_graph` does.
+        """Return its loaded code. Raises what `compile_graph` does.
 
         `meanwhile(image)` is called while the C++ compiler runs, if there is something to build.
         """
@@ -306,7 +305,7 @@ class PendingGraph:
         return Result(call, report)
 
     def _loaded(self, generated: Generated, keep: Callable[[str], None]) -> tuple[Path, CompiledGraph]:
-        """The library, built if it is not there, and the graph in it. Another process may remove it in between.
+        """Build the library if it does not exist, and load the graph in it. Another process may remove it in between.
 
         `keep(key of the library)` is called while it is built.
         """
@@ -362,7 +361,7 @@ class Generated:
 
 
 class FrozenValues:
-    """The frozen values of a graph: computed once here, and again by `refresh` when a parameter changed."""
+    """The frozen values of a graph: computed once here, and again by `refresh` after a parameter has changed."""
 
     def __init__(self, frozen: Frozen | None, inputs: Sequence[Any]) -> None:
         self.frozen = frozen
@@ -416,7 +415,7 @@ def _generate(
     main: fx.Graph, frozen: Frozen | None, constants: FrozenValues, inputs: Sequence[Any], config: Config,
     target: Target
 ) -> Callable[[], Generated]:
-    """From the graph that runs in each call to C++ text and plan; what is called gives them when kernels are
+    """Generate C++ text and plan of the graph that runs in each call; the returned function gives them once kernels are
     compiled."""
     own = [inputs[i] for i in frozen.inputs] if frozen is not None else inputs
     given = constants.by_placeholder()

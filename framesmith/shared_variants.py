@@ -1,7 +1,7 @@
 """The compiled functions that share variants: those of one code object with equal options and similar closures.
 
-This decides who owns variants; guards decide which variant takes a call. Similar closures hold the same objects, except
-numbers and tensors, which may differ: so no closure takes a variant that packed the weights of another's module.
+This decides the ownership of variants; guards decide which variant takes a call. Similar closures hold the same
+objects, except for numbers and tensors: so no closure uses a variant that packed the weights of another's module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 
 MOST = 256
-"""Frame compilers that are kept although nothing compiled with them may be alive."""
+"""The number of frame compilers that are kept even if nothing compiled with them is alive."""
 
 _BY_TYPE = (int, float, complex, torch.Tensor, torch.nn.Parameter)
 _BY_VALUE = (str, bytes, bool, type(None), torch.dtype, torch.device)
@@ -60,7 +60,7 @@ class _Parts:
         self._functions: set[int] = set()
 
     def of(self, value: Any) -> Any:
-        """Describe `value` by what holds nothing of the program's alive."""
+        """Describe `value` without keeping objects of the program's alive."""
         kind = type(value)
         if kind in _BY_VALUE:
             return kind, value

@@ -1,4 +1,5 @@
-"""torch.compile means framesmith for a whole program: `install`, `uninstall`, and the two around a `with` block."""
+"""Replacement of torch.compile by framesmith for a whole program: `install`, `uninstall`, and both around a `with`
+block."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A function of torch's that another stands for."""
+    """A replaced function of torch's."""
 
     module: Any
     name: str
@@ -42,7 +43,7 @@ def install() -> None:
 
 
 def _install() -> bool:
-    """Return whether it was not installed."""
+    """Install, and return whether it was not installed before."""
     with _lock:
         if _switches:
             return False
@@ -59,8 +60,8 @@ def _install() -> bool:
 
 
 def uninstall() -> None:
-    """Give back what `install` has replaced. What was compiled meanwhile stays compiled. A function that the program
-    has wrapped meanwhile stays wrapped, and calls the original."""
+    """Restore the functions that `install` has replaced. What was compiled meanwhile stays compiled. A function that
+    the program has wrapped meanwhile stays wrapped, and calls the original."""
     with _lock:
         for switch in _switches:
             switch.on = False

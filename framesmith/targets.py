@@ -52,7 +52,7 @@ SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 
 """Bytes of shared memory that a block may have, by architecture."""
 LEAST_SHARED = 99 << 10
 Work = tuple[KernelFacts, ...]
-"""Of each kernel."""
+"""(place, operators) of each kernel."""
 Draft = Callable[[], tuple[Wrapped, Work]]
 
 
@@ -70,11 +70,11 @@ class Target:
     """Kernels are compiled by another process, while this one goes on."""
 
     def identity(self) -> str:
-        """Return what changes the code that is made of a graph besides the options, for cache keys."""
+        """Return the properties besides the options that change generated code, for cache keys."""
         return ""
 
     def prepare(self) -> None:
-        """Code will be made: begin what takes a while."""
+        """Begin slow preparations for code that will be generated."""
 
     @property
     def tf32(self) -> bool:
@@ -82,18 +82,19 @@ class Target:
         return False
 
     def chooser(self) -> Choose:
-        """Return what chooses the kernel of each contraction, by measurement where rules cannot."""
+        """Return the chooser of each contraction's kernel, which measures where rules do not decide."""
         return Chooser(self.config, self.cache.memory("choices"))
 
     def schedule(self, loops: LoopGraph, sizes: Sizes) -> Program:
-        """Nests to fused kernels in order. `sizes`: the values of size symbols in the call that is compiled for."""
+        """Schedule nests into fused kernels. `sizes`: the values of size symbols in the call that is compiled for."""
         c = self.config
         machine = replace(self.machine, fused=c.fusion_limit)
         return schedule(loops, c.fusion, c.vectorize, machine, c.scoped_memory, c.rounding)
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int],
               sizes: Sizes) -> Draft:
-        """See `codegen.wrapper.wrap`; also what each kernel computes. What is called gives both when they are ready."""
+        """Print code by `codegen.wrapper.wrap`, with the work of each kernel; the returned function gives both when
+        they are ready."""
         source = emit_kernels(program, Machine(self.unit.lanes, self.config.parallel_threshold))
         jobs = self.config.build_jobs or cores()
         wrapped = wrap(program, source, positions=positions, inputs=inputs, watched=watched, jobs=jobs)
@@ -127,7 +128,7 @@ class CudaTarget(Target):
 
     @property
     def arch(self) -> int:
-        """90 for sm_90."""
+        """The architecture: 90 for sm_90."""
         return _arch(self.device)
 
     @property
@@ -168,8 +169,8 @@ class CudaTarget(Target):
             return own_contractions(loops, plan, tuner, sizes, self.tf32)
 
     def kernels(self, program: Program, sizes: Sizes) -> tuple[tuple[Printed, ...], dict[int, Printed]]:
-        """The text of the program's kernels; and of those (by number) with indices of 64 bits whose sizes decide in
-        each call whether 32 will do. Raises `CompileError`."""
+        """Return the text of the program's kernels; and, by number, of 64-bit versions of those whose index width
+        depends on sizes. Raises `CompileError`."""
         configs = self._configured(program, sizes) if self.config.autotune else {}
         printed = print_kernels(program, configs, tiling=self.config.tiling, sizes=sizes)
         if self.config.sharing:
@@ -183,8 +184,8 @@ class CudaTarget(Target):
             return configured(program, tuner, sizes)
 
     def _kind(self, kernel: Kernel) -> str:
-        """Kernels of one kind may be one, given numbers: any that are no contractions, others if they differ in places
-        of memory alone. So may no more than these where kernels are measured."""
+        """Return the kind of a kernel; kernels of one kind may be merged with numbers as arguments: all except
+        contractions, which may differ only in places of memory, as all may where kernels are measured."""
         return kernel_text(kernel, offsets=False) if self.config.autotune or product_of(kernel) is not None else ""
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int],
@@ -198,7 +199,7 @@ class CudaTarget(Target):
             except BuildError:
                 if not brought:
                     raise
-                # Triton's own launcher says what is wrong
+                # Triton's own launcher reports the error
                 return self._draft(program, positions, inputs, watched, sizes, {})()
 
         return finish
@@ -214,7 +215,7 @@ class CudaTarget(Target):
         pending = triton.start(sources, self.arch, self.cache, self.config.build_jobs) if sources else None
         try:
             wrapped = wrap_device(program, printed, positions, inputs, watched, brought, wide)
-            # beside Triton's work; it has no loops that run long
+            # concurrently with Triton; it has no long-running loops
             self.cache.library(wrapped.units, self.toolchain.hurried())
         except BaseException:
             if pending is not None:
@@ -238,8 +239,8 @@ class CudaTarget(Target):
 
 
 def expect(config: Config, place: str) -> None:
-    """Code at `place` is about to be compiled. If a CUDA device is in use, and the cache knows nothing of the place,
-    begin what takes a while; later its graphs are likely to be found in the cache."""
+    """Begin slow preparations for code at `place`, if a CUDA device is in use and the cache has nothing for the place;
+    later its graphs are likely to be found in the cache."""
     if torch.cuda.is_initialized() and not triton.is_prepared() and config.backend == "native":
         cache = Cache(config.cache_dir, config.cache)
         if cache.load(key := key_of("expected", package_identity(), place)) is None:

@@ -1,4 +1,4 @@
-"""Back ends for tests: they count what is compiled, and run it in eager."""
+"""Back ends for tests: they count compiled graphs, and run them in eager."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CompileCounter:
 
 
 class CompileCounterWithBackend(CompileCounter):
-    """The same in front of the back end `name`; `graphs` keeps what it was given."""
+    """The same in front of the back end `name`; `graphs` collects the graphs that it received."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -33,8 +33,7 @@ _subclasses: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKe
 
 
 class Request(dict[str, Any]):
-    """Everything needed to make the wrapper again after unpickling or copying. A copy of a model shares its back end
-    with it."""
+    """The data to rebuild a wrapper after unpickling or copying. A copy of a model shares its back end."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Request:
         return self
@@ -74,7 +73,7 @@ class CompiledModule:
     _framesmith_request: Request
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Keep the program's own from running."""
+        """Prevent the program's own `__init_subclass__` from running."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._framesmith_call(*args, **kwargs)
@@ -131,7 +130,7 @@ class CompiledMethod:
 
 @calls(CompiledModule.__call__)
 def _call_captured(cx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A compiled module called in captured code is captured with it."""
+    """Capture a compiled module called in captured code with its caller."""
     return _original(cx, args[0]).call(cx, args[1:], kwargs)
 
 
@@ -166,7 +165,7 @@ def _is_method(name: str, raw: Any) -> bool:
 
 
 def _of_original(raw: Any) -> property:
-    """A slot that the view has in common with the original."""
+    """A slot shared by the view and the original."""
     return property(
         lambda view: raw.__get__(view._framesmith_original),
         lambda view, value: raw.__set__(view._framesmith_original, value),
@@ -196,7 +195,7 @@ def _subclass_of(cls: type) -> type:
 
 
 def wrap_module(module: nn.Module, callback: Callable[..., Any] | None, request: Request) -> Any:
-    """A compiled view on `module`; raises nothing, compiles nothing yet."""
+    """Return a compiled view on `module`; nothing is compiled yet."""
     if isinstance(module, CompiledModule):
         module = module._framesmith_original
     cls: Any = _subclass_of(type(module))
@@ -221,7 +220,7 @@ _WRITTEN_IN_PYTHON = 1 << 9
 
 def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any] | None,
                   request: Request | None = None) -> Callable[..., Any]:
-    """A compiled `fn` with its name, signature and documentation. Without a `request` it cannot be pickled."""
+    """Return a compiled `fn` with its name, signature and documentation. Without a `request` it cannot be pickled."""
     root = root_of(fn) if callback is not None and _belongs_to_torch(fn) else fn
     compiled: Any = functools.update_wrapper(_C.CompiledFunction(root, callback), fn)
     compiled._framesmith_request = request
@@ -230,8 +229,7 @@ def wrap_function(fn: Callable[..., Any], callback: Callable[..., Any] | None,
 
 
 def _reduce(compiled: Any) -> str | tuple[Any, ...]:
-    """A compiled function pickles as the name under which its module has it, or else as the order to compile the
-    original again."""
+    """Reduce a compiled function to its name in its module, or else to a request to compile the original again."""
     name = getattr(compiled, "__qualname__", None)
     found: Any = sys.modules.get(getattr(compiled, "__module__", None) or "")
     for part in name.split(".") if isinstance(name, str) else ():

@@ -117,8 +117,8 @@ def output_node(graph: fx.Graph) -> fx.Node:
 
 def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: Sequence[int] | None = None) -> Joint:
     """Return the joint graph of a captured one. `defined`: which of the results that require grad have a tangent; all
-    by default. `wanted`: the inputs that gradients are asked for; by default those that require grad and that one of
-    the results depends on.
+    by default. `wanted`: the inputs whose gradients are needed; by default those that require grad and that one of the
+    results depends on.
 
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """

@@ -93,11 +93,11 @@ class Differentiable:
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
               sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
-        """Return which of the kept values a backward takes, by which tangents there are and which gradients are asked
-        for; which of the kept and the watched values eager's would take, so that they may not have been written; and
-        the numbers of the values kept by eager that its backward would take, which it may do once.
+        """Return which of the saved values a backward takes, for the existing tangents and the needed gradients; which
+        of the saved and the watched values eager's would take, and which must not have been written; and the numbers of
+        the values saved by eager that its backward would take, which it may do once.
 
-        `again`: it is to be differentiated in its turn.
+        `again`: it is to be differentiated again.
         """
         with self._lock:
             plan = self._plan(there, wanted, sizes)
@@ -131,10 +131,10 @@ class Differentiable:
         return [] if set(other.taken) & set(plan.taken) else [place for place, read in enumerate(other.reads) if read]
 
     def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...], sizes: Sizes) -> Values:
-        """Return the gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it
-        alone has no gradient.
+        """Return the gradients of the wanted inputs. A tangent of None does not exist: values that depend only on it
+        have no gradient.
 
-        Empties both lists: what is in them may die during the call.
+        Both lists are emptied, so that their elements may die during the call.
         """
         with self._lock:
             there = tuple([x is not None for x in tangents])

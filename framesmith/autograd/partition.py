@@ -1,6 +1,7 @@
-"""The joint graph in two: a forward graph, which also gives what the backward graph will need, and the backward graph.
+"""Partition a joint graph into a forward graph, which also returns the values that the backward needs, and the backward
+graph.
 
-`keeping` says what is kept between them.
+`saved_values` chooses these values.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Parts:
 
     `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `values`: its node
     among `nodes`, those of the joint graph; `layouts`: its strides, where they are not eager's. `drawn`: places among
-    them of random values. `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`: those
-    of them whose values matter. `copied`: those that the graph writes, of which the backward needs the value before.
-    `carried`: the sizes that are handed to the backward by a tensor without elements.
+    them of random values. `needed`: the inputs from which gradients can be computed, with the drawn values. `exact`:
+    those of them whose values matter. `copied`: those that the graph writes, whose old values the backward needs.
+    `carried`: the sizes that are passed to the backward as a tensor without elements.
     """
 
     forward: fx.Graph

@@ -1,4 +1,4 @@
-"""Generated source to a shared library."""
+"""The build of generated source into a shared library."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _start(command: list[str]) -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Nothing of an interrupted build goes on."""
+    """End the processes of an interrupted build."""
     if process.poll() is None:
         process.kill()
         process.wait()

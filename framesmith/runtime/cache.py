@@ -51,8 +51,8 @@ def key_of(*parts: Any) -> str:
 
 @functools.cache
 def package_identity() -> str:
-    """Changes with the text of framesmith's own files, so that what another version generated is not taken; the same
-    wherever the same version is installed."""
+    """Return a digest of framesmith's own files: entries of another version are not used, and it is the same wherever
+    the same version is installed."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(_sources(str(folder))):
@@ -85,9 +85,9 @@ def machine() -> dict[str, str]:
 _noted: set[tuple[Path, Toolchain]] = set()
 """Pairs of a folder and a toolchain that is recorded in it."""
 _used: set[tuple[Path, str]] = set()
-"""Entries whose use by this process is noted."""
+"""Entries whose use by this process is recorded."""
 _bounded: set[Path] = set()
-"""Folders whose size this process has looked at."""
+"""Folders whose size this process has checked."""
 
 
 class Cache:
@@ -101,7 +101,7 @@ class Cache:
 
     @property
     def folder(self) -> Path:
-        """The folder that is written to."""
+        """The folder for writes."""
         return self.folders[0]
 
     def path(self, key: str, suffix: str) -> Path:
@@ -123,7 +123,7 @@ class Cache:
         return None
 
     def _note(self, folder: Path, key: str, made: bool = False) -> None:
-        """This process uses an entry, or has made it."""
+        """Record that this process uses an entry, or has made it."""
         now = events.current()
         if now is not None:
             now.entries.add(key)
@@ -137,7 +137,7 @@ class Cache:
                 entries.note_use(folder, key)
 
     def _bound(self) -> None:
-        """Keep the folder within the limit, beside other work."""
+        """Prune the folder to the limit, concurrently with other work."""
         if self.limit and self.folder not in _bounded:
             _bounded.add(self.folder)
             threading.Thread(target=entries.keep_within, args=(self.folder, self.limit), daemon=True,
@@ -146,8 +146,8 @@ class Cache:
     # -------------------------------------------------------------------------------------------------------- libraries
 
     def toolchain(self, compiler: str | None = None, extra_flags: str = "") -> Toolchain:
-        """Find the toolchain as `toolchain.find` does. Where there is no compiler, return the one that this folder was
-        filled with last, since what is in it needs none; raise CompilerMissing where that is not known."""
+        """Find the toolchain as `toolchain.find` does. Without a compiler, return the one that this folder was last
+        filled with, since existing entries need none; raise CompilerMissing if that is unknown."""
         try:
             found = find(compiler, extra_flags)
         except CompilerMissing as error:
@@ -246,8 +246,8 @@ class Cache:
         return True
 
     def account(self, what: str, key: str, hit: bool, subject: str, parts: Mapping[str, Any]) -> None:
-        """Tell whether `key` was found, and if not why: what of its `parts`, by name, is other than when the cache was
-        last asked for code of the same `subject`."""
+        """Emit whether `key` was found, and the reason of a miss: which of its `parts`, by name, differ from those at
+        the last lookup of code of the same `subject`."""
         reason = ""
         if not hit:
             about, now = key_of("account", subject), {name: key_of(part)[:8] for name, part in parts.items()}

@@ -1,5 +1,5 @@
-"""Tensors that live as long as a graph, in few pieces of memory: PyTorch's allocator for CUDA devices rounds each of
-its own up, by as much as a mebibyte."""
+"""Coalescing of tensors that live as long as a graph into few allocations: PyTorch's CUDA allocator rounds each one up,
+by as much as a mebibyte."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ALIGNED = 512
 
 
 def gather(tensors: list[torch.Tensor], others: Collection[torch.Tensor]) -> None:
-    """Move the memory of `tensors` that nobody else has (`others` do not count as theirs), in place: each dies when it
-    has been moved."""
+    """Move the memory of `tensors` that nothing else shares (nor `others`), in place: each old memory dies when it has
+    been moved."""
     kept = {t.untyped_storage().data_ptr() for t in others}
     places: dict[torch.device, dict[int, list[int]]] = {}
     for k, t in enumerate(tensors):
@@ -29,7 +29,7 @@ def gather(tensors: list[torch.Tensor], others: Collection[torch.Tensor]) -> Non
 
 
 def _pieces(tensors: list[torch.Tensor], places: Iterable[list[int]]) -> Iterator[list[list[int]]]:
-    """Those whose memory fits into one piece."""
+    """Yield groups of tensors whose memory fits into one allocation."""
     group: list[list[int]] = []
     room = PIECE
     for users in places:
@@ -47,7 +47,7 @@ def _aligned(t: torch.Tensor) -> int:
 
 
 def _move(tensors: list[torch.Tensor], group: list[list[int]]) -> None:
-    """`group`: the places of those that share memory."""
+    """Move a group of tensors, given by places, that share memory."""
     piece = torch.empty(sum(_aligned(tensors[users[0]]) for users in group), dtype=torch.uint8,
                         device=tensors[group[0][0]].device)
     start = 0

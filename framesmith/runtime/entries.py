@@ -1,4 +1,4 @@
-"""The entries of a cache folder: their kinds, and what may be done with them as files.
+"""The entries of a cache folder: their kinds, and operations on their files.
 
 An entry is the files `<first two digits>/<key>.*`. One of them has a suffix of `KINDS`; the others are its source for
 readers, its lock, and its log: what program it was made for, and a dot for each process that used it.
@@ -24,7 +24,7 @@ PLAIN, LIBRARY = b"FSPLAN2\n", b"FSLIB1\n\0"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of entry. `whole`: whether data are all of an entry. `travels`: a bundle has it."""
+    """A kind of entry. `whole`: the check that data are complete. `travels`: bundles include it."""
 
     name: str
     whole: Callable[[bytes], bool]
@@ -32,12 +32,12 @@ class Kind:
 
 
 def sealed(body: bytes) -> bytes:
-    """Plain data with their digest."""
+    """Return plain data with their digest."""
     return PLAIN + hashlib.sha256(body).digest() + body
 
 
 def is_sealed(data: bytes) -> bool:
-    """Return whether data are what `sealed` gave."""
+    """Return whether data are intact, as `sealed` returned them."""
     head = len(PLAIN)
     return data[:head] == PLAIN and hashlib.sha256(data[head + 32:]).digest() == data[head:head + 32]
 
@@ -70,7 +70,7 @@ KINDS = {
 SOURCE, LOCK, LOG = ".cpp", ".lock", ".log"
 _KEY = re.compile(r"[0-9a-f]{48}(-[0-9a-f]{12})?")
 _DAY, _STALE = 86400.0, 3600.0
-"""Seconds; after the second of them nobody works any more on a file that is in the making."""
+"""Seconds; after the second one, an unfinished file counts as abandoned."""
 
 
 def path_of(folder: Path, key: str, suffix: str) -> Path:
@@ -195,9 +195,8 @@ def keep_within(folder: Path, limit: int) -> None:
 
 def prune(folder: Path, max_bytes: int | None = None, max_age: float | None = None,
           spare: float = 0.0) -> list[Entry]:
-    """Remove entries that were not used for `max_age` seconds, then those used least recently until `max_bytes` are
-    left, but none that was used within `spare` seconds; also what processes left that were killed. Returns what is
-    removed."""
+    """Remove entries not used for `max_age` seconds, then those used least recently until `max_bytes` are left, but
+    none used within `spare` seconds; also abandoned files of killed processes. Return the removed entries."""
     now = time.time()
     left = sorted(entries(folder), key=lambda e: e.used)
     total, out = sum(e.size for e in left), []
@@ -213,7 +212,7 @@ def prune(folder: Path, max_bytes: int | None = None, max_age: float | None = No
 
 
 def _abandoned(folder: Path, now: float) -> Iterator[str]:
-    """Files in the making that nobody works on, and files whose entry is gone."""
+    """Return abandoned unfinished files, and files without an entry."""
     for place in [folder, *(Path(d.path) for d in _scan(folder) if len(d.name) == 2)]:
         for file in _scan(place):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Folders that code is loaded from, which are this user's alone, and files in them that appear whole."""
+"""Folders that code is loaded from, which only this user may write, and atomic writes of files in them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def private_folder() -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put a file where it belongs by one atomic rename, so that nobody reads a part of it. Raises OSError."""
+    """Write a file by one atomic rename, so that no reader sees a part of it. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
         try:

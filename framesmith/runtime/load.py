@@ -1,4 +1,4 @@
-"""A plan and a library to a callable graph."""
+"""Loading of a plan and a library as a callable graph."""
 
 from __future__ import annotations
 

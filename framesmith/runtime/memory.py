@@ -1,4 +1,4 @@
-"""Texts by text that outlive the process: choices by measurement, sizes that were seen."""
+"""Persistent mappings of text to text: measured choices, sizes seen in calls."""
 
 from __future__ import annotations
 

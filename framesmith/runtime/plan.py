@@ -1,4 +1,4 @@
-"""The plan: all that the call path in C++ must know about a compiled graph besides its machine code.
+"""The plan: the data about a compiled graph that the call path in C++ needs in addition to its machine code.
 
 A plan is plain data (ints, strings, tuples, dtypes), so that the disk cache keeps it beside the library. It speaks of
 

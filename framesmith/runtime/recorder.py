@@ -1,4 +1,4 @@
-"""CUDA graphs: what csrc/graph_record.cpp asks for when it records a call of a compiled graph.
+"""CUDA graphs: the Python side of csrc/graph_record.cpp, which records calls of compiled graphs.
 
     begin(device, stream, number)  from here on, what this thread queues on the current stream is recorded
     end()                          no longer; the segments of memory that the recordings of this pool may write:
@@ -44,8 +44,8 @@ Key = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Pool:
-    """Memory of recordings. `anchor` is one that is never played: PyTorch's allocator takes no pool again that nothing
-    has held."""
+    """Memory of recordings. `anchor` is a recording that is never replayed: PyTorch's allocator does not reuse a pool
+    that nothing holds."""
 
     handle: Any
     anchor: Any
@@ -58,10 +58,9 @@ class Pool:
 
 _pools: dict[Key, Pool] = {}
 _streams: dict[Key, torch.cuda.Stream] = {}
-"""Streams to be recorded on. Nobody else uses them: what a library keeps for a stream (a workspace) is used by
-recordings alone."""
+"""Streams used only for recording, so that a library's state for a stream (a workspace) belongs to recordings alone."""
 _workspaces: dict[tuple[int, Key], int] = {}
-"""By thread and stream, bytes of the work space that cuBLAS keeps in the pool that was recorded into."""
+"""The bytes of cuBLAS's workspace in a recording's pool, by thread and stream."""
 _broken: list[Any] = []
 """Recordings that failed, and their pools: PyTorch's allocators may still know them by their address."""
 
@@ -74,7 +73,7 @@ def _stream(key: Key) -> torch.cuda.Stream:
 
 
 def _keep_workspace(key: Key) -> None:
-    """While the stream of `key` is recorded: cuBLAS takes its work space now, which is then known."""
+    """Make cuBLAS allocate its workspace now, while the stream of `key` is recorded, so that its size is known."""
     before = torch.cuda.memory_allocated(key[0])
     torch.cuda.current_blas_handle()
     if (taken := torch.cuda.memory_allocated(key[0]) - before) > 0:
@@ -82,7 +81,7 @@ def _keep_workspace(key: Key) -> None:
 
 
 def _pool(key: Key) -> Pool:
-    """On the stream of `key`."""
+    """Return the pool for the stream of `key`."""
     found = _pools.get(key)
     if found is None:
         handle = tuple(torch.cuda.graph_pool_handle())
@@ -91,7 +90,7 @@ def _pool(key: Key) -> Pool:
 
 
 def _small(pool: Any = None) -> Any:
-    """A recording that computes nothing to speak of."""
+    """Return a trivial recording."""
     graph, one = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
     torch.cuda.current_stream().synchronize()
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -101,7 +100,7 @@ def _small(pool: Any = None) -> Any:
 
 
 def _gone(key: Key, pool: Pool) -> None:
-    """A recording of a pool is no more; with the last one its memory goes."""
+    """Note the death of a recording of a pool; the pool's memory is freed with the last one."""
     pool.recordings -= 1
     if pool.recordings == 0 and _pools.get(key) is pool:
         del _pools[key]
@@ -151,8 +150,8 @@ class Recorder:
         return pool.segments()
 
     def play(self, again: Callable[[], None] | None) -> tuple[int, Callable[[], Any]]:
-        """The executable is given only of a recording that draws no random numbers: for the others, the generator moves
-        on, first as kernels draw, then (PyTorch's part) as operators do."""
+        """Return the executable, only for a recording that draws no random numbers, and the function that replays
+        others: the generator advances, first for kernels' draws, then (by PyTorch) for operators'."""
         graph, states, counts = self._graph, self._states, self._counts
         self._graph = self._states = None
 
@@ -182,7 +181,7 @@ class Recorder:
             log.warn_once(f"recording:{why}:{line}", f"framesmith: a graph runs without CUDA graphs: {why}{where}")
 
     def _abandon(self) -> None:
-        """End a recording that came to nothing, so that the allocator and the generator are as they were."""
+        """End a failed recording, and restore the state of the allocator and the generator."""
         self._begun = False
         try:
             with warnings.catch_warnings():

@@ -1,5 +1,4 @@
-"""Sizes that were seen to vary, by function, kept in the cache: another process makes symbols of them in its first
-compile."""
+"""Sizes that have varied, by function, kept in the cache: another process makes them symbols in its first compile."""
 
 from __future__ import annotations
 
@@ -46,6 +45,6 @@ class SeenSizes:
 
 
 def _key(code: CodeType) -> str:
-    """The function's text, but for constants: whatever else has this key only gets symbols that it need not have."""
+    """Return a key of the function's code without constants: a collision only causes needless symbols."""
     return key_of(os.path.basename(code.co_filename), code.co_qualname, code.co_firstlineno, code.co_code,
                   code.co_names, code.co_varnames)

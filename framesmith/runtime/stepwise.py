@@ -1,5 +1,5 @@
-"""Running a graph that was cut into pieces: each piece is compiled code, each operator between them a call of eager's
-kernel, whose result gives a symbol its value, or control flow, whose arms are compiled code, too."""
+"""Execution of a graph in pieces: each piece is compiled code, and each step between them is a call of eager's kernel
+whose result defines a symbol, or control flow over compiled arms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class AssumptionFailed(Exception):
-    """A size or number that the graph has computed is not as it was compiled for: plain Python runs instead."""
+    """A size or number that the graph has computed violates an assumption of its code: plain Python runs instead."""
 
 
 class Stepwise:
@@ -116,8 +116,8 @@ class Stepwise:
 
     def _controlled(self, step: Controlled, arms: Sequence[Compiled], last: set[Place],
                     later: set[Place]) -> Callable[[list[Any]], None]:
-        """A gradient that an arm does not give is None where it leaves the graph, and zeros where it is computed
-        with."""
+        """Return a step of control flow: a missing gradient of an arm is None where it leaves the graph, and zeros
+        where it is an operand."""
         node = step.node
         call = partial(node.target.run, arms)  # type: ignore[union-attr]
         first, *operands = [self._argument(a) for a in node.args]
@@ -140,7 +140,7 @@ class Stepwise:
         return run
 
     def _zeros(self, val: torch.Tensor) -> Callable[[list[Any]], torch.Tensor]:
-        """A function from the values to zeros in the layout of `val`."""
+        """Return a function from the values to zeros in the layout of `val`."""
         size, stride = self._argument(tuple(val.shape)), self._argument(val.stride())
         dtype, device = val.dtype, val.device
         return lambda values: torch.empty_strided(size(values), stride(values), dtype=dtype, device=device).zero_()
@@ -161,7 +161,7 @@ class Stepwise:
 
 
 def _last_reads(steps: Steps) -> list[set[Place]]:
-    """For each step, what no later one reads."""
+    """Return for each step the values that no later one reads."""
     seen: set[Place] = {x for x in steps.outputs if isinstance(x, fx.Node)}
     found: list[set[Place]] = []
     for step in reversed(steps.steps):

@@ -42,7 +42,7 @@ class Toolchain:
     fingerprint: str
 
     def hurried(self) -> Toolchain:
-        """The same without optimisation. What it builds may stand for what the other would: code that is but calls."""
+        """Return the same without optimisation, for code that consists only of calls."""
         return replace(self, compile_flags=tuple(["-O0" if flag == "-O2" else flag for flag in self.compile_flags]))
 
 
@@ -111,7 +111,7 @@ def openmp_library() -> str:
 
 @functools.cache
 def cpu_name() -> str:
-    """The processor's model, for readers."""
+    """Return the processor's model, for readers."""
     named = (line.partition(":")[2].strip() for line in cpu_identity().splitlines() if line.startswith("model name"))
     return next(named, platform.machine())
 

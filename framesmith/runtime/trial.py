@@ -1,12 +1,12 @@
 """Times of kernels and operators on a CUDA device, for choices by measurement.
 
-Each run begins with a cold L2 cache, or with what it reads in there (`warm`), and is timed by the device's events; the
-runs of all contenders are queued in turn, so that what else happens on the device meets them alike. The lower quartile
-counts: others may have the device for a while. Memory is made for the trial and filled with random numbers: the user's
-is never touched.
+Each run begins with a cold L2 cache, or with its operands in it (`warm`), and is timed by the device's events; the runs
+of all contenders are interleaved, so that other load on the device affects them equally. The lower quartile counts,
+since the device may be shared. Memory is allocated for the trial and filled with random numbers: the user's is never
+accessed.
 
-Kernels run in a process of their own (`trial_worker.py`), with a context of its own: one that goes astray ends that
-process, and is out. Operators of libraries run here.
+Kernels run in a separate process (`trial_worker.py`), with its own context: a faulty one ends that process, and is
+excluded. Operators of libraries run here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PATIENCE = 60  # seconds that a contender has
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory to be made: `elements` of `dtype`; random numbers, or where it holds indices, those below `below`."""
+    """Memory to allocate: `elements` of `dtype`; random numbers, or indices less than `below`."""
 
     elements: int
     dtype: torch.dtype
@@ -73,8 +73,7 @@ class Contender:
 
 
 class Trials:
-    """The process in which kernels run, on a device; it is there from the first `begin` to the end of the `with`
-    block."""
+    """The process in which kernels run, on a device, from the first `begin` to the end of the `with` block."""
 
     def __init__(self, device: int, worker: Sequence[str] = ()) -> None:
         self.command = [*(worker or (sys.executable, "-S", "-P", str(WORKER))), str(device)]
@@ -88,7 +87,7 @@ class Trials:
         self.end()
 
     def begin(self) -> subprocess.Popen[bytes]:
-        """Start the process, if it does not run: it takes a moment to have the device."""
+        """Start the process if it does not run; it takes a moment to acquire the device."""
         if self.process is None:
             errors = None if log.enabled("tuning") else subprocess.DEVNULL
             self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
@@ -106,7 +105,8 @@ class Trials:
 
     def milliseconds(self, contenders: Sequence[Contender], memory: Sequence[Memory],
                      warm: bool = False) -> list[float | None]:
-        """Of each contender over `memory`; None for one that the device refuses, or that ends the process."""
+        """Return the milliseconds of each contender over `memory`; None for one that the device refuses, or that ends
+        the process."""
         left = list(range(len(contenders)))
         found: list[float | None] = [None] * len(contenders)
         while left:
@@ -124,7 +124,7 @@ class Trials:
     def _run(
         self, contenders: Sequence[Contender], memory: Sequence[Memory], warm: bool
     ) -> tuple[list[float | None] | None, int | None]:
-        """The times; or else who ran last before the process ended, if anyone did."""
+        """Return the times; or else the last contender before the process ended, if any."""
         process = self.begin()
         data = [(str(m.dtype)[6:], m.elements, m.below) for m in memory]
         last = None
@@ -161,7 +161,7 @@ def _line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def milliseconds(run: Callable[[], object], warm: bool = False) -> float:
-    """Of an operator of a library, in this process."""
+    """Return the milliseconds of a library's operator, in this process."""
     flushed = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
     run()
     return sorted([_timed(run, flushed, warm) for _ in range(RUNS)])[RUNS // 4]
@@ -182,6 +182,6 @@ def _timed(run: Callable[[], object], flushed: torch.Tensor, warm: bool) -> floa
 
 
 def fits(memory: Sequence[Memory]) -> bool:
-    """Return whether there is room for so much."""
+    """Return whether that many bytes can be allocated."""
     free, _ = torch.cuda.mem_get_info()
     return PART * (sum(m.nbytes for m in memory) + FLUSHED) + CONTEXT <= free

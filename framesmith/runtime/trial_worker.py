@@ -42,7 +42,7 @@ FLOATS: dict[str, tuple[int, Callable[[Sequence[float]], bytes]]] = {
 
 
 class Refused(Exception):
-    """The driver said no."""
+    """The driver returned an error."""
 
 
 class Device:
@@ -69,7 +69,7 @@ class Device:
         return pointer
 
     def make(self, kind: str, elements: int, below: int | None) -> ctypes.c_void_p:
-        """Memory with random numbers, or zeros for what counts nothing."""
+        """Allocate memory with random numbers, or zeros."""
         data, width = drawn(kind, elements, below)
         nbytes = max(elements, 1) * width
         pointer = self.allocate(nbytes)

@@ -1,5 +1,5 @@
-"""Triton's text to machine code for an architecture, without a device: by the disk cache, or in a process beside this
-one.
+"""Compilation of Triton's text to machine code for an architecture, without a device: from the disk cache, or in
+another process.
 
     pending = start([source, ...], 90, cache)      # begins; returns at once
     binaries = pending.wait()                      # one a source, in their order
@@ -89,8 +89,8 @@ def version() -> str:
 
 
 def start(sources: Sequence[TritonSource], arch: int, cache: Cache, jobs: int | None = None) -> Pending:
-    """Begin to compile `sources` for `arch` (90: sm_90), at most `jobs` at once; what the cache knows and what is equal
-    is not compiled.
+    """Begin to compile `sources` for `arch` (90: sm_90), at most `jobs` at once; cached and equal ones are not compiled
+    again.
 
     Raises `TritonMissing`.
     """
@@ -111,7 +111,7 @@ def start(sources: Sequence[TritonSource], arch: int, cache: Cache, jobs: int | 
 
 
 def prepare(arch: int) -> None:
-    """Start the process that compiles, if Triton is there: loading it takes about a second, which may pass beside other
+    """Start the compiling process, if Triton is installed: loading it takes about a second, concurrently with other
     work."""
     if importlib.util.find_spec("triton") is not None:
         with _lock:
@@ -125,21 +125,20 @@ def is_prepared() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """The process that compiles. `asked`: by the number of a kernel that it has yet to answer for, who wants it, and
-    its key."""
+    """The compiling process. `asked`: for each number of an unanswered kernel, its `Pending` and key."""
 
     popen: subprocess.Popen[str]
     asked: dict[int, tuple[Pending, str]] = field(default_factory=dict)
 
     def ask(self, jobs: int, batch: Sequence[dict[str, Any]], folder: str) -> None:
-        """Hand it a batch; what it has been given before is done before."""
+        """Send a batch; earlier ones are compiled first."""
         path = Path(folder) / "batch.json"
         path.write_text(json.dumps(batch))  # the pipe has room for little, and is not read until Triton is loaded
         self.popen.stdin.write(json.dumps([jobs, str(path)]) + "\n")  # type: ignore[union-attr]
         self.popen.stdin.flush()  # type: ignore[union-attr]
 
     def listen(self) -> None:
-        """Take one answer, whosever it is. Raises `BuildError` if there is none."""
+        """Receive one answer, for any `Pending`. Raises `BuildError` if there is none."""
         line = self.popen.stdout.readline()  # type: ignore[union-attr]
         if not line:
             raise BuildError(f"Triton's process ended with status {self.popen.wait()}")
@@ -151,7 +150,7 @@ class Process:
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """Kernels on their way; see `start`. Others may be before them and behind them.
+    """Kernels being compiled; see `start`. Others may be queued before and after them.
 
     `owed`: how many the process has yet to answer for.
     """
@@ -209,12 +208,12 @@ class Pending:
         return tuple([self.found.get(key) for key in self.keys])
 
     def drop(self) -> None:
-        """Abandon what was begun, which nobody wants any more."""
+        """Abandon kernels that are no longer needed."""
         with _lock:
             self._leave()
 
     def take(self, number: int, key: str, problem: str | None) -> None:
-        """Take the process's answer on a kernel: store its binary, or note the error."""
+        """Handle the process's answer on a kernel: store its binary, or record the error."""
         self.owed -= 1
         source = self.missing[key]
         result = {"error": problem} if problem else pickle.loads(self._out(number).read_bytes())
@@ -239,7 +238,7 @@ class Pending:
         return Path(self.folder.name) / f"kernel{number}.bin"
 
     def _leave(self) -> None:
-        """Nothing more is expected of the process."""
+        """Stop waiting for the process."""
         if self.process is not None:
             asked = self.process.asked
             for number in [n for n, (owner, _) in asked.items() if owner is self]:
@@ -258,8 +257,8 @@ _numbers = itertools.count()
 
 
 def _process(arch: int) -> Process:
-    """The process that compiles, for `arch` above all, started anew when there is none or it has died. The caller holds
-    the lock."""
+    """Return the compiling process, warmed up for `arch`, started if there is none or it has died. The caller holds the
+    lock."""
     if is_prepared():
         return _started[0]
     _started.clear()
@@ -286,7 +285,7 @@ def _remove(folder: str) -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the parent's process is not ours."""
+    """Forget, in a forked child, the parent's process."""
     _started.clear()
 
 

@@ -1,4 +1,4 @@
-"""The shape environment of one capture: its symbols with their hints, the guards taken, and what they imply.
+"""The shape environment of one capture: its symbols with their hints, its guards, and the facts that they imply.
 
 A guard is recorded once, in the symbols as they were made; what is learnt from it (equalities, ranges, divisibility)
 decides later questions without a further guard.
@@ -66,7 +66,7 @@ class ShapeEnv:
                  "_simplify")
 
     probing = False
-    """Operators without a shape rule are asked at several sizes, not at the hints alone."""
+    """Operators without a shape rule are probed at several sizes, not only at the hints."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -263,7 +263,7 @@ class ShapeEnv:
         return value
 
     def fixed_by(self, symbol: Symbol) -> ShapeGuard | None:
-        """The first guard by which only one value is left to a symbol; None if there are several."""
+        """Return the first guard after which a symbol has only one possible value; None if it has several."""
         if not self.simplify(symbol).is_const:
             return None
         replayed = ShapeEnv()
@@ -275,7 +275,7 @@ class ShapeEnv:
         return None
 
     def check(self, values: Mapping[Any, int]) -> ShapeGuard | None:
-        """The first guard that does not hold for other values of the symbols (by symbol or name)."""
+        """Return the first guard that fails for other values of the symbols (by symbol or name)."""
         return next((g for g in self.guards if not g.rel.evaluate(values)), None)
 
     # --- learning
@@ -289,7 +289,7 @@ class ShapeEnv:
             self._learn(part)
 
     def _learn_nothing(self, rel: Rel) -> None:
-        """A disjunction or an inequation is kept as a fact only."""
+        """Record a disjunction or an inequation only as a fact."""
 
     def _learn_le(self, rel: Rel) -> None:
         terms, offset = linear(rel.args[0])

@@ -50,7 +50,7 @@ TYPICAL = 64
 
 
 class _Typical(dict[Any, int]):
-    """Any symbol taken for a typical size."""
+    """A mapping of any symbol to a typical size."""
 
     def __missing__(self, key: Any) -> int:
         return TYPICAL
@@ -60,8 +60,8 @@ _SIZES = _Typical()
 
 
 def typical(e: Expr) -> int:
-    """The value of an extent or a stride with a typical size for each symbol: a measure where no numbers are known.
-    These sizes may leave nothing to divide by."""
+    """Evaluate an extent or a stride with a typical size for each symbol: an estimate where no numbers are known. A
+    divisor may become zero."""
     if e.is_const:
         return e.const
     try:

@@ -162,7 +162,7 @@ class SymNode:
         return self._guard_or(True)
 
     def _guard_or(self, otherwise: bool) -> bool:
-        """The truth, or `otherwise` where only the graph can tell."""
+        """Return the truth, or `otherwise` if it is data-dependent."""
         value = self.value
         if isinstance(value, Rel) and not self.env.data.isdisjoint(value.free):
             known = self.env.known(value)

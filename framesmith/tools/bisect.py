@@ -1,7 +1,7 @@
-"""`bisect`: which option, pass, decomposition or lowering is to blame.
+"""`bisect`: find the option, pass, decomposition or lowering that causes a fault.
 
-The graph that fails is compiled again with one thing off at a time. What makes it right is named; of rows of a table,
-by halves: without a row the operator's own kernel is called.
+The failing graph is compiled again with one thing turned off at a time, and those that make it right are reported; rows
+of a table are bisected: without a row the operator's own kernel is called.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("data_symbols", False, "sizes that depend on data"),
     ("compiler_flags", "-O0", "the optimisation of the C++ compiler"),
 )
-"""Options, the value that turns a part of the compiler off, and which."""
+"""(option, the value that turns a part of the compiler off, the part)."""
 _FORMS = {"decomposition": "the decomposition of {}", "lowering": "the lowering of the prim {}"}
 
 
@@ -127,7 +127,8 @@ def _may_run(targets: Sequence[str], program: Program) -> bool:
 
 
 def _needed(kind: str, program: Program, court: Court) -> list[str]:
-    """The fewest rows of a table without which the program is right, by halves; none if it is not without all."""
+    """Return the fewest rows of a table without which the program is right, by bisection; none if it is wrong without
+    all."""
     def is_right(keys: Iterable[str]) -> bool:
         return court.verdict(program, rows=tuple((kind, key) for key in keys)).kind == FINE
 

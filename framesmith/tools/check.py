@@ -1,4 +1,4 @@
-"""`check`: one call in eager, compiled and in float64, side by side; which operator is wrong, if one is."""
+"""`check`: compare one call in eager, compiled and in float64, and find the first wrong operator."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def check_call(model: Any, root: Callable[..., Any], args: tuple[Any, ...], kwar
 
 
 class _Noting:
-    """A back end that runs graphs operator by operator, and notes the first call of each."""
+    """A back end that runs graphs operator by operator, and records the first call of each."""
 
     def __init__(self, parts: list[tuple[str, Recorded]]) -> None:
         self.parts = parts
@@ -154,7 +154,7 @@ def _named(model: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 
 
 def _in_float64(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], train: bool) -> dict[str, Any]:
-    """The same in float64; nothing where the call has no such form, or draws random numbers."""
+    """Return the same in float64; nothing if the call does not support it, or draws random numbers."""
     try:
         wide = copy.deepcopy(model).double() if isinstance(model, nn.Module) else model
         args, kwargs = tree_map(lambda x: widened(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))

@@ -1,7 +1,7 @@
-"""A child process that gives answers, and may crash or hang.
+"""A child process that answers questions, and may crash or hang.
 
-It is forked, so that it has everything that this process has registered and changed, unless a CUDA device is in use,
-whose context does not survive that; then it is a fresh interpreter, and `setup` makes it what it is to be.
+It is forked, so that it has all registrations and changes of this process, unless a CUDA device is in use, whose
+context does not survive a fork; then it is a fresh interpreter, which `setup` prepares.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Raised(Exception):
 
 
 class Child:
-    """`work(question)` gives an answer, in another process, which is started again after it was lost."""
+    """Another process that runs `work(question)`, and is restarted after it was lost."""
 
     def __init__(self, work: Callable[[Any], Any], setup: Setup = None, fork: bool | None = None) -> None:
         self.work, self.setup = work, setup
@@ -163,7 +163,7 @@ def _reply(work: Callable[[Any], Any], question: Any) -> bytes:
 
 
 def prepare(setup: Setup) -> None:
-    """Run what makes a process what it is to be."""
+    """Run the setup of a process."""
     if callable(setup):
         setup()
     elif setup:

@@ -1,4 +1,4 @@
-"""The facts of a report, as plain data (what JSON can say), from the stream of events and from what is alive."""
+"""The facts of a report, as plain JSON data, from the stream of events and from live graphs and variants."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from framesmith.util.stack import Place
 
 Facts = dict[str, Any]
 GUARDS = 40
-"""Guards of a variant that are written out; the others are counted."""
+"""The maximal number of guards of a variant that are listed; the others are counted."""
 
 
 def collect(compilers: Iterable[FrameCompiler], given: Sequence[Event] | None = None) -> Facts:
@@ -119,12 +119,12 @@ def _compiles(happened: Sequence[Event]) -> list[Facts]:
 
 
 def _own(span: Facts) -> str:
-    """The stage that the time of a span belongs to which no span within it has."""
+    """Return the stage to which a span's own time, outside nested spans, belongs."""
     return "capture" if span["stage"] == "total" else str(span["stage"])
 
 
 def _own_seconds(spans: Sequence[Facts]) -> dict[str, float]:
-    """Seconds of each stage without those within it."""
+    """Return the seconds of each stage without nested ones."""
     out: dict[str, float] = defaultdict(float)
     stack: list[Facts] = []
     for span in spans:
@@ -211,7 +211,7 @@ def _externs(e: GraphCompiled) -> list[Facts]:
 
 
 def _breaks(found: Sequence[GraphBreak], compiles: Sequence[Facts]) -> list[Facts]:
-    """Breaks by reason. Their cost in compiling is that of what goes on behind them, in the same function."""
+    """Return breaks by reason, with the compile time of their continuations in the same function."""
     behind: dict[Any, float] = defaultdict(float)
     for c in compiles:
         if c["why"] == "after a break":
@@ -239,7 +239,7 @@ def _count_place(places: list[Facts], place: Facts) -> None:
 
 
 def _recompiles(found: Sequence[Recompile]) -> list[Facts]:
-    """Recompiles, those of one guard and one change joined."""
+    """Return recompiles, grouped by guard and change."""
     out: dict[Any, Facts] = {}
     for e in found:
         row = out.setdefault((e.file, e.line, e.function, e.guard, e.kind, e.old, e.new), {

@@ -1,7 +1,7 @@
-"""A graph run three times, operator by operator: as eager computes it, in float64, and as compiled code does.
+"""Comparison of a graph's values, operator by operator: in eager, in float64, and compiled.
 
-The compiled values are those of the graph with every value as a result. Where the difference is gone then, since other
-kernels are made of such a graph, ever longer beginnings of the graph are compiled instead.
+The compiled values are those of the graph with every value as a result. If the difference vanishes, because such a
+graph has other kernels, growing prefixes of the graph are compiled instead.
 """
 
 from __future__ import annotations
@@ -109,8 +109,7 @@ class Comparison:
         return None if self._hangs_on_rounding(node) else self._named(node, f"in the whole graph alone: {detail}")
 
     def _first_value(self) -> Blame | None:
-        """By the graph with every value as a result: the first that is wrong, though what it is computed of is
-        right."""
+        """Return the first wrong value with right operands, from the graph with every value as a result."""
         shown = [n for n in self.graph.nodes if _is_shown(n)]
         try:
             found = dict(zip(shown, self.compiled(shown), strict=True))
@@ -137,13 +136,13 @@ class Comparison:
         return bool(_apart(want, known[node], wide, self.tolerance))
 
     def _hangs_on_rounding(self, node: fx.Node) -> bool:
-        """Return whether eager itself is far from float64 there: a decision hangs on the last bits."""
+        """Return whether eager itself is far from float64: a decision depends on the last bits."""
         exact = self.exact.get(node)
         return exact is not None and bool(_apart(exact.to(self.eager[node].dtype), self.eager[node], None, None))
 
     def _first_prefix(self) -> Blame | None:
-        """By bisection: the shortest beginning of the graph whose results are wrong, or that cannot be compiled; its
-        last operator."""
+        """Return the last operator of the shortest prefix of the graph with wrong results, or that cannot be compiled,
+        by bisection."""
         calls = [n for n in self.graph.nodes if n.op == "call_function"]
         low, high, found = 1, len(calls), None
         while low <= high:
@@ -182,7 +181,7 @@ def _plain(x: Any) -> Any:
 
 
 def _detached(graph: fx.Graph) -> fx.Graph:
-    """A graph without writes: what is compared gives values alone."""
+    """Return the graph without writes, which only computes values."""
     for node in [n for n in graph.nodes if n.target is torch.ops.aten.copy_.default and not n.users]:
         graph.erase_node(node)
     return graph
@@ -194,7 +193,7 @@ def _results(graph: fx.Graph) -> list[Any]:
 
 
 def _is_shown(node: fx.Node) -> bool:
-    """Return whether a node is a value of its own: a tensor with memory, and no view."""
+    """Return whether a node is a tensor with its own memory, and no view."""
     val = node.meta.get("val")
     return (node.op == "call_function" and isinstance(val, torch.Tensor) and val.layout is torch.strided
             and (node.target is operator.getitem or not is_view(node.target))

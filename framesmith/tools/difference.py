@@ -13,7 +13,7 @@ _WIDE = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
-    """The tensor in float64 or complex128, as much of a leaf as it was."""
+    """Return the tensor in float64 or complex128; a leaf stays one."""
     if not (x.is_floating_point() or x.is_complex()):
         return x
     made = x.detach().to(_WIDE.get(x.dtype, torch.float64))
@@ -21,14 +21,14 @@ def widened(x: torch.Tensor) -> torch.Tensor:
 
 
 def strides(x: torch.Tensor) -> tuple[int, ...]:
-    """The strides that say where elements are."""
+    """Return the strides of dimensions with more than one element."""
     return tuple([s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1]) if x.numel() else ()
 
 
 def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0, tolerance: float | None = None) -> str:
     """Describe the difference in dtype, shape and values; "" if there is none. `exact`: the result in float64, where
-    there is one. `least`: of numbers as large as this it is made, so that what is left when they cancel has their
-    rounding. `tolerance`: relative, in the place of the dtype's."""
+    there is one. `least`: the magnitude of the terms, whose rounding remains if they cancel. `tolerance`: relative, in
+    the place of the dtype's."""
     if a.is_nested and b.is_nested:
         return next((found for x, y in zip(a.unbind(), b.unbind()) if (found := apart(x, y, None))), "")
     if a.layout != b.layout:
@@ -58,7 +58,7 @@ def few(x: torch.Tensor) -> list[Any]:
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference of two elements; infinite where one alone is no number, or shapes differ."""
+    """Return the largest difference of two elements; infinite if only one is NaN, or shapes differ."""
     a, b = (x if x.layout is torch.strided else x.to_dense() for x in (a, b))
     if a.shape != b.shape or not a.numel():
         return 0.0 if a.shape == b.shape else float("inf")

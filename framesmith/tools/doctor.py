@@ -1,6 +1,6 @@
 """`python -m framesmith doctor`: is this machine fit to compile on, and what to do where it is not.
 
-Each check is a row of `CHECKS`: a function that says how things are.
+Each check is a row of `CHECKS`: a function that returns a finding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COLOURS = {GOOD: "green", NOTE: "yellow", BROKEN: "red"}
 _LEAST_TORCH, _PYTHONS = (2, 11), ((3, 11), (3, 12))
 _LEAST_ROOM, _LITTLE_ROOM = 50 << 20, 1 << 30
 _COUNTING = 1.0
-"""Seconds for which files are counted."""
+"""The time limit for counting files, in seconds."""
 _PROBE = """#include <omp.h>
 extern "C" __attribute__((visibility("default"))) int probe(int n) {
   int sum = 0;
@@ -75,7 +75,7 @@ def _torch() -> Finding:
 
 
 def _core() -> Finding:
-    """The C++ core is built for one version of Python and of PyTorch."""
+    """Check that the C++ core was built for this version of Python and of PyTorch."""
     folder = Path(__file__).parents[1]
     try:
         version = importlib.metadata.version("framesmith")

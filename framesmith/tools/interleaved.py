@@ -1,5 +1,5 @@
-"""Interleaved timing: every contender runs once a round, so that drift of the machine hits all alike, in another order
-each round: what one leaves behind (caches, the allocator's pages) meets each of the others."""
+"""Interleaved timing: every contender runs once a round, so that drift of the machine affects all equally, in a
+different order each round, so that each follows each other one (caches, the allocator's pages)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program's text, compiled and in eager: what is wrong with it, in words and in kind."""
+"""Verdicts on a program's text, run compiled and in eager."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A program's text, and how to look at it. `slow`: so many times as long as eager is slow; 0: that is no fault.
-    `rows`: of decompositions and lowerings, those to do without (table and key)."""
+    """A program's text, and how to judge it. `slow`: that many times eager's time is slow; 0: slowness is no fault.
+    `rows`: decompositions and lowerings to turn off (table and key)."""
 
     text: str
     config: Config
@@ -104,7 +104,7 @@ def judge(q: Question) -> Verdict:
 
 @contextlib.contextmanager
 def rows_off(rows: Sequence[tuple[str, str]]) -> Iterator[None]:
-    """Compile without some decompositions and lowerings: the operators' own kernels are called."""
+    """Turn some decompositions and lowerings off within the block: the operators' own kernels are called."""
     if not rows:
         yield
         return
@@ -126,7 +126,7 @@ def rows_off(rows: Sequence[tuple[str, str]]) -> Iterator[None]:
 TABLES: dict[str, Callable[[], list[str]]] = {
     "decomposition": lambda: [str(t) for t in rules], "lowering": lambda: list(PRIM_ROWS),
 }
-"""The tables whose rows can be done without, and their keys."""
+"""The tables whose rows can be turned off, and their keys."""
 
 
 def _kernels(ledger: Ledger) -> tuple[str, ...]:

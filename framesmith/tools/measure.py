@@ -1,4 +1,4 @@
-"""Times for a report: of kernels and calls of operators on data made up for it, of the machine, and of a call against
+"""Measurements for a report: of kernels and operators on synthetic data, of the machine, and of a call against
 eager."""
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from framesmith.util.state_restored import state_restored
 
 RUNS = 20
 KNOWN = frozenset({"aten", "mkldnn", "framesmith", "prims"})
-"""Operators of these namespaces may be called on data that is made up."""
+"""Namespaces of operators that may be called on synthetic data."""
 
 
 def measure_graphs(facts: Facts) -> None:
-    """Add to each graph's kernels and calls their seconds and what part of the machine's rate that is, and to each
-    graph its seconds; or `unmeasured`, the reason why not."""
+    """Add to each graph's kernels and calls their seconds and their fraction of the machine's rate, and to each graph
+    its seconds; or `unmeasured`, the reason why not."""
     with state_restored(None), torch.no_grad():
         trials = [trial for graph in facts["graphs"] if (trial := _trial(graph)) is not None]
         devices = {t.device for t in trials}
@@ -44,7 +44,7 @@ def measure_graphs(facts: Facts) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A graph that can be called, on data made up; `names` of its steps."""
+    """A graph that can be called on synthetic data; `names` of its steps."""
 
     graph: Facts
     plan: Plan
@@ -55,7 +55,7 @@ class _Trial:
 
 
 def _trial(graph: Facts) -> _Trial | None:
-    """Make a graph ready to be measured, or say why it cannot be."""
+    """Prepare a graph for measurement, or return the reason why not."""
     code = code_of(graph)
     if code is None or not Path(graph["library"]).exists():
         graph["unmeasured"] = "its code is not in the cache" if graph["folder"] else "it has no code of framesmith's"
@@ -94,7 +94,7 @@ def _note(trial: _Trial, seconds: Mapping[str, float], rates: Rates) -> None:
 
 
 def _rate(row: Facts, seconds: float | None, launches: int, rates: Rates) -> None:
-    """Note the seconds of all launches, and the least that they could take as part of them."""
+    """Record the seconds of all launches, and the lower bound of their time as a fraction."""
     row["seconds"] = seconds
     if not seconds or row["bytes"] is None:
         return
@@ -180,7 +180,7 @@ def _synchronize(device: str) -> None:
 
 
 def _lower(times: Sequence[float]) -> float:
-    """The lower quartile: others may have the machine for a while."""
+    """Return the lower quartile, since the machine may be shared."""
     return sorted(times)[len(times) // 4]
 
 
@@ -230,7 +230,7 @@ class Rates:
         self.operations = 2 * SIDE**3 / _least_seconds(lambda: torch.mm(a, a, out=out), device)
 
     def bytes(self, size: int) -> float:
-        """Bytes in a second, where so many are moved."""
+        """Return the bytes per second, if that many are moved."""
         return next((self._copies[s] for s in SIZES if s >= size), self._copies[SIZES[-1]])
 
     def facts(self) -> Facts:
@@ -238,7 +238,7 @@ class Rates:
 
 
 def _least_seconds(call: Callable[[], Any], device: str, budget: float = 0.03, least: int = 10) -> float:
-    """The least of some runs: what the machine can do when nothing else has it."""
+    """Return the least of some runs, the machine's undisturbed rate."""
     times: list[float] = []
     count = 1 if device == "cpu" else 10
     call()

@@ -1,4 +1,5 @@
-"""`memory`: what compiled graphs hold between calls, by graph and name, and whose a block of a snapshot is."""
+"""`memory`: the memory that compiled graphs hold between calls, by graph and name, and the owners of a snapshot's
+blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from framesmith.tools.plots import size
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that is computed once and kept: a packed, cast or folded weight. `name`: what computes it of which
+    """A value that is computed once and kept: a packed, cast or folded weight. `name`: its expression over
     parameters."""
 
     name: str
@@ -37,7 +38,7 @@ class GraphMemory:
 
     @property
     def bytes(self) -> int:
-        """Of its constants; what several of them share counts once."""
+        """The bytes of its constants; shared memory counts once."""
         return sum({c.address: c.bytes for c in self.constants}.values())
 
 
@@ -51,7 +52,7 @@ class Memory:
 
     @property
     def bytes(self) -> int:
-        """All that is held."""
+        """All bytes that are held."""
         return self.idle + sum([g.bytes for g in self.graphs])
 
     def __str__(self) -> str:

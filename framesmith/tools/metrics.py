@@ -1,7 +1,7 @@
-"""Counters of what was compiled since the process began, for programs that watch themselves, and for Prometheus.
+"""Counters of compilations since the process began, for monitoring by the program, and for Prometheus.
 
-They are counted from events, so calls that find their code cost nothing; how often variants were used is asked of the
-core when somebody reads.
+They are counted from events, so calls that find their code cost nothing; uses of variants are read from the core on
+demand.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("fallbacks", "internal", "What runs in eager instead"),
     ("cache_lookups", "result", "Lookups in the disk cache"),
 )
-"""Of each counter: its name, what it is divided by, and what it counts."""
+"""Of each counter: its name, its label, and what it counts."""
 
 Compilers = Callable[[], Iterable[FrameCompiler]]
 
 
 def snapshot(compilers: Iterable[FrameCompiler]) -> dict[str, Any]:
-    """The counters by name (those that are divided: dicts), and `variants` that are alive with their `variant_uses`."""
+    """Return the counters by name (labelled ones as dicts), and the number of live `variants` with their
+    `variant_uses`."""
     out: dict[str, Any] = {}
     for name, label, _ in ROWS:
         found = events.counted(name)
@@ -48,7 +49,7 @@ class Collector:
         self._core = importlib.import_module("prometheus_client.core")
 
     def collect(self) -> Iterator[Any]:
-        """Give each counter and gauge with its values now."""
+        """Yield each counter and gauge with its present values."""
         now = snapshot(tuple(self._compilers()))
         for name, label, said in ROWS:
             family = self._core.CounterMetricFamily(f"framesmith_{name}", said, labels=[label] if label else None)

@@ -1,4 +1,4 @@
-"""`minify`: the smallest program found that shows what is wrong with a call."""
+"""`minify`: find a small program that reproduces the fault of a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from framesmith.tools.recorded import Recorded, recorded
 from framesmith.tools.shrink import shrink
 
 _CHECKED = ("fullgraph", "suppress_errors", "warn", "cache_dir", "cache")
-"""Options that a script sets as it needs them."""
+"""Options that a script sets itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ def minify_call(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 def graphs_of(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], config: Config, train: bool,
               setup: Setup, seconds: float) -> list[Recorded] | Minified:
-    """The graphs of a call, or why there are none: they are captured in a child process first, if it can be forked."""
+    """Return the graphs of a call, or the reason why there are none: they are captured in a child process first, if it
+    can be forked."""
     record = functools.partial(recorded, root, args, kwargs, config, train)
     trial = Child(lambda _: len(record()), setup)
     if trial.forks:
@@ -128,7 +129,8 @@ def _small(graphs: list[Recorded], court: Court, end: float) -> Minified:
         return Minified("", found, tried=court.tried)
     program, first = found
     clear = min(first.off / 2, 2 * court.slow) if first.kind == "slow" else 0.0
-    """Of a slow program the factor over eager: well above the limit that the script asserts, for times vary."""
+    """Return whether a slow program's factor over eager is well above the limit that the script asserts, since times
+    vary."""
 
     def fails(candidate: Program) -> bool:
         if time.monotonic() > end:
@@ -146,7 +148,7 @@ def _small(graphs: list[Recorded], court: Court, end: float) -> Minified:
 
 
 def script(program: Program, verdict: Verdict, court: Court) -> str:
-    """The program with what shows its fault."""
+    """Return the program with a check that shows its fault."""
     lines = [f"# framesmith.minify: {verdict.kind}: {_line(verdict.detail)}", programs.text(program, court.data), "",
              ""]
     compiled = f"framesmith.compile(program, {_options(court.config)})"
@@ -187,7 +189,7 @@ def _options(config: Config) -> str:
 
 
 def _room(verdict: Verdict) -> str:
-    """Half of the difference: what is right is nearer."""
+    """Return half of the difference as a tolerance: right results are closer."""
     return f"{verdict.off / 2:.1g}" if 0 < verdict.off < float("inf") else "1e-5"
 
 

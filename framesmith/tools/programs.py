@@ -1,4 +1,4 @@
-"""A graph with inputs of its own as a program: text that runs by itself, and the programs that are made of it.
+"""Programs: a graph with its inputs, which prints as self-contained text, and from which smaller programs are derived.
 
     program = of(recorded)              a graph of a call, with what it was given
     text(program, data)                 plain torch and framesmith
@@ -27,7 +27,7 @@ from framesmith.tools.recorded import Recorded, copied, own, seeded
 
 _WRITES = torch.ops.aten.copy_.default
 _LITERAL = 24
-"""Numbers that are written out."""
+"""The maximal number of elements that are written out."""
 _FLOATS = ("torch.randn({})", "torch.rand({})", "torch.ones({})")
 _INTEGERS = ("torch.arange({n}).reshape({}) % 2", "torch.zeros({})")
 
@@ -100,8 +100,8 @@ def values(program: Program) -> dict[fx.Node, Any]:
 
 def cut(program: Program, at: Sequence[fx.Node], results: Sequence[fx.Node] | None = None,
         known: Mapping[fx.Node, Any] | None = None) -> Program:
-    """The program that begins with the values of the nodes `at`, as inputs, and gives `results`. What nothing needs is
-    left out."""
+    """The program that begins with the values of the nodes `at`, as inputs, and gives `results`. Dead nodes are
+    omitted."""
     results = list(program.results if results is None else results)
     cuts = _tensors_of(program, set(at))
     needed = ancestors(results, stop=cuts)
@@ -138,8 +138,8 @@ def _is_tensor(node: fx.Node) -> bool:
 
 
 def first(program: Program, count: int) -> Program | None:
-    """The first `count` operators, with all that others would have read of them as results; None where there is
-    none."""
+    """Return the program of the first `count` operators, with all values that later ones would read as results; None if
+    there is none."""
     kept = set(program.calls[:count])
     left = [n for n in program.calls[:count] if _is_tensor(n)
             and (n in program.results or not kept.intersection(n.users))]
@@ -147,17 +147,17 @@ def first(program: Program, count: int) -> Program | None:
 
 
 def rest(program: Program, count: int, known: Mapping[fx.Node, Any]) -> Program:
-    """All but the first `count` operators, which begins with the values that those have given."""
+    """Return the program of all but the first `count` operators, which begins with the values of those."""
     return cut(program, program.calls[:count], known=known)
 
 
 def of_results(program: Program, results: Sequence[fx.Node]) -> Program:
-    """The program that gives some of the results alone."""
+    """Return the program of only some of the results."""
     return cut(program, [], results)
 
 
 def without(program: Program, node: fx.Node) -> Program | None:
-    """The program in which an operator gives one of its operands, of the same kind, or None."""
+    """Return the program in which an operator is replaced by one of its operands of the same kind, or None."""
     val = node.meta.get("val")
     same = [a for a in node.all_input_nodes if isinstance(val, torch.Tensor) and _is_tensor(a)
             and a.meta["val"].shape == val.shape and a.meta["val"].dtype is val.dtype]
@@ -170,7 +170,7 @@ def without(program: Program, node: fx.Node) -> Program | None:
 
 
 def with_sizes(program: Program, to: Mapping[int, int]) -> Program:
-    """The program in which sizes have become others, wherever they stand in sizes and in arguments."""
+    """Return the program with sizes replaced, in all shapes and arguments."""
     def moved(x: Any) -> Any:
         return to.get(x, x) if type(x) is int else x
 
@@ -194,7 +194,7 @@ def sizes_of(program: Program) -> list[int]:
 
 
 def fills(one: Input) -> Sequence[str]:
-    """The expressions that may stand for an input's numbers, the most usual first."""
+    """Return the expressions that may replace an input's numbers, the most usual first."""
     if one.value.is_floating_point() or one.value.is_complex():
         return _FLOATS
     return _INTEGERS
@@ -209,7 +209,7 @@ def as_function(program: Program, result: Callable[[fx.Node], bool] = _is_tensor
 
 
 class Data:
-    """Tensors that text reads: written out where they are small, else from files in a folder."""
+    """The tensors of a program's text: written out if small, else loaded from files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The graphs of one call, with the values that enter them: captured, and run operator by operator."""
+"""The graphs of one call with their inputs: captured, and run operator by operator."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from framesmith.pipeline import Report
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A graph of functional ATen operators, and what its placeholders had in one call."""
+    """A graph of functional ATen operators, and the values of its placeholders in one call."""
 
     graph: fx.Graph
     inputs: list[Any]
 
 
 class Recorder(FrameCompiler):
-    """Captures what `compile` would, for fixed sizes, and notes the graphs in the order in which they run. They run
-    operator by operator, under autograd."""
+    """Captures as `compile` would, for static sizes, and records the graphs in the order in which they run, operator by
+    operator, under autograd."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config.with_(dynamic=False, data_symbols=False, warn=False), Ledger())
@@ -83,8 +83,8 @@ def own(x: Any) -> Any:
 
 @contextlib.contextmanager
 def seeded(seed: int = 0) -> Iterator[Callable[[], bool]]:
-    """Run with generators that begin at a seed; they are as before afterwards. Gives what tells whether random numbers
-    were drawn."""
+    """Seed the generators within the block, and restore them. Yields a function that tells whether random numbers were
+    drawn."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         before = _states()

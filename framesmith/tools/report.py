@@ -1,4 +1,4 @@
-"""`report`: what the compiler has done in this process, as a page, as JSON, and as tables on the console."""
+"""`report`: the compiler's work in this process, as a page, as JSON, and as tables on the console."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Report:
         return json.dumps(self.facts, indent=1)
 
     def html(self) -> str:
-        """One page with everything in it: it loads nothing, and has no script."""
+        """Return a self-contained page: it loads nothing, and has no script."""
         environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         environment.filters.update(seconds=seconds, size=size, count=count, short=short_path, percent=percent)
         return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(self.facts, plots=plots)
@@ -63,7 +63,7 @@ class Report:
         Path(path).write_text(self.text(format or format_of(path)), encoding="utf-8")
 
     def text(self, format: str) -> str:
-        """It in one of `FORMATS`. Raises FramesmithError for another."""
+        """Return the report in one of `FORMATS`. Raises FramesmithError for another."""
         writers: dict[str, Callable[[], str]] = {"html": self.html, "json": self.json, "console": self.console}
         if format not in writers:
             raise FramesmithError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
@@ -88,7 +88,7 @@ def format_of(path: str | os.PathLike[str]) -> str:
 
 
 def short_path(file: str) -> str:
-    """A file as seen from here, or its last two parts."""
+    """Return a file's path relative to the working directory, or its last two parts."""
     here = os.getcwd() + os.sep
     return file.removeprefix(here) if file.startswith(here) else os.sep.join(file.rsplit(os.sep, 2)[-2:])
 

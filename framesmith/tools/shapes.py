@@ -36,10 +36,10 @@ class Shapes:
 
     `inputs`, `results`: dtype and shape; parameters are not among the inputs, and results are the tensors that the call
     computes, in order. `operators`: place in the program, operator and shape of its result. `flops`: multiplications
-    and additions of contractions and convolutions (as `torch.utils.flop_counter` counts). `bytes`: what the operators
-    read and write, each by itself. `peak`: the most bytes that are alive at once, inputs and parameters included, where
-    operators run one by one and a tensor dies with its last use. `assumed`: relations between sizes that the formulas
-    hold for, and where the program asks for them.
+    and additions of contractions and convolutions (as `torch.utils.flop_counter` counts). `bytes`: bytes that the
+    operators read and write, each by itself. `peak`: the most bytes that are alive at once, inputs and parameters
+    included, where operators run one by one and a tensor dies with its last use. `assumed`: relations between sizes
+    that the formulas hold for, and where the program asks for them.
 
     A formula's `evaluate({"x.shape[0]": 8, ...})` is its value.
     """
@@ -195,7 +195,7 @@ FLOPS: dict[Any, Callable[[Node, Sized], Expr]] = {
                      _aten._scaled_dot_product_flash_attention, _aten._scaled_dot_product_efficient_attention),
                     _attention),
 }
-"""Operators that multiply and add, with how often."""
+"""Operators that multiply and add, with their number of operations."""
 
 
 def _flops(node: Node, shape: Sized) -> Expr:
@@ -204,8 +204,8 @@ def _flops(node: Node, shape: Sized) -> Expr:
 
 
 def _peak(nodes: list[Node], size: dict[Node, Expr]) -> Expr:
-    """The most bytes alive: what enters and what leaves stay, anything else dies with the last use of it or of a view
-    of it."""
+    """Return the peak of live bytes: inputs and results stay, others die with the last use of the value or a view of
+    it."""
     owner: dict[Node, Node] = {}
     last: dict[Node, int] = {}
     for k, node in enumerate(nodes):

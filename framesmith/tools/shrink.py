@@ -1,4 +1,4 @@
-"""Delta debugging: a program that fails becomes a smaller one that fails in the same way.
+"""Delta debugging: shrink a failing program to one that fails in the same way.
 
 First the operators: the shortest beginning of the graph that fails, of this the shortest end; then results, inputs,
 gradients, sizes, and what is left of the operators one by one. Each step keeps what fails.
@@ -25,7 +25,7 @@ from framesmith.tools.programs import (
 
 Fails = Callable[[Program], bool]
 _SMALL = 3
-"""A size as good as any smaller one."""
+"""A size that need not be smaller."""
 
 
 def shrink(program: Program, fails: Fails, result: int | None = None) -> Program:
@@ -59,7 +59,7 @@ def _one_result(program: Program, fails: Fails, likely: int | None) -> Program:
 
 
 def _least(low: int, high: int, made: Callable[[int], Program | None], fails: Fails) -> Program | None:
-    """Bisection: the program of the least number in the range that fails, if one does."""
+    """Return the failing program of the least number in the range, by bisection, if any."""
     best = None
     while low < high:
         middle = (low + high) // 2
@@ -119,7 +119,7 @@ def _untrained(program: Program, fails: Fails) -> Program:
 
 
 def _simple(one: Input, fill: str | None = None) -> Input:
-    """The input with random numbers, in order, no parameter."""
+    """Return the input with random numbers, contiguous, and not a parameter."""
     value = one.value.detach()
     if not value.is_contiguous():
         value = value.contiguous()
@@ -127,7 +127,7 @@ def _simple(one: Input, fill: str | None = None) -> Input:
 
 
 def _inputs(program: Program, fails: Fails) -> Program:
-    """Numbers that need not be kept, layouts and parameters that need not be."""
+    """Simplify inputs: numbers, layouts and parameters that are not needed."""
     simple = replace(program, inputs=tuple(map(_simple, program.inputs)))
     if fails(simple):
         return simple
@@ -142,7 +142,7 @@ def _inputs(program: Program, fails: Fails) -> Program:
 
 
 def _small_sizes(program: Program) -> dict[int, int]:
-    """All large sizes, made small and kept apart."""
+    """Return a map of all large sizes to small, distinct ones."""
     large = [n for n in sizes_of(program) if n > _SMALL]
     return {n: min(n, _SMALL - 1 + k) for k, n in enumerate(reversed(large))}
 
@@ -167,7 +167,7 @@ def _sizes(program: Program, fails: Fails) -> Program:
 
 
 def _steps(program: Program, fails: Fails) -> Program:
-    """One operator less, if that is possible."""
+    """Remove one operator, if possible."""
     if len(program.calls) < 2:
         return program
     return _first_that_fails((without(program, node) for node in program.calls), fails, program)

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Alive(Generic[T]):
-    """Those of the objects added that are alive. (A `WeakSet` fails where one is added during an iteration.)"""
+    """A set of the added objects that are alive. (A `WeakSet` fails if one is added during an iteration.)"""
 
     def __init__(self) -> None:
         self._refs: set[weakref.ref[T]] = set()

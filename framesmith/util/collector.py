@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector during a compilation: what it would walk again and again is alive."""
+"""Pauses of Python's cyclic garbage collector during a compilation, whose objects are mostly alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _paused_by: set[int] = set()
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No cyclic collection within; afterwards the collector is as it was. The caller holds the compile lock."""
+    """Disable cyclic collection within the block. The caller holds the compile lock."""
     was_enabled = gc.isenabled()
     try:
         if was_enabled:
@@ -29,8 +29,8 @@ def collector_paused() -> Iterator[None]:
 
 @contextmanager
 def collector_resumed() -> Iterator[None]:
-    """Within a pause of this thread, have the collector as it was before. What is alive goes to its oldest generation
-    unseen: it would soon walk all that the program holds, for tenths of a second in which no thread runs."""
+    """Restore the collector within the block, inside a pause of this thread. Live objects are moved to its oldest
+    generation first: a full collection over the program's objects would stop all threads for tenths of a second."""
     paused = threading.get_ident() in _paused_by
     if paused:
         if not gc.get_freeze_count():  # the program's own freezing stays as it is
@@ -47,7 +47,7 @@ def collector_resumed() -> Iterator[None]:
 
 
 def _resume() -> None:
-    """In a forked child: a thread that compiles in the parent does not end its pause here."""
+    """End the pause in a forked child, where the compiling thread does not exist."""
     if _paused_by - {threading.get_ident()}:
         gc.enable()
         _paused_by.clear()

@@ -1,5 +1,5 @@
-"""TorchDynamo's frame hook, which may be at work around ours or beside it. It is reached through its C part; nothing is
-imported."""
+"""Coexistence with TorchDynamo's frame hook, which may be active around ours. It is reached through its C part; nothing
+is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _hook = torch._C._dynamo.eval_frame
 
 @contextlib.contextmanager
 def dynamo_off() -> Iterator[None]:
-    """Its hook is off in this thread."""
+    """Turn its hook off in this thread within the block."""
     theirs = _hook.set_eval_frame(None)
     try:
         yield
@@ -25,7 +25,7 @@ def dynamo_off() -> Iterator[None]:
 
 
 def hide_from_dynamo(code: CodeType) -> None:
-    """It does not look into frames of `code`, nor into what they call."""
+    """Let it skip frames of `code`, and all frames that they call."""
     if hasattr(_hook, "set_code_exec_strategy"):
         skip = _hook._FrameAction.SKIP
         _hook.set_code_exec_strategy(code, _hook._FrameExecStrategy(skip, skip))
@@ -49,7 +49,7 @@ _stance = Stance()
 
 
 def set_stance(new: Stance) -> Stance:
-    """Change ours; return the one before."""
+    """Set ours, and return the previous one."""
     global _stance
     before, _stance = _stance, new
     return before

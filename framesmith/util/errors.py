@@ -10,8 +10,7 @@ from framesmith.util.advice import advice
 
 
 def drop_traces(error: BaseException | None, handled: BaseException | None) -> None:
-    """Forget the frames behind an error and behind those that it came from: they hold what capture held, the user's
-    model included.
+    """Drop the frames of an error and of its causes: they keep capture's objects alive, including the user's model.
 
     `handled`: what the user's program was handling when capture began; it came before, and is the user's.
     """
@@ -58,8 +57,7 @@ class DataDependent(Unsupported):
 
 
 class FrameSeen(Unsupported):
-    """The instruction looks at the very frame that it runs in, and at `callers` above it: they must run as plain
-    Python."""
+    """The instruction inspects its own frame, and `callers` above it: these must run as plain Python."""
 
     def __init__(self, what: str, callers: int = 0) -> None:
         super().__init__(f"{what} looks at the frame",
@@ -68,7 +66,7 @@ class FrameSeen(Unsupported):
 
 
 class MemorySeen(FrameSeen):
-    """The instruction looks at the interpreter's memory: what runs beneath the frame must leave no more there than
+    """The instruction inspects the interpreter's memory: nothing that runs below the frame may leave more there than
     plain Python does."""
 
 
@@ -83,7 +81,7 @@ class NeedsGrad(Unsupported):
 
 
 class TooLong(Unsupported):
-    """Capture has followed the frame for as many instructions as it may: a loop that Python is to run."""
+    """Capture has reached its limit of instructions in the frame: a loop that Python should run."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} instructions",
@@ -126,15 +124,15 @@ class FirstCall(Unsupported):
 
 
 class CompileError(FramesmithError):
-    """A stage after capture failed on a graph that it should have taken."""
+    """A stage after capture failed on a valid graph."""
 
 
 class CompilerMissing(CompileError):
-    """There is no usable C++ compiler on this machine; the message names what to install."""
+    """This machine has no usable C++ compiler; the message names what to install."""
 
 
 class TritonMissing(CompilerMissing):
-    """There is no Triton, which kernels for a CUDA device are compiled with."""
+    """Triton, which compiles kernels for CUDA devices, is not installed."""
 
 
 class BuildError(CompileError):
@@ -155,7 +153,7 @@ class CacheError(FramesmithError):
 
 
 class BundleError(CacheError):
-    """A bundle of the cache is damaged, or nobody vouches for it."""
+    """A bundle of the cache is damaged, or not authenticated."""
 
 
 class NotSerializable(FramesmithError):
@@ -167,7 +165,7 @@ class BackendError(FramesmithError):
 
 
 class GuardError(FramesmithError):
-    """A guard does not hold for the very values that it was made from."""
+    """A guard does not hold for the values that it was made from."""
 
 
 class PackageError(FramesmithError):

@@ -1,5 +1,4 @@
-"""Exceptions that the program's signal handlers raise in the middle of our work: they are the program's, whatever we
-were about to do."""
+"""Exceptions of the program's signal handlers during our work, which must reach the program."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 
 def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
-    """The program's handlers in Python, by signal."""
+    """Return the program's Python handlers, by signal."""
     found = {n: handler for n in _SIGNALS if callable(handler := _signal.getsignal(n))}
     return {n: _own(handler) for n, handler in found.items()}
 
@@ -56,8 +55,8 @@ def raised_by_handler(error: BaseException) -> bool:
 
 @contextmanager
 def handlers_heard() -> Iterator[None]:
-    """Raise at the end of the block what a signal handler raised within it, if anything on the way has caught it: an
-    `except`, or a finaliser."""
+    """Raise at the end of the block an exception that a signal handler raised within it and that was caught on the way,
+    by an `except` or a finaliser."""
     own = _handlers() if threading.current_thread() is threading.main_thread() else {}
     if not own:
         yield

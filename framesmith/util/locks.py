@@ -1,4 +1,4 @@
-"""Locks of the compiler, which a forked child finds free: the thread that held one in the parent is not there.
+"""Locks of the compiler, which are free in a forked child, where the thread that held one does not exist.
 
 They are entered by `with` itself. A signal handler that raises cannot come between the acquisition and the block then,
 as it can in a context manager written in Python.

@@ -1,5 +1,5 @@
-"""The precision of float32 on a CUDA device, by settings of the process. What is compiled depends on them, so graphs
-are guarded by them."""
+"""The precision of float32 on a CUDA device, by settings of the process. Compiled code depends on them, so graphs are
+guarded by them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def on_matrix_units(dtype: torch.dtype, *channels: int) -> bool:
 
 
 def channels_of(image: Any, weight: Any) -> tuple[int, ...]:
-    """Those of a convolution's image and of its result, as far as they are known; none where each channel has a kernel
-    of its own, which is computed exactly."""
+    """Return the channels of a convolution's image and of its result, as far as known; none for a depthwise one, which
+    is computed exactly."""
     return tuple([n for n in (image.shape[1], weight.shape[0]) if type(n) is int]) if weight.shape[1] != 1 else ()
 
 

@@ -28,7 +28,7 @@ NICENESS = 19
 
 
 class Priority:
-    """That of one compilation. `low`: others come first."""
+    """The priority of one compilation. `low`: others come first."""
 
     def __init__(self, low: bool) -> None:
         self.low = low
@@ -47,7 +47,7 @@ class Priority:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """This thread works at the priority."""
+        """Let this thread work at the priority within the block."""
         before, _mine.priority = _mine.priority, self
         try:
             with self._pace:
@@ -70,7 +70,7 @@ _processes: weakref.WeakSet[subprocess.Popen[Any]] = weakref.WeakSet()
 
 @atexit.register
 def _end() -> None:
-    """Nothing of a compilation outlives the program."""
+    """End all processes of compilations at the program's exit."""
     for process in tuple(_processes):
         if process.returncode is None:
             with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ _mine = _Mine()
 
 
 def has_priority() -> bool:
-    """Return whether this thread compiles at a priority of its own: in the background."""
+    """Return whether this thread compiles in the background, at its own priority."""
     return _mine.priority is not None
 
 

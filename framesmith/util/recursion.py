@@ -1,4 +1,4 @@
-"""Python's limit of recursion while frames are interpreted, which takes several calls of ours for one of the user's."""
+"""Python's recursion limit while frames are interpreted, which takes several of our calls for each of the user's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _before: list[int] = []
 
 @contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Have a limit of `LIMIT` at least; the last of several threads to leave sets back what the first found."""
+    """Raise the limit to at least `LIMIT` within the block; the last of several threads restores the first one's."""
     _before.append(sys.getrecursionlimit())
     sys.setrecursionlimit(max(_before[0], LIMIT))
     try:

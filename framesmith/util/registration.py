@@ -24,7 +24,7 @@ class _Announced(Distribution):
 
 
 class _Finder(DistributionFinder):
-    """Finds that distribution, and no modules."""
+    """A finder of that distribution only."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         return None

@@ -16,7 +16,7 @@ _NOT_USERS = (next(iter(torch.__path__)) + "/", str(Path(__file__).parents[1]) +
 
 @lru_cache(4096)
 def is_foreign(file: str) -> bool:
-    """Code of torch, of framesmith, or of the interpreter itself."""
+    """Return whether code belongs to torch, framesmith, or the interpreter."""
     return file.startswith(_NOT_USERS)
 
 

@@ -1,4 +1,4 @@
-"""Calls after which generators and buffers are as before."""
+"""Restoration of generators and buffers after calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 @contextlib.contextmanager
 def state_restored(model: Any) -> Iterator[None]:
-    """Put back the states of the generators, and the buffers of a module that change in between."""
+    """Restore, after the block, the states of the generators, and the buffers of a module that changed in it."""
     buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
     before = [(x, x.detach().clone(), x._version) for x in buffers]
     with torch.random.fork_rng():

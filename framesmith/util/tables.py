@@ -1,4 +1,4 @@
-"""Tables that functions enter themselves in."""
+"""Tables that functions register themselves in."""
 
 from __future__ import annotations
 
