@@ -46,7 +46,7 @@ def compile(  # noqa: A001 - torch.compile's name
     recompile_limit: int | None = None,
     isolate_recompiles: bool = False,
 ) -> Any:
-    """A compiled version of a module or function; also a decorator, with or without arguments.
+    """Return a compiled version of a module or function; also a decorator, with or without arguments.
 
     `fullgraph`: raise `exc.Unsupported` where the graph would break. `dynamic`: see `Config`. `backend`: a name of
     `list_backends()` or a callable `(gm, example_inputs) -> callable`. `mode`: "default", "reduce-overhead",

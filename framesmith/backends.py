@@ -195,12 +195,12 @@ def register_backend(fn: Callable[..., Any] | None = None, *, name: str | None =
 
 
 def list_backends() -> list[str]:
-    """The names that `backend=` takes."""
+    """Return the names that `backend=` takes."""
     return sorted(BACKENDS)
 
 
 def lookup_backend(name: str) -> Callable[..., Any]:
-    """The callable behind a name: `(gm, example_inputs) -> callable`. Raises `BackendError` for an unknown one.
+    """Return the callable behind a name: `(gm, example_inputs) -> callable`. Raises `BackendError` for an unknown one.
 
     The native one takes graphs as another back end receives them from `compile`.
     """

@@ -36,8 +36,8 @@ _OTHERS = "#d69e2e"
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """The function that `file.py:function` or `package.module:function` names. Raises SystemExit for a name that is
-    none."""
+    """Return the function that `file.py:function` or `package.module:function` names. Raises SystemExit for a name that
+    is none."""
     module, _, function = name.partition(":")
     if not function:
         raise SystemExit(f"expected file.py:function or module:function, got {name!r}")
@@ -64,8 +64,8 @@ def load(name: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]
 
 
 def error_between(got: Any, want: Any) -> float | None:
-    """The largest difference of any two tensors, relative to the largest element; None if `got` has no tensors to
-    compare. NaN where a result is not finite in one alone."""
+    """Return the largest difference of any two tensors, relative to the largest element; None if `got` has no tensors
+    to compare. NaN where a result is not finite in one alone."""
     ours, theirs = flat_tensors(got), flat_tensors(want)
     if len(ours) != len(theirs):
         return None
@@ -110,8 +110,9 @@ def measure(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def chosen(only: Iterable[str], more: Iterable[str]) -> dict[str, Peer]:
-    """The contenders that are installed, or of these `only` some besides eager, and those of the user's: `NAME=file.py:
-    function`, where `function(model, args, kwargs)` returns a callable. Raises SystemExit for a name that is none."""
+    """Return the contenders that are installed, or of these `only` some besides eager, and those of the user's:
+    `NAME=file.py: function`, where `function(model, args, kwargs)` returns a callable. Raises SystemExit for a name
+    that is none."""
     wanted = set(only)
     unknown = wanted - PEERS.keys()
     if unknown:
@@ -128,7 +129,7 @@ def chosen(only: Iterable[str], more: Iterable[str]) -> dict[str, Peer]:
 
 
 def table_of(rows: Mapping[str, Row]) -> Table:
-    """The measurement as a table, the fastest first."""
+    """Return the measurement as a table, the fastest first."""
     table = Table()
     for name in ("contender", "how", "weights"):
         table.add_column(name)
@@ -173,7 +174,7 @@ def plot(rows: Mapping[str, Row], title: str, path: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser("python -m framesmith bench", description=__doc__)
     parser.add_argument("builder", help="file.py:function or module:function")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="besides eager; may be repeated")

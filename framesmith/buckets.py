@@ -36,7 +36,7 @@ class _Rule:
         self.sizes = None if sizes == POWERS else sorted(sizes)
 
     def size(self, n: int) -> int:
-        """The least size that holds `n`; beyond the largest, `n` itself."""
+        """Return the least size that holds `n`; beyond the largest, `n` itself."""
         if self.sizes is None:
             return 1 << (n - 1).bit_length() if n else n
         return next((size for size in self.sizes if size >= n), n)
@@ -74,7 +74,7 @@ class Bucketed:
         return tree_map(lambda x: self._cut(x, next(cuts), groups) if isinstance(x, torch.Tensor) else x, result)
 
     def _groups(self, bound: inspect.BoundArguments) -> dict[Group, list[Place]]:
-        """The dimensions that are padded, by their size: those of equal sizes are padded alike."""
+        """Return the dimensions that are padded, by their size: those of equal sizes are padded alike."""
         groups: dict[Group, list[Place]] = {}
         for (name, dim), rule in self._rules.items():
             x = self._given(bound).get(name)

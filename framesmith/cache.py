@@ -30,7 +30,7 @@ __all__ = ["Entry", "Merged", "clear", "entries", "folder_of", "load", "prune", 
 
 
 def folder_of(folder: Folder = None) -> Path:
-    """The cache folder that a program with this option writes to."""
+    """Return the cache folder that a program with this option writes to."""
     return cache.Cache(folder or Config.from_env().cache_dir).folder
 
 

@@ -29,7 +29,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def main(arguments: list[str]) -> int:
-    """The command line."""
+    """Return the command line."""
     options = _parser().parse_args(arguments or ["list"])
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     try:

@@ -319,7 +319,8 @@ class FrameCompiler:
         seen.job = Job(_place(code, func), compile, waited=self.config.deadline > 0)
 
     def _by_stance(self, stance: str, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
-        """The answer that `torch.compiler.set_stance` asks for where no variant takes the call; FULL: the usual one."""
+        """Return the answer that `torch.compiler.set_stance` asks for where no variant takes the call; FULL: the usual
+        one."""
         if stance.endswith("eager_then_compile"):
             seen = self._seen.get(id(code))
             self._look_up(code)
@@ -792,7 +793,7 @@ def _called(code: CodeType, func: FunctionType) -> CodeType:
 
 
 def _argument(code: CodeType, func: FunctionType, path: str) -> str:
-    """A guard's path (or a text with some) as the user's function names it, if a frame of ours passes it on."""
+    """Return a guard's path (or a text with some) as the user's function names it, if a frame of ours passes it on."""
     own = _called(code, func)
     if own is code:
         return path
@@ -820,7 +821,7 @@ def _tell_uncompiled(config: Config, ledger: Ledger | None, problem: Exception) 
 
 
 def _interpreted(graph: fx.Graph, backend: Any) -> events.GraphCompiled:
-    """The event of a graph that has no code of ours."""
+    """Return the event of a graph that has no code of ours."""
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", "a back end")
     number = events.next_graph()
     return events.GraphCompiled(number, "", events.graph_name(number), name, operators_of(graph), (), (), "", "", "",
@@ -896,7 +897,7 @@ def _reasons(seen: CodeState) -> str:
 
 
 def _instance(f_locals: dict[str, Any]) -> nn.Module | None:
-    """The module that the frame works for: the first among its arguments, `self` of a method."""
+    """Return the module that the frame works for: the first among its arguments, `self` of a method."""
     return next((v for v in f_locals.values() if issubclass(type(v), nn.Module)), None)
 
 

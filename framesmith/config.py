@@ -132,13 +132,13 @@ class Config:
         return cls.from_env(**{**own, **{name: value for name, value in given.items() if value is not None}})
 
     def code_key(self) -> str:
-        """The options that change generated code, as text for cache keys."""
+        """Return the options that change generated code, as text for cache keys."""
         c = self
         return (f"{c.fusion} {c.vectorize} {c.scoped_memory} {c.parallel_threshold} {c.build_jobs} {c.numerics} "
                 f"{c.tiling} {c.sharing} {c.without} {c.fusion_limit}")
 
     def capture_key(self) -> str:
-        """The options that change what is captured, and code, as text for cache keys."""
+        """Return the options that change what is captured, and code, as text for cache keys."""
         return " ".join([f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in _ASIDE])
 
     @property
@@ -162,7 +162,7 @@ class Config:
         return self.recordings > 0 and self.mode in RECORDING
 
     def with_(self, **changes: Any) -> Config:
-        """A copy with some fields replaced."""
+        """Return a copy with some fields replaced."""
         return replace(self, **changes)
 
 

@@ -61,8 +61,8 @@ def resolved(backend: str | Callable[..., Any], mode: str | None,
 
 
 def registered(name: str) -> Callable[..., Any]:
-    """The back end that the program or an installed package has registered with torch.compile under a name. Raises
-    `BackendError` if there is none."""
+    """Return the back end that the program or an installed package has registered with torch.compile under a name.
+    Raises `BackendError` if there is none."""
     loaded = getattr(sys.modules.get("torch._dynamo.backends.registry"), "_COMPILER_FNS", {})
     if name in loaded:
         return loaded[name]
@@ -177,7 +177,7 @@ class set_stance(_DecoratorContextManager):  # noqa: N801
             self.theirs.__exit__(*raised)
 
     def clone(self) -> set_stance:
-        """The same stance, to be entered again."""
+        """Return the same stance, to be entered again."""
         return type(self)(**self.given)  # type: ignore[arg-type]
 
 

@@ -108,8 +108,9 @@ _CONSTANT = ("torch", "framesmith", "math")
 
 
 def _identity(function: Any, place: str) -> str:
-    """The digest of a function's code and of the plain values that it reads; of one that reads anything else, whose
-    meaning is not known, a text of its own, so that nothing of another process or registration is taken for it."""
+    """Return the digest of a function's code and of the plain values that it reads; of one that reads anything else,
+    whose meaning is not known, a text of its own, so that nothing of another process or registration is taken for
+    it."""
     read = inspect.getclosurevars(function)
     values = {**read.globals, **read.nonlocals, "": (function.__defaults__ or (), function.__kwdefaults__ or {})}
     if not all(map(_is_known, values.values())):

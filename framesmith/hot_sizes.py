@@ -155,7 +155,7 @@ def measured(varying: Compiled, fixed: Compiled, given: tuple[Any, ...]) -> tupl
 
 
 def _copied(graph: fx.Graph, change: Callable[[Any], Any]) -> fx.Graph:
-    """A copy of a graph in which each argument and each value is changed."""
+    """Return a copy of a graph in which each argument and each value is changed."""
     made = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -167,7 +167,8 @@ def _copied(graph: fx.Graph, change: Callable[[Any], Any]) -> fx.Graph:
 
 
 def _fixed(value: Any, symbols: dict[Any, int] | None) -> Any:
-    """A value whose sizes are those that the symbols have; None: of such sizes as it has, without what recorded it."""
+    """Return a value whose sizes are those that the symbols have; None: of such sizes as it has, without what recorded
+    it."""
     if type(value) in SYMBOLIC:
         return value if symbols is None else evaluate(value, symbols)
     if not isinstance(value, FakeTensor):

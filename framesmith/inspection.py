@@ -102,8 +102,8 @@ def prometheus(registry: Any = None) -> counters.Collector:
 
 
 def shapes(model: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Shapes:
-    """The shapes that `model(*args, **kwargs)` gives, its arithmetic and its memory as formulas of the sizes of its
-    tensors, without running it: see `tools.shapes.Shapes`. Raises `exc.ShapeError` where an operator refuses the
+    """Return the shapes that `model(*args, **kwargs)` gives, its arithmetic and its memory as formulas of the sizes of
+    its tensors, without running it: see `tools.shapes.Shapes`. Raises `exc.ShapeError` where an operator refuses the
     shapes, and `exc.Unsupported` where the graph would break."""
     return shapes_of_call(_plain(model), args, kwargs)
 
@@ -146,7 +146,7 @@ def bisect(model: Callable[..., Any], /, *args: Any, train: bool = False, option
 
 
 def _asked(model: Any, options: dict[str, Any] | None) -> tuple[Any, Callable[..., Any], Config]:
-    """A model as it was before `compile`, a function that calls it, and the options."""
+    """Return a model as it was before `compile`, a function that calls it, and the options."""
     compiled = model._framesmith_call if isinstance(model, CompiledModule) else model
     callback = getattr(compiled, "callback", None)
     config = callback.config if isinstance(callback, FrameCompiler) and options is None else Config.asked(options or {})

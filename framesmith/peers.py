@@ -44,7 +44,7 @@ class Peer:
 
 
 def flat_tensors(out: Any) -> list[torch.Tensor]:
-    """Every tensor in a nested output, in order."""
+    """Return every tensor in a nested output, in order."""
     if isinstance(out, torch.Tensor):
         return [out]
     if isinstance(out, dict):
@@ -98,7 +98,7 @@ def _jit(model: Any, args: Args, kwargs: Kwargs) -> Call:
 
 
 def _onnx(model: Any, args: Args, kwargs: Kwargs) -> tuple[bytes, dict[str, Any]]:
-    """The model as ONNX, and its inputs by name."""
+    """Return the model as ONNX, and its inputs by name."""
     wrapped, tensors = _exportable(model, args, kwargs)
     names = [f"x{i}" for i in range(len(tensors))]
     buffer = io.BytesIO()

@@ -161,7 +161,7 @@ class Report:
 
 
 def joined(reports: Sequence[Report]) -> Report:
-    """The report of a graph that was compiled in pieces."""
+    """Return the report of a graph that was compiled in pieces."""
     return Report(sum(r.operators for r in reports), sum(r.kernels for r in reports),
                   tuple([e for r in reports for e in r.externs]), sum(r.constants for r in reports),
                   "\n".join(r.source for r in reports), tuple([w for r in reports for w in r.work]))
@@ -321,7 +321,7 @@ class PendingGraph:
                     raise
 
     def _values(self) -> tuple[int, ...]:
-        """The values of the plan's size symbols in the call that is compiled for."""
+        """Return the values of the plan's size symbols in the call that is compiled for."""
         assert self.generated is not None
         given: Any = self.constants.given
         return tuple([int(given[s.input][s.dim] if s.dim >= 0 else given[s.input])
@@ -329,7 +329,7 @@ class PendingGraph:
 
 
 def step_names(generated: Generated, report: Report, places: Sequence[tuple[str, str]]) -> list[str]:
-    """The names of the ranges that a profiler is shown in a call: kernel or operator, and the user's lines."""
+    """Return the names of the ranges that a profiler is shown in a call: kernel or operator, and the user's lines."""
     plan, kernels = generated.plan, generated.kernels
     named = {"kernel": [f"{k.name}: {work_text(work)}" for k, work in zip(kernels, report.work)],
              "call": [f"call {work_text([(place, operator)])}" for operator, place in places]}
@@ -391,7 +391,8 @@ class FrozenValues:
         return {first + k: value for k, value in enumerate(self.values)}
 
     def refresh(self, order: tuple[int, ...]) -> Callable[[tuple[Any, ...]], Sequence[torch.Tensor]]:
-        """A function from the call's inputs to the plan's constants; the values computed here serve its first call."""
+        """Return a function from the call's inputs to the plan's constants; the values computed here serve its first
+        call."""
 
         def compute(inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
             ready, unwritten = self.values, self.unwritten
@@ -457,8 +458,8 @@ def _scheduled_by_part(main: fx.Graph, context: Context) -> tuple[LoopGraph, Pro
 
 
 def _scheduled(main: fx.Graph, context: Context, repeats: Repeats | None = None) -> tuple[LoopGraph, Program]:
-    """The loop nests and the program of a graph; with `repeats` the nests of a short graph, and the program of the
-    whole."""
+    """Return the loop nests and the program of a graph; with `repeats` the nests of a short graph, and the program of
+    the whole."""
     passes = with_registered(PASSES)
     with stage("decompose"):
         prims = run_passes(passes, "prims", main, context)
@@ -480,7 +481,7 @@ def _scheduled(main: fx.Graph, context: Context, repeats: Repeats | None = None)
 
 
 def _sizes(loops: LoopGraph, given: Sequence[Any]) -> Mapping[Any, int]:
-    """The values of size symbols in the call with the inputs `given`."""
+    """Return the values of size symbols in the call with the inputs `given`."""
     return {symbol: given[of.input].shape[of.dim] if type(of) is SizeOf else given[of.input]
             for symbol, of in loops.symbols.items()}
 

@@ -20,7 +20,7 @@ EXAMPLES = """\
 
 
 def main(arguments: list[str]) -> int:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser("python -m framesmith report", description=__doc__, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", help="the file to write (.html, .json, .txt); of a program by default "

@@ -38,6 +38,6 @@ def site(arguments: list[str]) -> int:
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which Python programs are told."""
+    """Return the environment in which Python programs are told."""
     paths = [str(SITE), *(p for p in given.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(SITE))]
     return {**given, "PYTHONPATH": os.pathsep.join(paths), "FRAMESMITH_INSTALL": "1"}

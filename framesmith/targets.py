@@ -103,7 +103,7 @@ class Target:
         return lambda: (wrapped, work)
 
     def text(self, units: Sequence[str]) -> str:
-        """The generated code for readers."""
+        """Return the generated code for readers."""
         return "\n".join([unit.replace(header_text(), "// kernel.h\n") for unit in units])
 
 

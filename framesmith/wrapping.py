@@ -47,8 +47,8 @@ def _root_template(module: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def root_of(module: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `module` (or a function of torch, whose own frames stay as they are), with a code object of
-    its own: the guard cache is kept per code, so per instance."""
+    """Return a function that calls `module` (or a function of torch, whose own frames stay as they are), with a code
+    object of its own: the guard cache is kept per code, so per instance."""
     root = _root_template(module)
     named: Any = type(module) if isinstance(module, nn.Module) else module
     code = root.__code__.replace(co_qualname=named.__qualname__)
@@ -165,7 +165,7 @@ def _is_method(name: str, raw: Any) -> bool:
 
 
 def _of_original(raw: Any) -> property:
-    """A slot shared by the view and the original."""
+    """Return a slot shared by the view and the original."""
     return property(
         lambda view: raw.__get__(view._framesmith_original),
         lambda view, value: raw.__set__(view._framesmith_original, value),

@@ -19,7 +19,7 @@ _UNREAD = frozenset({"__doc__", "__annotations__", "__weakref__", "__dict__", "_
 
 @kept_with_code
 def code_digest(code: types.CodeType) -> str:
-    """A digest of the instructions, constants and names of a code object and of those within it.
+    """Return a digest of the instructions, constants and names of a code object and of those within it.
 
     The file and the first line are none of it, so other text of the file may change. The table of lines counts from the
     first line: two functions of one digest have their instructions on the same lines of their own text.
@@ -31,7 +31,7 @@ def code_digest(code: types.CodeType) -> str:
 
 
 def _constant(value: Any) -> str:
-    """A constant of a code object as text, with its type: 1, 1.0 and True are three."""
+    """Return a constant of a code object as text, with its type: 1, 1.0 and True are three."""
     if isinstance(value, types.CodeType):
         return code_digest(value)
     if isinstance(value, tuple):
@@ -42,7 +42,7 @@ def _constant(value: Any) -> str:
 
 
 def class_digest(cls: type) -> str:
-    """A digest of what a class is: its bases, its layout, and which special names its text defines.
+    """Return a digest of what a class is: its bases, its layout, and which special names its text defines.
 
     What lookups found in it has guards of its own, so methods that nothing read may change.
     """
@@ -56,12 +56,12 @@ def class_digest(cls: type) -> str:
 
 
 def _names(cls: type) -> Mapping[str, Any]:
-    """The dict of a class, past what its metaclass defines."""
+    """Return the dict of a class, past what its metaclass defines."""
     return type.__dict__["__dict__"].__get__(cls)  # type: ignore[no-any-return]
 
 
 def plain_text(value: Any) -> str:
-    """The text of a value without addresses."""
+    """Return the text of a value without addresses."""
     return _ADDRESS.sub("", repr(value))
 
 

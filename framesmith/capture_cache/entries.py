@@ -61,8 +61,8 @@ class CaptureCache:
                       toolchain.fingerprint, torch.get_num_threads(), code_digest(code), code_digest(called))
 
     def load(self, code: CodeType, called: CodeType, fn: FunctionType, f_locals: dict[str, Any]) -> Variant | None:
-        """The first stored variant of `code`, a frame of `fn` that runs `called`, whose guards hold for a call; None:
-        there is none. Captures and compiles nothing."""
+        """Return the first stored variant of `code`, a frame of `fn` that runs `called`, whose guards hold for a call;
+        None: there is none. Captures and compiles nothing."""
         key, why = self._key(code, called), "no capture of this code is kept"
         for number, found in enumerate(self._cache.variants(key, SUFFIX)):
             if number == MOST:

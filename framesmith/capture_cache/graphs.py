@@ -46,7 +46,7 @@ def write_image(refs: References, image: Image) -> Json:
 
 
 def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
-    """The compiled graph; its constants are computed before its first call. Raises Stale."""
+    """Return the compiled graph; its constants are computed before its first call. Raises Stale."""
     library = cache.stored_library(found["library"])
     if library is None:
         raise Stale("its library is gone or damaged")
@@ -58,7 +58,7 @@ def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
 
 
 def _facts(found: Json, folder: str) -> Facts:
-    """The facts, told of a graph of this process."""
+    """Return the facts, told of a graph of this process."""
     told = {name: _tuples(value) for name, value in found["compiled"].items() if name not in _OF_PROCESS}
     number = events.next_graph()
     with events.part_of_graph(told["part"]):
@@ -80,7 +80,7 @@ _OF_PROCESS = frozenset(field.name for field in fields(events.Event))
 
 
 def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int]) -> Refresh:
-    """A function from the call's inputs to the plan's constants."""
+    """Return a function from the call's inputs to the plan's constants."""
 
     def compute(inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
         with torch.no_grad(), without_default_device(), torch._C._DisableAutocast():  # casts are in the graph already
@@ -91,7 +91,7 @@ def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int
 
 
 def _nodes(refs: References, graph: fx.Graph) -> Json:
-    """A graph of fixed sizes as rows: operation, target, arguments; nodes by number."""
+    """Return a graph of fixed sizes as rows: operation, target, arguments; nodes by number."""
     numbers: dict[fx.Node, int] = {}
     rows = []
     for number, node in enumerate(graph.nodes):

@@ -63,7 +63,7 @@ class GuardReader:
         self._stacks: list[Any] = []
 
     def read(self, found: Json) -> tuple[list[Guard], list[Source]]:
-        """The guards, and the paths of the inputs."""
+        """Return the guards, and the paths of the inputs."""
         self._stacks = [tuple([(file, line, name) for file, line, name in stack]) for stack in found["stacks"]]
         spaces = [self._namespace(row) for row in found["guards"] if row[0] == "namespace"]
         for row in found["paths"]:
@@ -92,11 +92,11 @@ class GuardReader:
         return Guard(None if source < 0 else self._sources[source], kind, held, self._stacks[stack])
 
     def one(self, at: int) -> Source:
-        """The path of a row."""
+        """Return the path of a row."""
         return self._sources[at]
 
     def several(self, rows: Json) -> tuple[Source, ...]:
-        """The paths of rows."""
+        """Return the paths of rows."""
         return tuple(map(self.one, rows))
 
 

@@ -52,7 +52,7 @@ class References:
 
     # --- objects to JSON ----------------------------------------------------------------------------------------------
     def encode(self, value: Any) -> Json:
-        """The JSON of a value; containers by what they hold. Raises Unportable."""
+        """Return the JSON of a value; containers by what they hold. Raises Unportable."""
         cls = type(value)
         if issubclass(cls, list) and (cls is list or cls.__module__ == "torch.fx.immutable_collections"):
             return ["[]", *map(self.encode, value)]
@@ -61,7 +61,8 @@ class References:
         return self.identify(value)
 
     def identify(self, value: Any) -> Json:
-        """The JSON of a value that code knows by its identity: a container that may change is the one at its place."""
+        """Return the JSON of a value that code knows by its identity: a container that may change is the one at its
+        place."""
         cls = type(value)
         if cls is int or cls is str or value is None:
             return value
@@ -69,7 +70,7 @@ class References:
         return row(self, value) if row is not None else self.reference(value)
 
     def reference(self, value: Any) -> Json:
-        """The reference of an object."""
+        """Return the reference of an object."""
         hit = self._known.get(id(value))
         if hit is not None:
             return hit[1]
@@ -170,7 +171,7 @@ class References:
                 plain_text(fn.__annotations__), sorted(fn.__dict__), f"{_said(fn)} {is_disabled(fn)}"]
 
     def _path(self, value: Any) -> Json:
-        """A way to an object from a module: names, and steps beneath what decorators put around it."""
+        """Return a way to an object from a module: names, and steps beneath what decorators put around it."""
         if isinstance(value, type) and value in _HIDDEN:
             return ["interpreter", _HIDDEN[value]]
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
@@ -224,7 +225,7 @@ class References:
 
 
 def tensor_data(x: Any) -> Json:
-    """A tensor that the program makes of Python data, by its data. Raises Unportable."""
+    """Return a tensor that the program makes of Python data, by its data. Raises Unportable."""
     if (type(x) is not torch.Tensor or x.device.type != "cpu" or not x.is_contiguous() or x.requires_grad
             or x.numel() > MOST_DATA):
         raise Unportable("a tensor that the capture holds")
@@ -282,7 +283,7 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
 
 
 def _inner(value: Any) -> Iterator[tuple[Json, Any]]:
-    """The functions that a decorated one holds, and the way to each."""
+    """Yield the functions that a decorated one holds, and the way to each."""
     if isinstance(value, types.FunctionType):
         for k, cell in enumerate(value.__closure__ or ()):
             try:
@@ -306,7 +307,7 @@ def _beneath(outer: Any, wanted: Any, depth: int = 6) -> Iterator[list[Json]]:
 
 
 def _state(cls: type) -> tuple[str, ...] | None:
-    """The attributes that an object of a class of ours consists of; None: it is no plain value."""
+    """Return the attributes that an object of a class of ours consists of; None: it is no plain value."""
     if is_dataclass(cls):
         return tuple([f.name for f in fields(cls)])
     slots = vars(cls).get("__slots__")
@@ -388,7 +389,7 @@ _FOUND: dict[str, Callable[..., Any]] = {
 
 
 def _module_with(space: dict[str, Any]) -> str | None:
-    """The name under which the module with these names was imported."""
+    """Return the name under which the module with these names was imported."""
     name = space.get("__name__")
     if isinstance(name, str) and getattr(sys.modules.get(name), "__dict__", None) is space:
         return name

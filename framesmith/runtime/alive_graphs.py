@@ -45,5 +45,5 @@ def announce(call: CompiledGraph, facts: Facts, library: str) -> None:
 
 
 def alive() -> list[tuple[CompiledGraph, Described]]:
-    """The graphs that are alive, in the order of their compiles."""
+    """Return the graphs that are alive, in the order of their compiles."""
     return [(call, what) for ref, what in _alive.copy().items() if (call := ref()) is not None]

@@ -157,7 +157,7 @@ class Bundle:
                 raise self._error(f"{member.name!r} is no entry of a cache")
 
     def contents(self) -> Iterator[tuple[Member, bytes]]:
-        """Each member with its data."""
+        """Yield each member with its data."""
         for member in self.members:
             yield member, self._read(member.name)
 
@@ -182,7 +182,7 @@ class Bundle:
 
 
 def _copied(path: str | os.PathLike[str]) -> tuple[IO[bytes], str]:
-    """A copy of a file, and its digest."""
+    """Return a copy of a file, and its digest."""
     copy, digest = tempfile.SpooledTemporaryFile(_IN_MEMORY), hashlib.sha256()  # noqa: SIM115
     try:
         with open(path, "rb") as file:
@@ -195,7 +195,7 @@ def _copied(path: str | os.PathLike[str]) -> tuple[IO[bytes], str]:
 
 
 def _parsed(manifest: Any) -> tuple[dict[str, str], list[Member]]:
-    """The machine and the members that a manifest names. Raises what `_DAMAGE` lists for any other JSON."""
+    """Return the machine and the members that a manifest names. Raises what `_DAMAGE` lists for any other JSON."""
     if manifest["format"] != FORMAT:
         raise ValueError(f"the format {manifest['format']!r} is not known")
     machine = {str(name): str(value) for name, value in manifest["machine"].items()}

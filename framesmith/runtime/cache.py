@@ -40,7 +40,7 @@ LOCK_SECONDS = 60.0
 
 
 def key_of(*parts: Any) -> str:
-    """A key from texts, bytes and plain values with a faithful repr."""
+    """Return a key from texts, bytes and plain values with a faithful repr."""
     digest = hashlib.sha256(FORMAT.encode())
     for part in parts:
         data = part if isinstance(part, bytes) else part.encode() if isinstance(part, str) else repr(part).encode()
@@ -109,7 +109,7 @@ class Cache:
         return path_of(self.folder, key, suffix)
 
     def _read(self, key: str, suffix: str, whole: Callable[[bytes], bool]) -> tuple[Path, bytes] | None:
-        """The file of an entry, if it is there and undamaged."""
+        """Return the file of an entry, if it is there and undamaged."""
         for folder in self.folders:
             path = path_of(folder, key, suffix)
             try:
@@ -165,7 +165,7 @@ class Cache:
 
     def library(self, units: Sequence[str], toolchain: Toolchain,
                 meanwhile: Callable[[str], None] = lambda key: None) -> Path:
-        """The library of translation units `units`, built when it is not there. Raises `BuildError`.
+        """Return the library of translation units `units`, built when it is not there. Raises `BuildError`.
 
         `meanwhile(key)` is called while it is built, or before it is returned.
         """
@@ -195,7 +195,7 @@ class Cache:
             return private
 
     def stored_library(self, key: str) -> Path | None:
-        """The library of a key, if it is there and whole."""
+        """Return the library of a key, if it is there and whole."""
         found = self._read(key, ".so", is_library)
         return found[0] if found is not None else None
 
@@ -262,7 +262,7 @@ class Cache:
     # ---------------------------------------------------------------------------------------------------------- choices
 
     def memory(self, name: str) -> MutableMapping[str, str]:
-        """A mapping of texts that outlives the process."""
+        """Return a mapping of texts that outlives the process."""
         return Memory([folder / f"{name}.json" for folder in self.folders])
 
 

@@ -43,7 +43,7 @@ def is_sealed(data: bytes) -> bool:
 
 
 def unsealed(data: bytes) -> bytes:
-    """The body of sealed data."""
+    """Return the body of sealed data."""
     return data[len(PLAIN) + 32:]
 
 
@@ -123,7 +123,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def _files(folder: Path) -> dict[str, dict[str, os.DirEntry[str]]]:
-    """The files of each key, by suffix."""
+    """Return the files of each key, by suffix."""
     out: dict[str, dict[str, os.DirEntry[str]]] = defaultdict(dict)
     for file in _scan(folder):
         if file.is_dir(follow_symlinks=False) and len(file.name) == 2:

@@ -16,7 +16,7 @@ _private: list[Path] = []
 
 
 def trusted_folders(folder: Path) -> tuple[Path, ...]:
-    """The folders to look for entries in; new ones go to the first.
+    """Return the folders to look for entries in; new ones go to the first.
 
     `folder` itself, which is made if it is not there, if nobody but this user can write to it: what is in it is loaded
     as code. A private one in its place otherwise, and before it where it is this user's but cannot be written.
@@ -41,7 +41,7 @@ def trusted_folders(folder: Path) -> tuple[Path, ...]:
 
 
 def private_folder() -> Path:
-    """A folder of this process alone, removed at its end."""
+    """Return a folder of this process alone, removed at its end."""
     if not _private:
         folder = Path(tempfile.mkdtemp(prefix="framesmith-"))
         _private.append(folder)

@@ -18,7 +18,7 @@ def load(
     plan: Plan, library: Path, constants: Sequence[torch.Tensor] | None = None, refresh: Refresh | None = None,
     checked: bool = False
 ) -> CompiledGraph:
-    """The graph of `plan` in `library`: called with one tuple of inputs, it returns a tuple.
+    """Return the graph of `plan` in `library`: called with one tuple of inputs, it returns a tuple.
 
     `constants`: the plan's constants, when they are known. `refresh(inputs)`: computes them from the inputs; called
     before the first call when `constants` is None, and whenever a watched input is another tensor, has other memory or

@@ -90,7 +90,7 @@ DROPPED = -1
 
 
 def copied_to(value: int) -> int:
-    """The entry of `results` for a tensor whose elements are copied to value number `value`."""
+    """Return the entry of `results` for a tensor whose elements are copied to value number `value`."""
     return -2 - value
 
 
@@ -182,7 +182,7 @@ class Plan:
     steps: tuple[tuple[str, int], ...] = ()
 
     def encode(self) -> tuple[Any, ...]:
-        """The nested tuples for `_C.CompiledGraph`."""
+        """Return the nested tuples for `_C.CompiledGraph`."""
         return (
             self.inputs,
             tuple(v.encode() for v in self.values),

@@ -23,7 +23,7 @@ class SeenSizes:
         self._read: MutableMapping[str, str] | None = None
 
     def _memory(self) -> MutableMapping[str, str]:
-        """The file's texts, or none where nothing is kept. It is read when it is first asked for."""
+        """Return the file's texts, or none where nothing is kept. It is read when it is first asked for."""
         if self._read is None:
             self._read = Cache(self._folder).memory("sizes") if self._kept else {}
         return self._read

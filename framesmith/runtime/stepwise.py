@@ -146,7 +146,7 @@ class Stepwise:
         return lambda values: torch.empty_strided(size(values), stride(values), dtype=dtype, device=device).zero_()
 
     def _argument(self, value: Any) -> Callable[[list[Any]], Any]:
-        """A function from the values to an argument."""
+        """Return a function from the values to an argument."""
         if isinstance(value, fx.Node):
             slot = self._slots[value]
             return lambda values: values[slot]

@@ -47,8 +47,8 @@ class Toolchain:
 
 
 def find(compiler: str | None = None, extra_flags: str = "") -> Toolchain:
-    """The toolchain with `compiler` (a name or path; None: $CXX, then the first of `CANDIDATES` there is). Raises
-    `CompilerMissing`."""
+    """Return the toolchain with `compiler` (a name or path; None: $CXX, then the first of `CANDIDATES` there is).
+    Raises `CompilerMissing`."""
     return _toolchain(compiler or os.environ.get("CXX") or "", extra_flags)
 
 

@@ -90,7 +90,7 @@ class Device:
         return event
 
     def function(self, contender: dict[str, Any]) -> ctypes.c_void_p:
-        """The kernel of a contender, loaded."""
+        """Return the kernel of a contender, loaded."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self("cuModuleLoadData", ctypes.byref(module), contender["image"])
         self.modules.append(module)
@@ -156,7 +156,7 @@ def contest(
     device: Device, contenders: Sequence[dict[str, Any]], memory: Sequence[ctypes.c_void_p], warm: bool,
     say: Callable[[Any], None]
 ) -> list[float | None]:
-    """The times of all contenders, run in turn; the lower quartile counts."""
+    """Return the times of all contenders, run in turn; the lower quartile counts."""
     runs, samples = {}, {}
     for k, contender in enumerate(contenders):
         say(k)

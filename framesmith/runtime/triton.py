@@ -186,7 +186,7 @@ class Pending:
                 raise BuildError(f"Triton's process cannot be reached: {error}") from error
 
     def wait(self) -> tuple[Binary, ...]:
-        """The binaries. Raises `BuildError` with Triton's words."""
+        """Return the binaries. Raises `BuildError` with Triton's words."""
         found = self.attempted()
         if self.refused:
             first = self.refused[0]
@@ -195,7 +195,7 @@ class Pending:
         return tuple([binary for binary in found if binary is not None])
 
     def attempted(self) -> tuple[Binary | None, ...]:
-        """The binaries; None for what Triton refuses (the words are in `refused`)."""
+        """Return the binaries; None for what Triton refuses (the words are in `refused`)."""
         # it has ended, or this is a forked child
         if self.process is not None and not (is_prepared() and self.process is _started[0]):
             self.begin(self.jobs)

@@ -47,8 +47,8 @@ GIVEN = {"__assertfail", "vprintf"}
 
 
 def machine_code(source: Any, target: Any, options: dict[str, Any], text: str) -> tuple[bytes, str, dict[str, Any]]:
-    """The binary of `source` (an `ASTSource`), whose kernel and all that it calls stand in `text`, for `target`; its
-    PTX, and what Triton says of it.
+    """Return the binary of `source` (an `ASTSource`), whose kernel and all that it calls stand in `text`, for `target`;
+    its PTX, and what Triton says of it.
 
     Raises what Triton raises, or AttributeError, ImportError, KeyError or TypeError where this Triton has other parts.
     """
@@ -130,8 +130,8 @@ def _short_llir() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _often(link: Callable[[Any, list[str]], None], *paths: str) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The files of a library of the functions `OFTEN` of that at `paths`, and the names of all that it defines; `paths`
-    and no names if anything is not as expected. Its file is in memory, there while a process has it open.
+    """Return the files of a library of the functions `OFTEN` of that at `paths`, and the names of all that it defines;
+    `paths` and no names if anything is not as expected. Its file is in memory, there while a process has it open.
 
     `link` takes what a module declares, and what that calls, from a library. Done with a module of declarations alone
     it leaves the text of a library of just these, which is true to the first if linking from it leaves the same text;
@@ -158,7 +158,7 @@ def _often(link: Callable[[Any, list[str]], None], *paths: str) -> tuple[tuple[s
 
 
 def _file(text: str) -> str:
-    """The path of a file in memory."""
+    """Return the path of a file in memory."""
     number = os.memfd_create("framesmith")
     with open(number, "w", closefd=False) as file:
         file.write(text)
@@ -166,7 +166,7 @@ def _file(text: str) -> str:
 
 
 def _without_passes(text: str) -> contextlib.AbstractContextManager[None]:
-    """The passes that find nothing in `text` are not run."""
+    """Return the passes that find nothing in `text` are not run."""
     from triton._C.libtriton import nvidia, passes
 
     if "tl.dot" in text or "descriptor" in text:

@@ -38,7 +38,7 @@ MOST = 64
 
 
 def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
-    """The machine code of one kernel: see `runtime.triton.Binary`."""
+    """Return the machine code of one kernel: see `runtime.triton.Binary`."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.language import dtype
@@ -73,8 +73,8 @@ def compile_kernel(job: dict[str, Any]) -> dict[str, Any]:
 
 def _machine_code(source: Any, target: Any, options: dict[str, Any],
                   job: dict[str, Any]) -> tuple[bytes, str, dict[str, Any]]:
-    """The binary, the PTX and what Triton says of them: on the short way, or on Triton's own if that does not go, which
-    says why."""
+    """Return the binary, the PTX and what Triton says of them: on the short way, or on Triton's own if that does not
+    go, which says why."""
     from triton.compiler import compile
 
     with open(job["path"]) as file:
@@ -91,7 +91,7 @@ def _machine_code(source: Any, target: Any, options: dict[str, Any],
 
 @functools.cache
 def _stages() -> Any:
-    """The module beside this file: its package would load torch."""
+    """Return the module beside this file: its package would load torch."""
     spec = importlib.util.spec_from_file_location("triton_stages",
                                                   os.path.join(os.path.dirname(__file__), "triton_stages.py"))
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ class _Pool:
             os.write(child.give, (json.dumps(job) + "\n").encode())
 
     def _leave(self, end: int) -> int:
-        """No more for this child; the status with which it ends."""
+        """Return no more for this child; the status with which it ends."""
         child = self.running.pop(end)
         os.close(end)
         os.close(child.give)

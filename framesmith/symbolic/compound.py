@@ -129,7 +129,7 @@ C = TypeVar("C", bound=Compound)
 
 
 def make(cls: type[C], args: tuple[Expr, ...]) -> C:
-    """The interned compound node, as it is: no rule is applied."""
+    """Return the interned compound node, as it is: no rule is applied."""
     key = (cls, *args)
     node = _TABLE.get(key)
     if node is None:

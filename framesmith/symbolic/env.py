@@ -93,7 +93,7 @@ class ShapeEnv:
     # --- symbols
     def new_symbol(self, hint: int, source: Any, *, lo: int = 2, hi: int | None = None,
                    specialise: bool = True, guarded: bool = True) -> Expr:
-        """A symbol for an integer that is `hint` now; the constant itself for 0 and 1 (`specialise`). `guarded`:
+        """Return a symbol for an integer that is `hint` now; the constant itself for 0 and 1 (`specialise`). `guarded`:
         guards may be taken of it.
 
         The caller guards that a specialised integer stays what it is.
@@ -112,7 +112,7 @@ class ShapeEnv:
         return symbol
 
     def data_symbol(self, lo: int | None, hi: int | None, source: Any) -> Symbol:
-        """A symbol for an integer that the graph computes, in [lo, hi]. Its hint is a guess."""
+        """Return a symbol for an integer that the graph computes, in [lo, hi]. Its hint is a guess."""
         symbol = Symbol(f"u{len(self.data) - len(self.given)}", lo, hi)
         most = 64 if hi is None else hi
         self.hints[symbol.name] = max(most // 2, lo if lo is not None else most // 2)
@@ -122,7 +122,7 @@ class ShapeEnv:
         return symbol
 
     def hint(self, e: Expr | int) -> int:
-        """The value of `e` for the inputs of this capture."""
+        """Return the value of `e` for the inputs of this capture."""
         return e if isinstance(e, int) else e.evaluate(self.hints)
 
     # --- knowledge
@@ -141,7 +141,7 @@ class ShapeEnv:
         return e
 
     def known(self, rel: Rel) -> bool | None:
-        """The truth of `rel` if ranges and the guards taken decide it; takes no guard."""
+        """Return the truth of `rel` if ranges and the guards taken decide it; takes no guard."""
         if rel.known is not None:
             return rel.known
         if rel in self._facts:
@@ -173,8 +173,8 @@ class ShapeEnv:
 
     # --- guards
     def guard(self, rel: Rel) -> bool:
-        """The truth of `rel` for the present inputs; a guard is recorded if it is not known already. Raises GuardError
-        if the environment is closed, and DataDependent for what only the graph can tell."""
+        """Return the truth of `rel` for the present inputs; a guard is recorded if it is not known already. Raises
+        GuardError if the environment is closed, and DataDependent for what only the graph can tell."""
         known = self.known(rel)
         if known is not None:
             return known
@@ -209,7 +209,7 @@ class ShapeEnv:
             self.hints, self.late = before
 
     def generally(self, rel: Rel) -> bool:
-        """The truth of `rel` as `guard` has it; of symbols and of quotients of sizes that may be 0 or 1, and of
+        """Return the truth of `rel` as `guard` has it; of symbols and of quotients of sizes that may be 0 or 1, and of
         remainders that may be 0, that for other values. It is for questions of layout: what is right for such sizes is
         right for 0 and 1, too."""
         if (known := self.known(rel)) is not None:
@@ -225,22 +225,22 @@ class ShapeEnv:
         return known
 
     def is_large(self, e: Expr) -> bool:
-        """The truth of `e >= 2`, which is guarded, for a size with quotients that `generally` took to be 2 or more;
-        True for others."""
+        """Return the truth of `e >= 2`, which is guarded, for a size with quotients that `generally` took to be 2 or
+        more; True for others."""
         if not self.widened or not self.data.isdisjoint(e.free) or all(type(q) is not FloorDiv for q, _ in _small(e)):
             return True
         return self.guard(ge(e, 2))
 
     def asked(self, rel: Rel) -> bool:
-        """The truth of `rel` for C++ that asks: see `asked_by`."""
+        """Return the truth of `rel` for C++ that asks: see `asked_by`."""
         if self.asked_by == "composites" and self.known(rel) is None:
             for symbol in sorted(self.small & rel.free - self.data, key=str):
                 self.guard(gt(symbol, 0))
         return self.generally(rel) if self.asked_by else self.guard(rel)
 
     def expect(self, rel: Rel) -> bool:
-        """The truth of `rel`, where a program in which it does not hold raises. Of values that only the graph can tell
-        it is assumed; of those of inputs it is looked at before."""
+        """Return the truth of `rel`, where a program in which it does not hold raises. Of values that only the graph
+        can tell it is assumed; of those of inputs it is looked at before."""
         if not self.data or self.closed or self.data.isdisjoint(rel.free) or self.known(rel) is not None:
             return self.guard(rel)
         if self.data & rel.free <= self.given:
@@ -252,7 +252,7 @@ class ShapeEnv:
         return True
 
     def specialise(self, e: Expr | int) -> int:
-        """The value of `e` now, guarded to stay that."""
+        """Return the value of `e` now, guarded to stay that."""
         e = as_expr(e)
         small = self.simplify(e)
         if small.is_const:
@@ -353,15 +353,15 @@ class ShapeEnv:
 
 
 def _from_zero(rel: Rel) -> Rel:
-    """The relation in symbols that begin at 0, each less its least value: s*t - t >= 1 is s'*t' + s' + 2*t' + 1 >= 0,
-    where s, t >= 2, so that the ranges of the terms decide."""
+    """Return the relation in symbols that begin at 0, each less its least value: s*t - t >= 1 is s'*t' + s' + 2*t' + 1
+    >= 0, where s, t >= 2, so that the ranges of the terms decide."""
     return rel.subs({s: Symbol(f"{s.name}-{s.lo}", 0, None if s.hi is None else s.hi - s.lo) + s.lo
                      for s in rel.free if s.lo})
 
 
 def _small(e: Expr | Rel) -> Iterator[tuple[Expr, int]]:
-    """The quotients in an expression or a relation that ranges let be 0 or 1, the remainders that may be 0, none within
-    another; with the least of their other values."""
+    """Yield the quotients in an expression or a relation that ranges let be 0 or 1, the remainders that may be 0, none
+    within another; with the least of their other values."""
     least = 2 if isinstance(e, FloorDiv) else 1
     if isinstance(e, FloorDiv | Mod) and e.lo in (0, least - 1):
         if e.hi is None or e.hi >= least:

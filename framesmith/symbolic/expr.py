@@ -37,12 +37,12 @@ def divides(b: Expr, a: Expr) -> bool:
 
 
 def prod(items: Iterable[Expr | int]) -> Expr:
-    """The product of the items (1 for none)."""
+    """Return the product of the items (1 for none)."""
     return reduce(lambda a, b: a * b, items, as_expr(1))  # type: ignore[return-value]
 
 
 def sum_(items: Iterable[Expr | int]) -> Expr:
-    """The sum of the items (0 for none)."""
+    """Return the sum of the items (0 for none)."""
     return reduce(lambda a, b: a + b, items, as_expr(0))  # type: ignore[return-value]
 
 
@@ -71,5 +71,5 @@ def typical(e: Expr) -> int:
 
 
 def simplify_int(e: Expr | int) -> Expr | int:
-    """A plain int where the value is known, the expression where it is not."""
+    """Return a plain int where the value is known, the expression where it is not."""
     return e.const if isinstance(e, Expr) and e.is_const else e

@@ -8,13 +8,13 @@ from framesmith.symbolic.nodes import Expr, as_expr, rule
 
 @rule("min")
 def min_(first: Expr | int, *rest: Expr | int) -> Expr:
-    """The least of the operands."""
+    """Return the least of the operands."""
     return _extremum(Min, 1, (first, *rest))
 
 
 @rule("max")
 def max_(first: Expr | int, *rest: Expr | int) -> Expr:
-    """The greatest of the operands."""
+    """Return the greatest of the operands."""
     return _extremum(Max, -1, (first, *rest))
 
 

@@ -92,7 +92,7 @@ def _both(a: FloatExpr, b: FloatExpr) -> tuple[Expr, Expr, Expr, Expr] | None:
 
 
 def _of_both(rule: Callable[[Expr, Expr, Expr, Expr], tuple[Expr, Expr] | None]) -> Any:
-    """A rule over numerator and denominator of the first and of the second, where both are ratios."""
+    """Return a rule over numerator and denominator of the first and of the second, where both are ratios."""
 
     def ratio(a: FloatExpr, b: FloatExpr) -> tuple[Expr, Expr] | None:
         both = _both(a, b)
@@ -132,13 +132,13 @@ _COMPARE: dict[str, Callable[[Expr, Expr], Rel]] = {
 
 
 def floor(a: FloatExpr) -> Expr | None:
-    """The greatest integer not above `a`, as an expression; None if there is none."""
+    """Return the greatest integer not above `a`, as an expression; None if there is none."""
     r = a.ratio()
     return r and r[0] // r[1]
 
 
 def ceil(a: FloatExpr) -> Expr | None:
-    """The least integer not below `a`, as an expression; None if there is none."""
+    """Return the least integer not below `a`, as an expression; None if there is none."""
     r = a.ratio()
     return r and (r[0] + r[1] - 1) // r[1]
 

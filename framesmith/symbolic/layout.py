@@ -12,12 +12,12 @@ Predicate = Callable[[Sequence[Expr], Sequence[Expr], Hint], Rel]
 
 
 def generally(truth: Any) -> bool:
-    """The truth of a comparison of sizes or strides that asks for a layout: see `ShapeEnv.generally`."""
+    """Return the truth of a comparison of sizes or strides that asks for a layout: see `ShapeEnv.generally`."""
     return truth if type(truth) is bool else truth.node.guard_size_oblivious("", 0)  # type: ignore[no-any-return]
 
 
 def expected(truth: Any) -> bool:
-    """The truth of a comparison of sizes without which the program raises: see `ShapeEnv.expect`."""
+    """Return the truth of a comparison of sizes without which the program raises: see `ShapeEnv.expect`."""
     return truth if type(truth) is bool else truth.node.expect_true("", 0)  # type: ignore[no-any-return]
 
 

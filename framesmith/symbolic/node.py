@@ -239,7 +239,7 @@ def _rel(node: SymNode) -> Rel:
 
 
 def _fix_float(node: SymNode) -> float:
-    """The float's value, with each symbol that it reads guarded to its hint."""
+    """Return the float's value, with each symbol that it reads guarded to its hint."""
     value = node.value
     if not isinstance(value, FloatExpr):
         return float(node.env.specialise(_int(node)))
@@ -382,18 +382,18 @@ SymNode.pos = SymNode.clone  # type: ignore[attr-defined]
 # --- the border with torch
 
 def symint(e: Expr | int, env: ShapeEnv) -> int | torch.SymInt:
-    """A plain int for a constant, else a `torch.SymInt` that carries `e`."""
+    """Return a plain int for a constant, else a `torch.SymInt` that carries `e`."""
     e = as_expr(e)
     return e.const if e.is_const else torch.SymInt(SymNode(env, e, int))
 
 
 def symbool(rel: Rel, env: ShapeEnv) -> bool | torch.SymBool:
-    """A plain bool for a known relation, else a `torch.SymBool` that carries it."""
+    """Return a plain bool for a known relation, else a `torch.SymBool` that carries it."""
     return torch.SymBool(SymNode(env, rel, bool)) if rel.known is None else rel.known
 
 
 def symfloat(value: FloatExpr | Expr | float, env: ShapeEnv) -> float | torch.SymFloat:
-    """A plain float for a constant, else a `torch.SymFloat` that carries `value`."""
+    """Return a plain float for a constant, else a `torch.SymFloat` that carries `value`."""
     node = as_float(value)
     return node.args[0] if node.op == "const" else torch.SymFloat(SymNode(env, node, float))
 
@@ -419,7 +419,7 @@ def specialised(value: Any) -> Any:
 
 
 def expr_of(x: int | torch.SymInt | Expr) -> Expr:
-    """The expression of an int, of a `torch.SymInt` of ours, or of an expression itself."""
+    """Return the expression of an int, of a `torch.SymInt` of ours, or of an expression itself."""
     if isinstance(x, torch.SymInt):
         node = x.node
         if isinstance(node, SymNode):
@@ -436,13 +436,13 @@ ROUNDINGS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ce
 
 
 def rounded(x: torch.SymFloat | torch.SymInt, method: str) -> int | torch.SymInt:
-    """An integer of a number; a guard fixes it where it is no expression of integers."""
+    """Return an integer of a number; a guard fixes it where it is no expression of integers."""
     node = getattr(x.node, method)()
     return symint(node.value, node.env)
 
 
 def env_of(*values: Any) -> ShapeEnv | None:
-    """The shape environment of the first symbolic value among `values`."""
+    """Return the shape environment of the first symbolic value among `values`."""
     for x in values:
         if type(x) in SYMBOLIC and isinstance(x.node, SymNode):
             return x.node.env
@@ -450,5 +450,6 @@ def env_of(*values: Any) -> ShapeEnv | None:
 
 
 def hint_of(x: Any) -> Any:
-    """The plain value, for the inputs of this capture, of an int, float, bool or symbolic scalar; takes no guard."""
+    """Return the plain value, for the inputs of this capture, of an int, float, bool or symbolic scalar; takes no
+    guard."""
     return x.node.hint if type(x) in SYMBOLIC else x

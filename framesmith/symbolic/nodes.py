@@ -141,7 +141,7 @@ class Expr:
         raise NotImplementedError
 
     def rebuild(self, args: tuple[Expr, ...]) -> Expr:
-        """The same operation over other subexpressions, simplified again."""
+        """Return the same operation over other subexpressions, simplified again."""
         raise NotImplementedError
 
     def subs(self, mapping: Mapping[Expr, Expr | int]) -> Expr:
@@ -151,7 +151,7 @@ class Expr:
         return Substitution(mapping)(self)
 
     def coeff(self, atom: Expr) -> int | None:
-        """The coefficient of `atom` where the expression is linear in it; None where it is not."""
+        """Return the coefficient of `atom` where the expression is linear in it; None where it is not."""
         found = 0
         for term, k in linear(self)[0]:
             if term is atom:
@@ -334,7 +334,7 @@ def linear(e: Expr) -> tuple[tuple[tuple[Expr, int], ...], int]:
 
 
 def make_sum(terms: Mapping[Expr, int], offset: int) -> Expr:
-    """The normal form of a linear combination; zero coefficients are dropped. No other rule is applied."""
+    """Return the normal form of a linear combination; zero coefficients are dropped. No other rule is applied."""
     items = [item for item in terms.items() if item[1]]
     if not items:
         return Int(offset)

@@ -55,7 +55,7 @@ def divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 
 def _divide_monomial(a: Expr, den: tuple[Expr, ...], k: int) -> tuple[Expr, Expr]:
-    """The terms of `a` that `k * Π den` divides, divided; and the others."""
+    """Return the terms of `a` that `k * Π den` divides, divided; and the others."""
     terms, offset = linear(a)
     quotient: dict[Expr, int] = {}
     rest: dict[Expr, int] = {}
@@ -113,7 +113,8 @@ def _shrink(e: Expr, taken: tuple[Expr, ...], k: int) -> Expr:
 
 
 def upper(e: Expr) -> Expr | None:
-    """An expression that is at least `e`, with symbols replaced by their symbolic bound; None if `e` has none to use.
+    """Return an expression that is at least `e`, with symbols replaced by their symbolic bound; None if `e` has none to
+    use.
 
     Only terms that are one symbol, or a product of one bounded symbol and others that are not negative, are raised.
     """

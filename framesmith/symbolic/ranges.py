@@ -20,7 +20,7 @@ class Ranged(Protocol):
 
 
 def of_sum(items: Sequence[tuple[Ranged, int]], offset: int) -> Range:
-    """The range of `offset + Σ k·atom`."""
+    """Return the range of `offset + Σ k·atom`."""
     lo: Bound = offset
     hi: Bound = offset
     for atom, k in items:
@@ -44,7 +44,7 @@ def _bounds(values: Sequence[float]) -> Range:
 
 
 def of_product(args: Sequence[Ranged]) -> Range:
-    """The range of a product. Even powers are not negative."""
+    """Return the range of a product. Even powers are not negative."""
     if all(a.lo is not None and a.lo >= 0 for a in args):
         lo, hi = 1, 1  # the common case, without infinities
         for a in args:
@@ -62,7 +62,7 @@ def of_product(args: Sequence[Ranged]) -> Range:
 
 
 def of_floordiv(args: Sequence[Ranged]) -> Range:
-    """The range of `a // b`; nothing is known when b may change sign."""
+    """Return the range of `a // b`; nothing is known when b may change sign."""
     a, b = args
     if a.lo is not None and a.hi is not None and b.lo is not None and b.hi is not None and (b.lo > 0 or b.hi < 0):
         corners = (a.lo // b.lo, a.lo // b.hi, a.hi // b.lo, a.hi // b.hi)
@@ -80,7 +80,7 @@ def of_floordiv(args: Sequence[Ranged]) -> Range:
 
 
 def of_mod(args: Sequence[Ranged]) -> Range:
-    """The range of `a % b`, whose sign is b's."""
+    """Return the range of `a % b`, whose sign is b's."""
     a, b = args
     if b.lo is not None and b.lo > 0:
         hi = None if b.hi is None else b.hi - 1
@@ -93,14 +93,14 @@ def of_mod(args: Sequence[Ranged]) -> Range:
 
 
 def of_min(args: Sequence[Ranged]) -> Range:
-    """The range of a minimum."""
+    """Return the range of a minimum."""
     los = [a.lo for a in args]
     his = [a.hi for a in args if a.hi is not None]
     return (None if None in los else min(los)), (min(his) if his else None)  # type: ignore[type-var]
 
 
 def of_max(args: Sequence[Ranged]) -> Range:
-    """The range of a maximum."""
+    """Return the range of a maximum."""
     los = [a.lo for a in args if a.lo is not None]
     his = [a.hi for a in args]
     return (max(los) if los else None), (None if None in his else max(his))  # type: ignore[type-var]

@@ -151,7 +151,7 @@ def ne(a: Expr | int, b: Expr | int) -> Rel:
 
 
 def and_(*rels: Rel) -> Rel:
-    """All of them (TRUE for none)."""
+    """Return all of them (TRUE for none)."""
     return _connect("and", FALSE, TRUE, rels)
 
 
@@ -174,7 +174,7 @@ def _connect(op: str, absorbing: Rel, neutral: Rel, rels: tuple[Rel, ...]) -> Re
 
 
 def not_(rel: Rel) -> Rel:
-    """The opposite."""
+    """Return the opposite."""
     return _NEGATE[rel.op](*rel.args)
 
 

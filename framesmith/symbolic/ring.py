@@ -22,7 +22,7 @@ def add(a: Expr, b: Expr) -> Expr:
 
 
 def collect(terms: dict[Expr, int], offset: int) -> Expr:
-    """The sum `offset + Σ k·t`, with division and remainder of the same number joined. Consumes `terms`."""
+    """Return the sum `offset + Σ k·t`, with division and remainder of the same number joined. Consumes `terms`."""
     while len(terms) > 1 and any(type(f) in _JOINABLE for t in terms for f in factors(t)):
         terms = {t: k for t, k in terms.items() if k}
         joined = _join_mod(terms)
@@ -142,12 +142,12 @@ def mul(a: Expr, b: Expr) -> Expr:
 
 
 def factors(atom: Expr) -> tuple[Expr, ...]:
-    """The factors of a term's atom, with repetition."""
+    """Return the factors of a term's atom, with repetition."""
     return atom.args if isinstance(atom, Product) else (atom,)
 
 
 def monomial(atoms: tuple[Expr, ...]) -> Expr:
-    """The product of atoms that are not Products (1 for none)."""
+    """Return the product of atoms that are not Products (1 for none)."""
     if len(atoms) > 1:
         return make(Product, tuple(sorted(atoms, key=_uid)))
     return atoms[0] if atoms else Int(1)

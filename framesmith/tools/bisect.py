@@ -112,7 +112,8 @@ def _blamed(program: Program, first: Verdict, court: Court) -> Bisected:
 
 
 def _fusion(program: Program, first: Verdict, court: Court) -> str:
-    """The first loop nest that makes the program wrong when it is fused, by bisection: the kernel that it becomes."""
+    """Return the first loop nest that makes the program wrong when it is fused, by bisection: the kernel that it
+    becomes."""
     low, high = 0, 8 * len(program.calls) + 8
     while high - low > 1:
         middle = (low + high) // 2

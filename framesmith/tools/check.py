@@ -135,8 +135,8 @@ class _Noting:
 
 def _named(model: Any, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
            train: bool) -> tuple[dict[str, Any], bool]:
-    """The results of a call and, in training, the gradients of parameters and arguments, by name; whether it drew
-    random numbers."""
+    """Return the results of a call and, in training, the gradients of parameters and arguments, by name; whether it
+    drew random numbers."""
     args, kwargs = tree_map(own, (args, kwargs))
     with torch.set_grad_enabled(train), seeded() as drawn:
         out = [x for x in tree_leaves(fn(*args, **kwargs)) if isinstance(x, torch.Tensor)]

@@ -54,7 +54,7 @@ class Child:
         self._pipe: Connection | None = None
 
     def ask(self, question: Any, seconds: float) -> Any:
-        """The answer. Raises `Lost`, and `Raised` where `work` does."""
+        """Return the answer. Raises `Lost`, and `Raised` where `work` does."""
         if self._pipe is None:
             self._start()
             self._receive(_READY)

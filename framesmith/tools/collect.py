@@ -69,7 +69,7 @@ def collect(compilers: Iterable[FrameCompiler], given: Sequence[Event] | None = 
 
 
 def source_line(file: str, line: int) -> str:
-    """The text of a line of the user's program, or ""."""
+    """Return the text of a line of the user's program, or ""."""
     return linecache.getline(file, line).strip()
 
 
@@ -97,7 +97,7 @@ def _processor() -> str:
 
 
 def _compiles(happened: Sequence[Event]) -> list[Facts]:
-    """Each compile that has ended, with the time of each of its stages."""
+    """Return each compile that has ended, with the time of each of its stages."""
     began = {e.compile: e for e in happened if isinstance(e, CompileBegan)}
     captured = {e.compile: e for e in happened if isinstance(e, Captured)}
     first = min([e.at for e in happened], default=0.0)
@@ -141,7 +141,7 @@ def _own_seconds(spans: Sequence[Facts]) -> dict[str, float]:
 
 
 def code_of(graph: GraphCompiled | Facts) -> Generated | None:
-    """The code of a graph, as the cache has it; None where it has not, or not any more."""
+    """Return the code of a graph, as the cache has it; None where it has not, or not any more."""
     folder, key = (graph["folder"], graph["key"]) if isinstance(graph, dict) else (graph.folder, graph.key)
     if not folder:
         return None
@@ -264,7 +264,7 @@ def _lookup(e: CacheLookup) -> Facts:
 
 
 def variants_of(compilers: Iterable[FrameCompiler], compiles: dict[int, Facts]) -> list[Facts]:
-    """The variants that are alive, or whose last use is known, with how often calls took them."""
+    """Return the variants that are alive, or whose last use is known, with how often calls took them."""
     out = []
     for use in sorted({u.compile: u for compiler in compilers for u in compiler.uses()}.values(),
                       key=lambda u: u.compile):

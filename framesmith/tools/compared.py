@@ -57,7 +57,8 @@ class Comparison:
         return [own(x) for x in self.inputs]
 
     def _exact(self) -> Values:
-        """The values in float64; those of operators that draw are eager's. It ends where an operator has no kernel."""
+        """Return the values in float64; those of operators that draw are eager's. It ends where an operator has no
+        kernel."""
         graph, made, drawn = fx.Graph(), dict[fx.Node, fx.Node](), []
         order: dict[fx.Node, fx.Node] = {}
         for node in self.graph.nodes:
@@ -94,7 +95,7 @@ class Comparison:
         return _apart(self.eager[node], value, self.exact.get(node), self.tolerance)
 
     def blame(self) -> Blame | None:
-        """The first operator that is wrong, or None where the graph's results are right."""
+        """Return the first operator that is wrong, or None where the graph's results are right."""
         results = [r for r in dict.fromkeys(_results(self.graph)) if isinstance(r, fx.Node)]
         try:
             wrong = [(r, found) for r, value in zip(results, self.compiled(results), strict=True)
@@ -201,7 +202,7 @@ def _is_shown(node: fx.Node) -> bool:
 
 
 def _operator_of(node: fx.Node) -> fx.Node:
-    """The operator, of a part of its result."""
+    """Return the operator, of a part of its result."""
     return node.args[0] if node.target is operator.getitem else node  # type: ignore[return-value]
 
 

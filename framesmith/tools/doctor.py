@@ -217,7 +217,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 
 
 def examine() -> list[Finding]:
-    """All findings. A check that fails itself is one that is broken."""
+    """Return all findings. A check that fails itself is one that is broken."""
     found = []
     for check in CHECKS:
         try:
@@ -229,7 +229,7 @@ def examine() -> list[Finding]:
 
 
 def table(findings: list[Finding]) -> Table:
-    """The findings as `rich` prints them."""
+    """Return the findings as `rich` prints them."""
     made = Table(title="framesmith doctor")
     for name in ("", "state", "found", "what to do"):
         made.add_column(name, overflow="fold")

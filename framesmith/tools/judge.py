@@ -173,7 +173,7 @@ def _parameters(space: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def exact(text: str, train: bool) -> _Run | None:
-    """A program's results in float64; None where it has none, or draws random numbers."""
+    """Return a program's results in float64; None where it has none, or draws random numbers."""
     head, body = text.split("def program(", 1)
     try:
         space = loaded(f"{head}def program({_FLOAT.sub('torch.float64', body)}")

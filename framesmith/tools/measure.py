@@ -108,7 +108,7 @@ def _rate(row: Facts, seconds: float | None, launches: int, rates: Rates) -> Non
 
 
 def _table(plan: Plan, library: str, values: Sequence[int]) -> list[int]:
-    """The integer table of a call whose size symbols have these values, as generated code computes it."""
+    """Return the integer table of a call whose size symbols have these values, as generated code computes it."""
     table = (ctypes.c_int64 * max(plan.table, 1))(*values)
     if plan.table:
         getattr(ctypes.CDLL(library), plan.entry + "_sizes")(table)
@@ -195,7 +195,7 @@ def _seconds(call: Callable[[], Any], device: str, budget: float = 0.2, least: i
 
 
 def _profiled(calls: Sequence[Callable[[], Any]], names: Sequence[str], on_device: bool) -> dict[str, float]:
-    """The least seconds of the ranges of these names in the calls; on a CUDA device, those of the device."""
+    """Return the least seconds of the ranges of these names in the calls; on a CUDA device, those of the device."""
     found: dict[str, list[float]] = defaultdict(list)
     for e in _watched(lambda: [call() for call in calls for _ in range(RUNS)], frozenset(names), on_device):
         found[e.name].append((e.device_time_total if on_device else e.time_range.elapsed_us()) * 1e-6)
@@ -203,7 +203,7 @@ def _profiled(calls: Sequence[Callable[[], Any]], names: Sequence[str], on_devic
 
 
 def _watched(run: Callable[[], Any], names: Collection[str], on_device: bool = False) -> list[Any]:
-    """The ranges of these names while `run` runs, in order."""
+    """Return the ranges of these names while `run` runs, in order."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
     with profile(activities=activities) as watched:
         run()

@@ -64,8 +64,8 @@ class Memory:
         return "\n".join(lines)
 
     def named(self, snapshot: dict[str, Any]) -> dict[str, Any]:
-        """A copy of `torch.cuda.memory._snapshot()` in which each block with a constant begins its stack with a frame
-        that names the constant and its graph: `torch.cuda._memory_viz` shows it."""
+        """Return a copy of `torch.cuda.memory._snapshot()` in which each block with a constant begins its stack with a
+        frame that names the constant and its graph: `torch.cuda._memory_viz` shows it."""
         owned = sorted([(c.address, c, g) for g in self.graphs if g.device.startswith("cuda") for c in g.constants],
                        key=lambda row: row[0])
         addresses = [address for address, _, _ in owned]
@@ -77,7 +77,7 @@ class Memory:
 
 
 def _blocks(snapshot: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The blocks of a snapshot with their addresses, which those of older PyTorch do not have."""
+    """Yield the blocks of a snapshot with their addresses, which those of older PyTorch do not have."""
     for segment in snapshot["segments"]:
         address = segment["address"]
         for block in segment["blocks"]:

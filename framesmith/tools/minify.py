@@ -115,7 +115,7 @@ def graphs_of(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def first_fault(graphs: list[Recorded], court: Court) -> tuple[Program, Verdict] | str:
-    """The first of the graphs that fails, and how; in words, that none does."""
+    """Return the first of the graphs that fails, and how; in words, that none does."""
     for graph in graphs:
         program = programs.of(graph)
         if programs.as_function(program) and (verdict := court.verdict(program)).kind not in (FINE, ODD):

@@ -21,7 +21,7 @@ ROW, LABEL, WIDTH, RIGHT = 26, 250, 980, 74
 
 
 def timeline(compiles: Sequence[dict[str, Any]], most: int = 60) -> str:
-    """Each compile as a bar of its stages, all to one scale. The longest `most` of them, in order."""
+    """Return each compile as a bar of its stages, all to one scale. The longest `most` of them, in order."""
     kept = {id(c) for c in sorted(compiles, key=lambda c: -c["seconds"])[:most]}
     rows = [c for c in compiles if id(c) in kept]
     longest = max([c["seconds"] for c in rows], default=0.0) or 1.0
@@ -71,7 +71,7 @@ def memory(graph: dict[str, Any]) -> str:
 
 
 def _steps(values: Sequence[int], top: int, left: float, width: float, height: float) -> str:
-    """The path of a line that keeps each value for an equal share of the width."""
+    """Return the path of a line that keeps each value for an equal share of the width."""
     each = width / len(values)
     heights = [6 + (height - 6) * (1 - v / top) for v in values]
     lines = [f"V{y:.1f}H{left + (k + 1) * each:.1f}" for k, y in enumerate(heights)]
@@ -90,7 +90,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time as people write it: 1.20 s, 34 ms, 5.6 µs."""
+    """Return a time as people write it: 1.20 s, 34 ms, 5.6 µs."""
     if value is None:
         return "–"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -105,7 +105,7 @@ def size(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """A number as people write it: 950, 12 k, 3.4 M."""
+    """Return a number as people write it: 950, 12 k, 3.4 M."""
     return _scaled(value, ("", "k", "M", "G", "T"))
 
 

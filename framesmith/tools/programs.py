@@ -69,8 +69,8 @@ class Program:
 
 
 def of(one: Recorded) -> Program:
-    """The program of a recorded graph: what it writes to its inputs are results, and what text cannot name are inputs
-    with the values that they had."""
+    """Return the program of a recorded graph: what it writes to its inputs are results, and what text cannot name are
+    inputs with the values that they had."""
     train = requires_grad(one.graph)
     graph = without_history(copied(one.graph))
     results = [r for r in list(next(iter(reversed(graph.nodes))).args[0]) if isinstance(r, fx.Node)]  # type: ignore
@@ -100,7 +100,7 @@ def values(program: Program) -> dict[fx.Node, Any]:
 
 def cut(program: Program, at: Sequence[fx.Node], results: Sequence[fx.Node] | None = None,
         known: Mapping[fx.Node, Any] | None = None) -> Program:
-    """The program that begins with the values of the nodes `at`, as inputs, and gives `results`. Dead nodes are
+    """Return the program that begins with the values of the nodes `at`, as inputs, and gives `results`. Dead nodes are
     omitted."""
     results = list(program.results if results is None else results)
     cuts = _tensors_of(program, set(at))
@@ -125,7 +125,7 @@ def cut(program: Program, at: Sequence[fx.Node], results: Sequence[fx.Node] | No
 
 
 def _tensors_of(program: Program, at: set[fx.Node]) -> set[fx.Node]:
-    """The nodes whose values are tensors: of a tuple its parts."""
+    """Return the nodes whose values are tensors: of a tuple its parts."""
     found: set[fx.Node] = set()
     for node in at:
         parts = [u for u in node.users if u.target is operator.getitem]
@@ -189,7 +189,7 @@ def _resized(one: Input, to: Mapping[int, int]) -> Input:
 
 
 def sizes_of(program: Program) -> list[int]:
-    """The sizes of inputs, the greatest first."""
+    """Return the sizes of inputs, the greatest first."""
     return sorted({n for x in program.inputs for n in x.value.shape}, reverse=True)
 
 
@@ -216,7 +216,7 @@ class Data:
         self._files: dict[str, Path] = {}
 
     def text(self, x: torch.Tensor) -> str:
-        """The expression of a contiguous tensor."""
+        """Return the expression of a contiguous tensor."""
         x = x.detach()
         if x.numel() <= _LITERAL and bool(x.isfinite().all()) and not x.is_complex() and x.numel():
             return f"torch.tensor({x.tolist()}{_dtype(x)})"
@@ -279,7 +279,7 @@ def text(program: Program, data: Data) -> str:
 
 
 def _folded(lines: list[str], results: int) -> list[str]:
-    """The last value returned as it is computed."""
+    """Return the last value returned as it is computed."""
     name, _, value = lines[-2].strip().partition(" = ")
     if results == 1 and lines[-1] == f"    return {name}" and value:
         return [*lines[:-2], f"    return {value}"]

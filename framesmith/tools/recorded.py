@@ -50,7 +50,7 @@ class Recorder(FrameCompiler):
 
 def recorded(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], config: Config,
              train: bool) -> list[Recorded]:
-    """The graphs of `root(*args, **kwargs)`."""
+    """Return the graphs of `root(*args, **kwargs)`."""
     recorder = Recorder(config)
     with torch.set_grad_enabled(train):
         _C.CompiledFunction(root, recorder)(*args, **kwargs)
@@ -59,7 +59,7 @@ def recorded(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def copied(graph: fx.Graph, results: Sequence[Any] | None = None) -> fx.Graph:
-    """A copy of a graph, with other nodes of it as its results if they are given."""
+    """Return a copy of a graph, with other nodes of it as its results if they are given."""
     out, made = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         if node.op == "output" and results is not None:
@@ -70,7 +70,7 @@ def copied(graph: fx.Graph, results: Sequence[Any] | None = None) -> fx.Graph:
 
 
 def own(x: Any) -> Any:
-    """A tensor with the same numbers, layout and need of gradients, in memory of its own."""
+    """Return a tensor with the same numbers, layout and need of gradients, in memory of its own."""
     if not isinstance(x, torch.Tensor):
         return x
     kept: Any = x.detach()

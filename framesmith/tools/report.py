@@ -32,7 +32,7 @@ class Report:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Report:
-        """The report that `save` wrote as JSON. Raises FramesmithError for another file."""
+        """Return the report that `save` wrote as JSON. Raises FramesmithError for another file."""
         try:
             facts = json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
@@ -42,7 +42,7 @@ class Report:
         return cls(facts)
 
     def json(self) -> str:
-        """All of it as JSON."""
+        """Return all of it as JSON."""
         return json.dumps(self.facts, indent=1)
 
     def html(self) -> str:
@@ -83,7 +83,7 @@ class Report:
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """The format that a file's ending stands for; "html" for endings that stand for none."""
+    """Return the format that a file's ending stands for; "html" for endings that stand for none."""
     return {".json": "json", ".txt": "console"}.get(Path(path).suffix, "html")
 
 
@@ -94,7 +94,7 @@ def short_path(file: str) -> str:
 
 
 def percent(part: float | None) -> str:
-    """A share as per cent."""
+    """Return a share as per cent."""
     return "–" if part is None else f"{100 * part:.0f} %"
 
 

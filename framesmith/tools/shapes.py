@@ -160,8 +160,8 @@ def _product(node: Node, shape: Sized, first: int = 0) -> Expr:
 
 
 def _convolution(node: Node, shape: Sized) -> Expr:
-    """Each element of the weight, but for its outermost dimension, with each of the result; of the input if it is
-    transposed."""
+    """Return each element of the weight, but for its outermost dimension, with each of the result; of the input if it
+    is transposed."""
     kernel = prod(shape(_operand(node, 1))[1:])
     transposed = node.target is torch.ops.aten.convolution.default and node.args[6]
     return 2 * kernel * prod(shape(_operand(node, 0) if transposed else node.meta["val"]))
@@ -174,7 +174,7 @@ def _attention(node: Node, shape: Sized) -> Expr:
 
 
 def _recurrent(node: Node, shape: Sized) -> Expr:
-    """Each matrix of weights in each step."""
+    """Return each matrix of weights in each step."""
     steps = prod(shape(_operand(node, 0))[:-1])
     weights = [w.meta["val"] for arg in node.args[2:4] if isinstance(arg, (list, tuple)) for w in arg
                if isinstance(w, Node)]

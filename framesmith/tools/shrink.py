@@ -29,7 +29,7 @@ _SMALL = 3
 
 
 def shrink(program: Program, fails: Fails, result: int | None = None) -> Program:
-    """A smaller program for which `fails` holds, as it does for `program`. `result`: the one that is known to be
+    """Return a smaller program for which `fails` holds, as it does for `program`. `result`: the one that is known to be
     wrong."""
     program = _one_result(program, fails, result)
     program = _shortest_beginning(program, fails)

@@ -151,7 +151,7 @@ class _Race:
     # --------------------------------------------------------------------------------------------------------- programs
 
     def _uses(self, chosen: Ways) -> list[Use]:
-        """The kernels and contractions of the program in which `chosen` are kernels of our own."""
+        """Return the kernels and contractions of the program in which `chosen` are kernels of our own."""
         key = frozenset(chosen.items())
         if key not in self.programs:
             program = self.schedule(replaced(self.graph, chosen, self.tf32)) if chosen else self.plain
@@ -250,7 +250,7 @@ def _without(uses: Iterable[Use], others: Iterable[Use]) -> list[Use]:
 
 
 def _parts(uses: list[Use], inner: Collection[str]) -> Iterable[list[int]]:
-    """The places of steps that belong together: that write the same buffer, or touch the same one of `inner`."""
+    """Return the places of steps that belong together: that write the same buffer, or touch the same one of `inner`."""
     of: dict[str, int] = {}
     above = list(range(len(uses)))
 

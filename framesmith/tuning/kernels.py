@@ -71,8 +71,8 @@ def case_of(step: Launch, program: Program, sizes: Sizes) -> Case:
 
 
 def candidates(kernel: Kernel, sizes: Sequence[int] = ()) -> tuple[Config, ...]:
-    """The configurations that are measured, the one that is taken unmeasured first. `sizes`: the values of the kernel's
-    symbols."""
+    """Return the configurations that are measured, the one that is taken unmeasured first. `sizes`: the values of the
+    kernel's symbols."""
     contraction = product_of(kernel)
     if contraction is not None:
         return matmul_configs.candidates(kernel, contraction)
@@ -80,7 +80,7 @@ def candidates(kernel: Kernel, sizes: Sequence[int] = ()) -> tuple[Config, ...]:
 
 
 def source_of(kernel: Printed) -> triton.TritonSource:
-    """A printed kernel as Triton's process takes it."""
+    """Return a printed kernel as Triton's process takes it."""
     return triton.TritonSource(
         kernel.name, kernel.text, kernel.signature, kernel.constants, kernel.divisible, kernel.num_warps,
         kernel.num_stages, kernel.asserts,
@@ -109,8 +109,8 @@ class Tuner:
         torch.cuda.empty_cache()  # of the operators that were timed
 
     def best(self, kernels: Mapping[Case, Kernel], all_of: bool = True) -> dict[Case, Best]:
-        """The best configuration for each case. `all_of` False: only the first is measured, of contractions the first
-        few."""
+        """Return the best configuration for each case. `all_of` False: only the first is measured, of contractions the
+        first few."""
         todo: list[_Trial] = []
         for case, kernel in kernels.items():
             if case not in self.known:
@@ -203,7 +203,8 @@ class _Trial:
 
 
 def configured(program: Program, tuner: Tuner, sizes: Sizes) -> dict[Kernel, Config]:
-    """The best configuration of each kernel that `program` launches; the first few where more could win little."""
+    """Return the best configuration of each kernel that `program` launches; the first few where more could win
+    little."""
     tuner.heed(program, sizes)
     cases: dict[Case, dict[Kernel, None]] = {}
     count: Counter[Case] = Counter()
@@ -220,7 +221,7 @@ def configured(program: Program, tuner: Tuner, sizes: Sizes) -> dict[Kernel, Con
 
 def _worth_more(kernels: Mapping[Case, Kernel], best: Mapping[Case, Best], count: Counter[Case],
                 tuner: Tuner) -> list[Case]:
-    """The kernels that take longer than they must, but for the last of them."""
+    """Return the kernels that take longer than they must, but for the last of them."""
     times = {case: count[case] * (best[case].milliseconds or 0.0) for case in kernels}
     least = {case: NEAR * count[case] * tuner.least(case, kernels[case]) for case in kernels}
     gains = {case: min(time - least[case], MOST * time) for case, time in times.items()}
@@ -246,5 +247,5 @@ def footprint(program: Program, sizes: Sizes) -> int:
 
 
 def launches(program: Program) -> Iterable[Launch]:
-    """The launches of a program."""
+    """Return the launches of a program."""
     return [step for step in program.steps if type(step) is Launch]

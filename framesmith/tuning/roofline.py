@@ -34,7 +34,7 @@ class Rates:
 
 
 def measured() -> Rates:
-    """The rates of the current device."""
+    """Return the rates of the current device."""
     source = torch.empty(COPIED, dtype=torch.int8, device="cuda")
     target = torch.empty_like(source)
     matrix = Memory(SIDE * SIDE, torch.bfloat16).make().view(SIDE, SIDE)

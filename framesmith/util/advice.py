@@ -32,7 +32,7 @@ _DEFAULT = "move it out of the compiled code; the break costs the fusion across 
 
 
 def advice(reason: str) -> str:
-    """A suggestion in one line; never empty."""
+    """Return a suggestion in one line; never empty."""
     return next((text for pattern, text in _COMPILED if pattern.search(reason)), _DEFAULT)
 
 
@@ -76,5 +76,5 @@ def prevention(kind: str, path: str, changed: str) -> str:
 
 
 def readable(path: str) -> str:
-    """A guard's path as the program writes it."""
+    """Return a guard's path as the program writes it."""
     return "it" if path in ("", "None") else _LOCAL.sub(r"\1", _LEFT.sub("the value that the break gives", path))

@@ -24,7 +24,7 @@ class FramesmithError(Exception):
 
 
 def _placed(what: str, at: tuple[str, int] | None) -> str:
-    """The text with the user's place and line behind it."""
+    """Return the text with the user's place and line behind it."""
     source = linecache.getline(*at).strip() if at else ""
     return what + (f" at {at[0]}:{at[1]}" if at else "") + (f"\n    {source}" if source else "")
 

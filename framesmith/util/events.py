@@ -59,7 +59,7 @@ _numbers, _graphs = itertools.count(1), itertools.count(1)
 
 
 def current() -> Compile | None:
-    """The compile that this thread is in."""
+    """Return the compile that this thread is in."""
     return _open.stack[-1] if _open.stack else None
 
 
@@ -323,7 +323,7 @@ def _nothing(event: Event) -> tuple[tuple[str, str, float], ...]:
 
 
 def counted(name: str) -> dict[str, float]:
-    """A counter since the process began, by its parts."""
+    """Return a counter since the process began, by its parts."""
     return {part: count for (counter, part), count in _counts.copy().items() if counter == name}
 
 
@@ -372,7 +372,7 @@ def on_event(callback: Callback) -> Subscription:
 
 
 def recent() -> list[Event]:
-    """The events that are kept, in order."""
+    """Return the events that are kept, in order."""
     with _journal.lock:
         return list(_journal.events)
 
@@ -427,7 +427,7 @@ def part_of_graph(part: str) -> Iterator[None]:
 
 
 def next_graph() -> int:
-    """The number of a graph that is compiled, unique in this process."""
+    """Return the number of a graph that is compiled, unique in this process."""
     return next(_graphs)
 
 

@@ -28,8 +28,8 @@ _OF_COMPILE = frozenset({"guard_filter_fn", "use_aoti"})
 
 
 def own_options(options: dict[str, Any], fields: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
-    """The options as fields of `Config`, unknown names as they are; and the names of torch.compile's that have no
-    counterpart."""
+    """Return the options as fields of `Config`, unknown names as they are; and the names of torch.compile's that have
+    no counterpart."""
     own: dict[str, Any] = {}
     ignored = []
     for given, value in options.items():
@@ -48,7 +48,7 @@ def own_options(options: dict[str, Any], fields: frozenset[str]) -> tuple[dict[s
 
 @functools.cache
 def known_names() -> frozenset[str]:
-    """The names of options in the text of the installed torch."""
+    """Return the names of options in the text of the installed torch."""
     path = Path(next(iter(torch.__path__))) / "_inductor" / "config.py"
     return frozenset(_assigned(ast.parse(path.read_text()).body, "")) if path.exists() else frozenset(_ROWS)
 

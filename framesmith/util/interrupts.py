@@ -21,8 +21,8 @@ def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
 
 
 def _own(handler: Any) -> Any:
-    """The program's handler, or that of a block around this one, where one of ours was left in its place: it raised
-    while it was to be taken back."""
+    """Return the program's handler, or that of a block around this one, where one of ours was left in its place: it
+    raised while it was to be taken back."""
     while isinstance(handler, _Hearing) and not handler.heard.open:
         handler = handler.own
     return handler

@@ -18,7 +18,7 @@ _locks: Alive[Any] = Alive()
 
 
 def forkable_lock() -> threading.RLock:  # type: ignore[valid-type]
-    """A reentrant lock."""
+    """Return a reentrant lock."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock

@@ -47,7 +47,7 @@ def warn_once(key: str, text: str) -> None:
 
 
 def _users_level() -> int:
-    """The `stacklevel` at which a warning of our caller's points at the user's line."""
+    """Return the `stacklevel` at which a warning of our caller's points at the user's line."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         level, frame = level + 1, frame.f_back

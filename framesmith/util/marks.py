@@ -80,7 +80,8 @@ def _mark(tensor: torch.Tensor, name: str, index: int | Iterable[int], value: An
 
 
 def marked_dimensions(tensor: torch.Tensor) -> tuple[dict[int, Mark], set[int]]:
-    """The dimensions of a tensor that are marked to vary, and those that are marked not to, also by PyTorch's names."""
+    """Return the dimensions of a tensor that are marked to vary, and those that are marked not to, also by PyTorch's
+    names."""
     own, rank = tensor.__dict__, tensor.dim()
     if not rank:
         return {}, set()

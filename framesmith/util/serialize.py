@@ -78,12 +78,12 @@ _ROWS: dict[type, tuple[str, Callable[[Any], list[Any]]]] = {
 
 
 def serialize(value: Any) -> bytes:
-    """The text of a value. Raises `NotSerializable`."""
+    """Return the text of a value. Raises `NotSerializable`."""
     return json.dumps(_plain(value), separators=(",", ":")).encode()
 
 
 def deserialize(text: bytes) -> Any:
-    """The value of a text. Raises ValueError for any text that `serialize` did not write."""
+    """Return the value of a text. Raises ValueError for any text that `serialize` did not write."""
     try:
         return _value(json.loads(text))
     except (KeyError, AttributeError, TypeError, IndexError, RecursionError, RuntimeError, ArithmeticError,
@@ -112,7 +112,7 @@ def _plain(x: Any) -> Any:
 
 
 def _found(x: Any) -> str:
-    """The name by which a function is found again."""
+    """Return the name by which a function is found again."""
     try:
         if _function(name := _name(x)) is x:
             return name

@@ -21,8 +21,8 @@ def is_foreign(file: str) -> bool:
 
 
 def user_frame(stack: Sequence[Place]) -> Place:
-    """The innermost frame outside of torch and framesmith; the innermost of all if there is none. `stack` is not empty,
-    innermost last."""
+    """Return the innermost frame outside of torch and framesmith; the innermost of all if there is none. `stack` is not
+    empty, innermost last."""
     for place in reversed(stack):
         if not is_foreign(place[0]):
             return place
