@@ -104,7 +104,10 @@ void Frame::bind(const framesmith_tensor* inputs, int count) {
   }
   for (size_t k = 0; k < plan_.symbols.size(); k++) {
     const Symbol& s = plan_.symbols[k];
-    const int64_t n = inputs[s.input].size[s.dim];
+    const int64_t size = inputs[s.input].size[s.dim] - s.offset, n = size / s.scale;
+    if (size % s.scale)
+      refused("dimension " + std::to_string(s.dim) + " of " + plan_.inputs[static_cast<size_t>(s.input)].name + " is " +
+              std::to_string(inputs[s.input].size[s.dim]) + ", which is to be " + s.size);
     if (n < s.least || n > s.most)
       refused(s.name + " is " + std::to_string(n) + ", out of its range from " + std::to_string(s.least) +
               (s.most == INT64_MAX ? "" : " to " + std::to_string(s.most)));

@@ -62,9 +62,12 @@ Plan::Plan(const Json& manifest, const Json& plan) {
   for (const Json& item : manifest["outputs"].array()) output_names.push_back(item["name"].string());
   for (const Json& item : plan["outputs"].array()) outputs.push_back(small(item, 0, count - 1));
   for (const Json& item : plan["symbols"].array()) {
-    const Json& name = item["name"];
     Symbol s{small(item["input"], 0, static_cast<int64_t>(inputs.size()) - 1),
-             small(item["dim"], 0, FRAMESMITH_MAX_RANK - 1), 0, kMost, name.string()};
+             small(item["dim"], 0, FRAMESMITH_MAX_RANK - 1), item["scale"].integer(1, kMostNumbers),
+             item["offset"].integer(-kMostNumbers, kMostNumbers), 0, kMost, item["name"].string(), ""};
+    const auto& shape = manifest["inputs"].array()[static_cast<size_t>(s.input)]["shape"].array();
+    if (static_cast<size_t>(s.dim) >= shape.size()) damaged("where a size comes from");
+    s.size = shape[static_cast<size_t>(s.dim)].string();
     for (const Json& d : manifest["dimensions"].array()) {
       if (d["name"].string() != s.name) continue;
       s.least = d["min"].integer(0, kMost);
@@ -104,8 +107,6 @@ void Plan::check() const {
     if (input.rank > FRAMESMITH_MAX_RANK) damaged("an input's rank");
   for (int v : outputs)
     if (values[static_cast<size_t>(v)].size.size() > FRAMESMITH_MAX_RANK) damaged("an output's rank");
-  for (const Symbol& s : symbols)
-    if (s.dim >= inputs[static_cast<size_t>(s.input)].rank) damaged("where a size comes from");
   if (output_names.size() != outputs.size() || symbols.size() > table) damaged("its plan does not fit its manifest");
 }
 

@@ -28,11 +28,12 @@ struct Value {
   bool written, late;
 };
 
-// A size that varies is read from dimension `dim` of an input; it lies from `least` to `most`.
+// A size that varies lies from `least` to `most`. Dimension `dim` of an input is it, times `scale` plus `offset`; `size`
+// says so.
 struct Symbol {
   int input, dim;
-  int64_t least, most;
-  std::string name;
+  int64_t scale, offset, least, most;
+  std::string name, size;
 };
 
 struct Plan {
