@@ -13,13 +13,16 @@ from framesmith.config import Config
 from framesmith.package.calls import is_known, print_calls, sources_of
 from framesmith.package.captured import Captured
 from framesmith.package.machines import Machine
-from framesmith.package.sizes import source_of, with_plain_symbols
+from framesmith.package.sizes import with_plain_symbols
 from framesmith.pipeline import Generated, PendingGraph, begin_graph
 from framesmith.runtime.cache import Cache, package_identity
-from framesmith.runtime.plan import Dyn, Kind, PlanValue
+from framesmith.runtime.plan import Dyn, Kind
 from framesmith.targets import PortableTarget
 from framesmith.util.errors import PackageError
 from framesmith.util.stack import user_frame
+
+_KINDS = {"input": int(Kind.INPUT), "constant": int(Kind.CONSTANT), "state": len(Kind)}
+"""The kind of a value in a package's plan, by that of its place: those of other plans, and the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,8 @@ def compile_for(machine: Machine, captured: Captured) -> Compiled:
     toolchain = machine.toolchain(cache.toolchain(config.compiler, config.compiler_flags))
     target = PortableTarget(config, toolchain, cache, torch.device("cpu"), machine.unit)
     sized = with_plain_symbols(captured.graph, captured.constraints.dimensions)
-    for node, number in zip((n for n in sized.graph.nodes if n.op == "placeholder"), captured.places):
-        node.meta["param"] = number is None
+    for node, (kind, _) in zip((n for n in sized.graph.nodes if n.op == "placeholder"), captured.places):
+        node.meta["param"] = kind == "constant"
     with torch.no_grad():
         pending = begin_graph(sized.graph, config, [*captured.values, *sized.numbers], target)
         generated = pending.generate()
@@ -88,30 +91,27 @@ def _plan(generated: Generated, frozen: Sequence[torch.Tensor], captured: Captur
     values = []
     for value in plan.values:
         kind, ref = value.kind, value.ref
+        number = int(kind)
         if kind is Kind.INPUT:
-            number = given[ref]  # type: ignore[index]
-            if number is not None:
-                ref = number
-            elif value.written:
-                raise PackageError("the model writes its own parameters or buffers: pass them as arguments")
-            else:
-                kind, ref = Kind.CONSTANT, len(constants)
-                constants.append(_flat(inputs[value.ref], value))  # type: ignore[index]
-        values.append({"kind": int(kind), "ref": _integer(ref), "offset": _integer(value.offset),
+            place, at = given[ref]  # type: ignore[index]
+            number, ref = _KINDS[place], at
+            if place == "constant":
+                ref = len(constants)
+                constants.append(elements(inputs[value.ref], value.size, value.stride))  # type: ignore[index]
+        values.append({"kind": number, "ref": _integer(ref), "offset": _integer(value.offset),
                        "dtype": dtype_name(value.dtype), "size": list(map(_integer, value.size)),
                        "stride": list(map(_integer, value.stride)), "written": value.written, "late": value.late})
-    symbols = [{"name": name, **source_of(name, captured.specs)}
-               for name in (dimensions[str(symbol)] for symbol in generated.symbols)]
     outputs = [o.value for o in plan.outputs]
     if any(v < 0 for v in outputs):
         raise PackageError("the model's graph gives a number that is no tensor")
-    return {"table": plan.table, "arena": _integer(plan.arena), "calls": len(plan.externs), "symbols": symbols,
-            "values": values, "outputs": outputs}, tuple(constants)
+    return {"table": plan.table, "arena": _integer(plan.arena), "calls": len(plan.externs),
+            "symbols": [dimensions[str(symbol)] for symbol in generated.symbols], "values": values,
+            "outputs": outputs}, tuple(constants)
 
 
-def _flat(tensor: torch.Tensor, value: PlanValue) -> torch.Tensor:
-    """The elements of a tensor in memory, from the first to the last, where the plan's strides find them."""
-    span = 1 + sum((n - 1) * s for n, s in zip(value.size, value.stride)) if tensor.numel() else 0  # type: ignore
+def elements(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]) -> torch.Tensor:
+    """The elements of a tensor in memory, from the first to the last, where these strides find them."""
+    span = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if tensor.numel() else 0
     return tensor.detach().as_strided((span,), (1,)).contiguous()
 
 

@@ -15,9 +15,8 @@ from framesmith.export.rebuilding import environment
 from framesmith.fake.tensor import FakeTensor, with_sizes
 from framesmith.graph.symbols import size_sources, symbols_of
 from framesmith.graph.traversal import copy_graph
-from framesmith.prims.core import size_of
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import Symbol, linear
+from framesmith.symbolic.expr import Expr, Symbol, linear
 from framesmith.symbolic.node import symbool, symfloat, symint
 from framesmith.util.errors import PackageError
 
@@ -59,15 +58,13 @@ def _renamed(value: Any, symbols: Mapping[str, Symbol], env: ShapeEnv) -> Any:
     return make(expr.subs({s: symbols[s.name] for s in expr.free}), env)
 
 
-def source_of(dimension: str, inputs: Sequence[Any]) -> dict[str, int]:
-    """Where a call has the size of a dimension: size `dim` of input number `input` is it, times `scale` plus `offset`.
-    `inputs`: their metadata."""
-    found = []
-    for number, spec in enumerate(inputs):
-        for dim, size in enumerate(map(size_of, spec.shape)):
-            terms, offset = linear(size) if not isinstance(size, int) else ([], size)
-            if len(terms) == 1 and str(terms[0][0]) == dimension:
-                found.append({"scale": terms[0][1], "offset": offset, "input": number, "dim": dim})
-    if not found:
-        raise PackageError(f"the size {dimension} comes from no tensor among the arguments")
-    return min(found, key=lambda source: (source["scale"], abs(source["offset"])))
+def size_over(size: int | Expr, names: Sequence[str]) -> int | list[int]:
+    """A size of an input as a manifest has it: an int; or number, scale and offset of the dimension, of those `names`,
+    that it follows from."""
+    if isinstance(size, int):
+        return size
+    terms, offset = linear(size)
+    if len(terms) != 1 or str(terms[0][0]) not in names:
+        raise PackageError(f"the size {size} of an input, which follows from no dimension alone")
+    (symbol, scale), = terms
+    return [names.index(str(symbol)), scale, offset]

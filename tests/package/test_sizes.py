@@ -90,7 +90,7 @@ def test_dimensions_have_names_of_variables(tmp_path):
                       dynamic_shapes=[{0: Dim("n"), 1: Dim("a0", max=8)}, {0: Dim("a0", max=8), 1: Dim("double")}])
     x, y = torch.randn(7, 2), torch.randn(2, 9)
     torch.testing.assert_close(loaded(x, y), torch.tanh(x @ y))
-    with pytest.raises(ValueError, match="dimension 0 of a is 3, not 2"):
+    with pytest.raises(ValueError, match="dimension 0 of a is 3; a0 is 2"):
         loaded(x, torch.randn(3, 9))
 
 
@@ -99,7 +99,7 @@ def test_a_size_that_follows_from_a_dimension(tmp_path):
                       dynamic_shapes=[{0: 2 * Dim("half")}])
     x = torch.randn(10, 4)
     assert torch.equal(loaded(x), x.reshape(-1, 2, 4) * 2)
-    with pytest.raises(ValueError, match=r"dimension 0 of x is 7, which is to be 2\*half"):
+    with pytest.raises(ValueError, match=r"dimension 0 of x is 7; 2\*half is 6"):
         loaded(torch.randn(7, 4))
 
 
