@@ -44,6 +44,13 @@ def hooks_on_tensors(c):
 
 
 @scenario
+def a_list_of_tensors_of_which_one_is_empty_and_requires_grad(c):
+    x = leaf(3, 0)
+    y = c(lambda a, b: torch.cat([a, b.flatten(0, 1)], -1))(torch.ones(3, 1, 0), x * 1)
+    return y, torch.autograd.grad(y.sum(), x)
+
+
+@scenario
 def hooks_on_parameters(c):
     m, seen = net(), []
     for p in m.parameters():
