@@ -344,7 +344,8 @@ PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   };
   put(2, layout->results), put(3, layout->outputs), put(4, layout->differentiable), put(5, layout->wanted);
   put(6, layout->written), put(7, layout->kept), put(8, layout->watched), put(9, layout->needed);
-  put(10, layout->exact), put(11, layout->copied), put(12, layout->order), put(13, layout->later), put(14, layout->sizes);
+  put(10, layout->exact), put(11, layout->copied), put(12, layout->order), put(13, layout->later);
+  put(14, layout->sizes);
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = call;

@@ -59,11 +59,12 @@ class ShapeEnv:
     and 1 give what the way for all others gives, or operators in C++, "composites", of whose short cuts only those for
     1 do. `assumed`: what is taken for granted of them: the graph looks when it has the values, and raises where it does
     not hold. `narrow`: quotients and remainders of sizes are not taken to be large where a layout is asked for;
-    `widened`: what was answered because they were. `late`: see `assuming`."""
+    `widened`: what was answered because they were, or because one of `exact` was: symbols among `small` of which 1 is
+    to give eager's layout where it is seen. `late`: see `assuming`."""
 
-    __slots__ = ("asked_by", "assumed", "closed", "data", "given", "hints", "late", "small", "sources", "symbols",
-                 "guards", "where", "narrow", "widened", "_names", "_facts", "_equal", "_change", "_canonical",
-                 "_simplify")
+    __slots__ = ("asked_by", "assumed", "closed", "data", "exact", "given", "hints", "late", "small", "sources",
+                 "symbols", "guards", "where", "narrow", "widened", "_names", "_facts", "_equal", "_change",
+                 "_canonical", "_simplify")
 
     probing = False
     """Operators without a shape rule are probed at several sizes, not only at the hints."""
@@ -78,6 +79,7 @@ class ShapeEnv:
         self.data: set[Symbol] = set()
         self.given: set[Symbol] = set()
         self.small: set[Symbol] = set()
+        self.exact: set[Expr] = set()
         self.hints: dict[str, int] = {}
         self.sources: dict[Symbol, Any] = {}
         self.symbols: list[Symbol] = []
@@ -224,12 +226,18 @@ class ShapeEnv:
             self.widened.append(rel if known else not_(rel))
         return known
 
+    def may_be_one(self, e: Expr) -> bool:
+        """Return whether a size is one of `exact` that may be 1."""
+        return e in self.exact and self.known(ge(e, 2)) is None
+
     def is_large(self, e: Expr) -> bool:
-        """Return the truth of `e >= 2`, which is guarded, for a size with quotients that `generally` took to be 2 or
-        more; True for others."""
-        if not self.widened or not self.data.isdisjoint(e.free) or all(type(q) is not FloorDiv for q, _ in _small(e)):
+        """Return the truth of `e >= 2`, guarded, for a size that decided a layout under that assumption, or has such
+        quotients; True for others."""
+        if not self.widened or not self.data.isdisjoint(e.free):
             return True
-        return self.guard(ge(e, 2))
+        large = ge(e, 2)
+        decisive = large in self.widened or any(type(q) is FloorDiv for q, _ in _small(e))
+        return not decisive or self.guard(large)
 
     def asked(self, rel: Rel) -> bool:
         """Return the truth of `rel` for C++ that asks: see `asked_by`."""

@@ -19,12 +19,14 @@ _UNBACKED, _BOUNDS = ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indic
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A program's declaration of a dynamic size: its range, and whether code that assumes one size is an error.
-    `backed`: the size may be looked at, and decide how the program goes on."""
+    `backed`: the program may read the size and branch on it. `seen`: not declared, but seen to vary; if size 1 has a
+    visibly different layout, it gets a variant of its own."""
 
     lo: int | None = None
     hi: int | None = None
     strict: bool = True
     backed: bool = True
+    seen: bool = False
 
     @property
     def small(self) -> bool:
