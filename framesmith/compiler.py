@@ -108,7 +108,7 @@ class Refusal:
     reason: str
     hint: str | None = None
     internal: bool = False
-    """Whether it is an internal fault, not a known limitation."""
+    """True for an internal fault, not a known limitation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Control(OfOneGraph):
 
     @property
     def is_pure(self) -> bool:  # type: ignore[override]
-        """Whether it draws no random numbers."""
+        """True if it draws no random numbers."""
         return not any(draws(n) for arm in self.arms for n in arm.nodes)
 
     def __str__(self) -> str:

@@ -39,7 +39,7 @@ class Storage:
 
     @property
     def is_host_number(self) -> bool:
-        """Whether it is a CPU scalar, which kernels on another device receive by value."""
+        """True for a CPU scalar, which kernels on another device receive by value."""
         return self.device is not None and self.device.type == "cpu" and all(type(s) is int and s == 1
                                                                              for s in self.size)
 
@@ -99,7 +99,7 @@ class Call:
 
     @property
     def raises(self) -> bool:
-        """Whether it may raise for the data of its arguments."""
+        """True if it may raise for the data of its arguments."""
         return may_raise(self.target)
 
 

@@ -104,7 +104,7 @@ class CheckedIter(Iter):
 
     @property
     def changed(self) -> bool:
-        """Whether the next step raises."""
+        """True if the next step raises."""
         return len(self.now()) != self.length
 
     def next(self, tracer: Any) -> Tracker | None:

@@ -61,7 +61,7 @@ class Data(Tracker):
 
     @property
     def drawn(self) -> bool:
-        """Whether it is computed from a random number."""
+        """True if it is computed from a random number."""
         return any(type(p) is Draw or type(p) is Data and p.drawn for p in self.parts)
 
     def describe(self) -> str:

@@ -55,11 +55,11 @@ class SymbolicNumber(Const):
 
     @property
     def varies(self) -> bool:
-        """Whether it is not specialised."""
+        """True if it is not specialised."""
         return not self.settled and not self.open
 
     def is_early(self) -> bool:
-        """Whether the integers that it is computed from may still be specialised."""
+        """True if the integers that it is computed from may still be specialised."""
         if self.source is not None:
             return bool(self.tracer.is_early(self.source))
         return all(part.is_early() for part in self.parts if isinstance(part, SymbolicNumber) and not part.settled)
