@@ -639,7 +639,7 @@ class FrameCompiler:
             reports.append(report)
             return call
 
-        def apart(backward: fx.Graph, given: Sequence[Any]) -> Compiled:
+        def compile_backward(backward: fx.Graph, given: Sequence[Any]) -> Compiled:
             """Run the backward by operators until a job has compiled it."""
             if in_foreground():
                 return compile(backward, given)
@@ -658,8 +658,9 @@ class FrameCompiler:
         tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, both=both if is_native else None,
-                              apart=apart if has_priority() else None, tell=tell).in_engine(), reports[0]
+        made = Differentiable(graph, examples, compile, *how, both=both if is_native else None,
+                              compile_backward=compile_backward if has_priority() else None, tell=tell)
+        return made.in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
 

@@ -51,22 +51,22 @@ inputs require grad."""
 _MANY = 8
 """The number of results from which saved values are freed with the first of their gradients."""
 _VARIANTS = 8
-"""So many variants of one backward are kept, for sizes of which different relations hold."""
+"""The maximal number of variants of one backward, for sizes with different relations."""
 _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
     """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `both`: also begins the backward,
-    if its pattern is known. `apart`: what compiles a backward that was not begun, if another than `compile`. `tell`:
+    if its pattern is known. `compile_backward`: compiles a backward that was not begun, if not `compile`. `tell`:
     receives the reason why a backward cannot be compiled; it then runs by operators, since the program is already in
     it."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
-                 budget: float = 1.0, both: Both | None = None, apart: Compile | None = None,
+                 budget: float = 1.0, both: Both | None = None, compile_backward: Compile | None = None,
                  tell: Tell | None = None) -> None:
         self._graph = graph
         self._compile = compile
-        self._apart = apart or compile
+        self._compile_backward = compile_backward or compile
         self._how = recompute, budget
         self._tell = tell
         self.joint = trace_joint(graph)
@@ -144,7 +144,7 @@ class Differentiable:
             plan = self._plan(there, wanted, sizes)
             if plan.call is None:
                 later = self._later if plan.graph is self.parts.backward else None
-                compile = self._apart if later is None else lambda graph, fitted: later()
+                compile = self._compile_backward if later is None else lambda graph, fitted: later()
                 plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._or_by_operators(compile))
         return plan.call(given)
 
@@ -213,8 +213,8 @@ class Differentiable:
 
 
 class _Variants:
-    """What a graph of gradients is compiled to, by what is asked of it and, where relations between sizes of `graph`
-    are assumed in it, by these: it is compiled when the guards are complete."""
+    """The compiled variants of a graph of gradients, by its pattern and by the relations between sizes of `graph` that
+    it assumes: it is compiled when the guards are complete."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._env = environment(graph)

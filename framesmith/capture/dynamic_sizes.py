@@ -60,7 +60,7 @@ class DynamicSizes:
     @property
     def assumed_large(self) -> bool:
         """Return whether a layout was assumed that holds for larger sizes, but may not hold for the present ones."""
-        return not self.narrow and (self.small or self.shapes is not None and bool(self.shapes.widened))
+        return not self.narrow and (self.small or self.shapes is not None and bool(self.shapes.layout_assumptions))
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """Return the dimensions of the tensor at `source` that have symbols, with their marks. Sizes 0 and 1 are

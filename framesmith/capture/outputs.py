@@ -14,7 +14,7 @@ import torch
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import meets_itself
 from framesmith.fake.tensor import Alias
-from framesmith.symbolic.layout import generally
+from framesmith.symbolic.layout import decide_layout
 
 from .dynamic_sizes import holders, size_text, sizes_at
 from .inference import call_in_mode, copy_in_mode
@@ -141,7 +141,7 @@ def _is_made_again(fake: FakeTensor) -> bool:
     if fake._alias.parent is None:
         return False
     whole = fake._alias.root.val
-    return (generally(whole.storage_offset() != fake.storage_offset()) or fake.is_conj() or fake.is_neg()
+    return (decide_layout(whole.storage_offset() != fake.storage_offset()) or fake.is_conj() or fake.is_neg()
             or meets_itself(fake) or fake._alias.several
             or fake.numel() * fake.itemsize != whole.numel() * whole.itemsize)
 

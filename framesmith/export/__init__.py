@@ -12,7 +12,7 @@ from typing import Any
 from framesmith.export.dims import AUTO, DYNAMIC, STATIC, Dim
 from framesmith.export.drafting import Draft
 from framesmith.export.exported import Program, load
-from framesmith.export.exporting import export_program
+from framesmith.export.exporter import export_program
 
 __all__ = ["AUTO", "DYNAMIC", "STATIC", "Dim", "Draft", "Program", "export_program", "load"]
 

@@ -12,7 +12,7 @@ from framesmith.fake.layout import is_of_data, same_shape
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
 from framesmith.graph.cse import value_key
-from framesmith.symbolic.layout import generally
+from framesmith.symbolic.layout import decide_layout
 from framesmith.symbolic.node import symint
 from framesmith.util.errors import DataDependent, Unsupported
 
@@ -152,7 +152,7 @@ def repeat_interleave(rec: Recording, func: Any, args: tuple, kwargs: dict) -> A
         return torch.index_select(x, at, indices)
 
     count = source.numel() if dim is None else source.shape[dim]
-    if given.dim() > 1 or not generally(given.numel() == 1) and not same_shape((given.numel(),), (count,)):
+    if given.dim() > 1 or not decide_layout(given.numel() == 1) and not same_shape((given.numel(),), (count,)):
         raise Unsupported("repeat_interleave by repeats of another size")
     if repeats is None:
         indices = rec.inside(lambda: torch.repeat_interleave(given.expand(count)))

@@ -10,7 +10,7 @@ import torch
 from framesmith.fake.handlers import composite, functional, handles, positional, view
 from framesmith.fake.layout import geometry, infer_size, meets_itself, view_strides
 from framesmith.fake.recording import Recording
-from framesmith.fake.tensor import FakeTensor, copied, is_row_major, new_fake, widened
+from framesmith.fake.tensor import FakeTensor, collect_layout_assumptions, copied, is_row_major, new_fake
 from framesmith.graph.traversal import ancestors, last_node
 from framesmith.symbolic.layout import expected, is_dense
 from framesmith.symbolic.node import env_of
@@ -59,7 +59,7 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     shape = infer_size(source.shape, wanted)
     if shape is None:
         return composite(rec, func, args, kwargs)
-    with widened(source) as answers:
+    with collect_layout_assumptions(source) as answers:
         viewed = is_row_major(source) or view_strides(source.shape, source.stride(), shape) is not None
     if viewed:
         return view(rec, aten.view.default, (source, shape), {})

@@ -12,7 +12,7 @@ import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major, new_fake
 from framesmith.symbolic.expr import eq, le
-from framesmith.symbolic.layout import expected, generally, is_dense, strides_in_order
+from framesmith.symbolic.layout import decide_layout, expected, is_dense, strides_in_order
 from framesmith.symbolic.node import env_of, expr_of
 
 Sizes = tuple
@@ -20,12 +20,12 @@ Sizes = tuple
 
 def same_shape(a: Any, b: Any) -> bool:
     """Return whether shapes are equal; ranks are compared first, to avoid needless guards."""
-    return len(a) == len(b) and all(m is n or not _are_data(m, n) and generally(m == n) for m, n in zip(a, b))
+    return len(a) == len(b) and all(m is n or not _are_data(m, n) and decide_layout(m == n) for m, n in zip(a, b))
 
 
 def must_match(a: Any, b: Any) -> bool:
     """Return whether shapes are equal, as the program requires: data-dependent sizes are asserted to be."""
-    return len(a) == len(b) and all(m is n or (expected(m == n) if _are_data(m, n) else generally(m == n))
+    return len(a) == len(b) and all(m is n or (expected(m == n) if _are_data(m, n) else decide_layout(m == n))
                                     for m, n in zip(a, b))
 
 
@@ -103,11 +103,11 @@ def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:
 def _compare(shape: Sizes, operands: list[tuple], d0: int, d1: int) -> int:
     for strides in operands:
         s0, s1 = strides[d0], strides[d1]
-        if generally(s0 == 0) or generally(s1 == 0):
+        if decide_layout(s0 == 0) or decide_layout(s1 == 0):
             continue
-        if generally(s0 < s1):
+        if decide_layout(s0 < s1):
             return -1
-        if generally(s0 > s1) or generally(shape[d0] > shape[d1]):
+        if decide_layout(s0 > s1) or decide_layout(shape[d0] > shape[d1]):
             return 1
     return 0
 
@@ -116,7 +116,7 @@ def expanded_strides(fake: FakeTensor, shape: Sizes) -> tuple:
     """Strides of `fake` broadcast to `shape`."""
     sizes, strides = fake.shape, fake.stride()
     lead = len(shape) - len(sizes)
-    return (0,) * lead + tuple([0 if generally(n == 1) and generally(m != 1) else s
+    return (0,) * lead + tuple([0 if decide_layout(n == 1) and decide_layout(m != 1) else s
                                 for n, s, m in zip(sizes, strides, shape[lead:])])
 
 
@@ -144,7 +144,7 @@ def _fills_channels_last(x: FakeTensor) -> bool:
     """Return whether an image is dense and channels-last. For sizes that may be 0 or 1, the other ones decide."""
     if env_of(*x.shape) is None:
         return x.is_contiguous(memory_format=torch.channels_last)
-    return all(generally(n == 1) or generally(s == t)
+    return all(decide_layout(n == 1) or decide_layout(s == t)
                for n, s, t in zip(x.shape, x.stride(), channels_last_strides(tuple(x.shape)), strict=True))
 
 
@@ -202,15 +202,15 @@ def suggested_format(fake: FakeTensor) -> torch.memory_format:
 def in_channels_last_order(shape: Sizes, strides: tuple) -> bool:
     """Return whether strides do not decrease from C over W and H to N. (N = 1 is accepted, as in eager.)"""
     least: Any = 0
-    if generally(strides[1] == 0):
+    if decide_layout(strides[1] == 0):
         return False
     for d in (1, *range(len(shape) - 1, 1, -1), 0):
-        if generally(shape[d] == 0) or generally(strides[d] < least):
+        if decide_layout(shape[d] == 0) or decide_layout(strides[d] < least):
             return False
-        if d == 0 and generally(least == strides[1]):
+        if d == 0 and decide_layout(least == strides[1]):
             return False
         least = strides[d]
-        if generally(shape[d] > 1):
+        if decide_layout(shape[d] > 1):
             least = least * shape[d]
     return True
 
@@ -258,13 +258,13 @@ def view_strides(shape: Sizes, strides: tuple, wanted: Sizes) -> tuple | None:
     new: Any = 1
     for i in range(len(shape) - 1, -1, -1):
         old = old * shape[i]
-        if i != 0 and (generally(shape[i - 1] == 1) or generally(strides[i - 1] == old * base)):
+        if i != 0 and (decide_layout(shape[i - 1] == 1) or decide_layout(strides[i - 1] == old * base)):
             continue
-        while d >= 0 and (generally(wanted[d] == 1) or generally(new < old)):
+        while d >= 0 and (decide_layout(wanted[d] == 1) or decide_layout(new < old)):
             out[d] = new * base
             new = new * wanted[d]
             d -= 1
-        if generally(new != old):
+        if decide_layout(new != old):
             return None
         if i:
             base = strides[i - 1]
@@ -293,11 +293,11 @@ def meets(a: Geometry, b: Geometry) -> bool:
 
 def meets_itself(x: FakeTensor) -> bool:
     """Return whether elements share memory, as in an expanded tensor; True where the strides alone do not decide it."""
-    if is_row_major(x) or any(generally(n == 0) for n in x.shape):
+    if is_row_major(x) or any(decide_layout(n == 0) for n in x.shape):
         return False
     reach: Any = 0
-    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.stride()) if generally(n != 1)):
-        if generally(stride <= reach):
+    for stride, size in sorted((s, n) for n, s in zip(x.shape, x.stride()) if decide_layout(n != 1)):
+        if decide_layout(stride <= reach):
             return True
         reach = reach + (size - 1) * stride
     return False

@@ -14,7 +14,7 @@ from torch.fx import Node
 from framesmith.fake.layout import preserved_strides
 from framesmith.fake.recording import Recording
 from framesmith.fake.schema import is_view
-from framesmith.fake.tensor import Alias, FakeTensor, Storage, confirm, confirm_sizes
+from framesmith.fake.tensor import Alias, FakeTensor, Storage, guard_layout_assumptions, guard_layout_sizes
 
 aten = torch.ops.aten
 
@@ -55,8 +55,8 @@ def apart(rec: Recording, outputs: list[Any]) -> list[Any]:
         node = _at_its_place(rec, fake) if isinstance(fake, FakeTensor) else rec.nodes(fake)
         if isinstance(fake, FakeTensor):
             storage = fake._alias.storage
-            confirm_sizes(fake)
-            confirm(fake, storage.copy_of)
+            guard_layout_sizes(fake)
+            guard_layout_assumptions(fake, storage.copy_of)
             root, same_start = memory_of(node)
             if storage.input is not root:
                 taken = owners.setdefault(root, storage) is not storage

@@ -35,8 +35,8 @@ from framesmith.fake.tensor import (
     FakeTensor,
     Storage,
     as_lazy_as,
-    confirm,
     current_device,
+    guard_layout_assumptions,
     metadata_of,
     new_fake,
 )
@@ -429,7 +429,7 @@ class Recorder:
         storage = alias.storage
         if self.allows is not None:
             self.allows(alias, node)
-        confirm(alias.val, storage.copied + storage.copy_of)
+        guard_layout_assumptions(alias.val, storage.copied + storage.copy_of)
         if storage.shared:
             raise Unsupported("an input is written that shares its storage with another input")
         exact = _same_strides(node.meta["val"], alias.val)

@@ -28,7 +28,7 @@ from framesmith.fake.layout import (
 )
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, is_row_major, new_fake
 from framesmith.prims.promotion import result_dtype
-from framesmith.symbolic.layout import expected, generally, strides_in_order
+from framesmith.symbolic.layout import decide_layout, expected, strides_in_order
 
 aten = torch.ops.aten
 
@@ -99,7 +99,7 @@ def expand(x: FakeTensor, wanted: Any, *, implicit: bool = False) -> Any:
         want = wanted[i]
         if type(want) is int and want == -1:
             shape[i] = size
-        elif not (want is size or generally(want == size)):
+        elif not (want is size or decide_layout(want == size)):
             if size != 1:
                 return NotImplemented
             step = 0
@@ -108,7 +108,7 @@ def expand(x: FakeTensor, wanted: Any, *, implicit: bool = False) -> Any:
         return NotImplemented
     # a new leading dimension of size one takes the stride of a row, as it would in a contiguous tensor
     for i in range(lead - 1, -1, -1):
-        if generally(shape[i] == 1):
+        if decide_layout(shape[i] == 1):
             stride[i] = shape[i + 1] * stride[i + 1] if i + 1 < len(shape) else 1
     return _like(x, tuple(shape), tuple(stride))
 

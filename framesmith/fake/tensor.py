@@ -108,7 +108,7 @@ class FakeTensor(torch.Tensor):
         decide."""
         if memory_format is not torch.contiguous_format or env_of(*self.shape) is None:
             return super().contiguous(memory_format=memory_format)
-        with widened(self) as answers:
+        with collect_layout_assumptions(self) as answers:
             if is_row_major(self):
                 return self
         return copied(self, self.clone(memory_format=memory_format), answers)
@@ -206,22 +206,22 @@ def _in_rows(env: ShapeEnv, dims: list[tuple[Any, Any]]) -> bool:
     expected = as_expr(1)
     for n, stride in [(expr_of(n), expr_of(s)) for n, s in reversed(dims)]:
         fits = eq(stride, expected)
-        if env.known(fits) is not True and not env.generally(eq(n, 1)) and not env.generally(fits):
+        if env.known(fits) is not True and not env.decide_layout(eq(n, 1)) and not env.decide_layout(fits):
             return False
         expected = expected * n
     return True
 
 
 @contextmanager
-def widened(x: FakeTensor) -> Iterator[list[Rel]]:
+def collect_layout_assumptions(x: FakeTensor) -> Iterator[list[Rel]]:
     """Collect the relations on layouts that are assumed in the block because quotients of sizes are taken to be
     large."""
     env = env_of(*x.shape)
-    before = 0 if env is None else len(env.widened)
+    before = 0 if env is None else len(env.layout_assumptions)
     answers: list[Rel] = []
     yield answers
     if env is not None:
-        answers += env.widened[before:]
+        answers += env.layout_assumptions[before:]
 
 
 def copied(x: FakeTensor, copy: Any, answers: list[Rel]) -> Any:
@@ -232,14 +232,14 @@ def copied(x: FakeTensor, copy: Any, answers: list[Rel]) -> Any:
     return copy
 
 
-def confirm(x: FakeTensor, answers: list[Rel]) -> None:
+def guard_layout_assumptions(x: FakeTensor, answers: list[Rel]) -> None:
     """Guard assumed relations on layouts whose consequences become visible; refuse those that are wrong for the present
     sizes."""
     if answers and not all(map(env_of(*x.shape).guard, answers)):  # type: ignore[union-attr]
         raise Unsupported(_SMALL)
 
 
-def confirm_sizes(x: FakeTensor) -> None:
+def guard_layout_sizes(x: FakeTensor) -> None:
     """Guard that the sizes of a tensor whose strides become visible are 2 or more, if a layout was decided under that
     assumption; refuse others."""
     for n in [n for n in x.shape if type(n) is torch.SymInt]:

@@ -52,18 +52,18 @@ class Late(NamedTuple):
 
 
 class ShapeEnv:
-    """Symbols, hints and guards. `where` tells the user's stack now. `closed`: the guards are complete, and a relation
-    that they do not decide is an error. `data`: the symbols of which no guard can be taken: those that the graph itself
-    gives their values, and those of inputs, `given`, of which the program wants it so. `small`: symbols that may be 0
-    or 1, all of `data` among them. `asked_by`: it is derivatives' "formulas" that ask, whose short cuts for sizes of 0
-    and 1 give what the way for all others gives, or operators in C++, "composites", of whose short cuts only those for
-    1 do. `assumed`: what is taken for granted of them: the graph looks when it has the values, and raises where it does
-    not hold. `narrow`: quotients and remainders of sizes are not taken to be large where a layout is asked for;
-    `widened`: what was answered because they were, or because one of `exact` was: symbols among `small` of which 1 is
-    to give eager's layout where it is seen. `late`: see `assuming`."""
+    """Symbols, hints and guards. `where` returns the user's present stack. `closed`: the guards are complete, and a
+    relation that they do not decide is an error. `data`: the symbols that cannot be guarded: those that the graph
+    computes, and those of inputs, `given`, that the program has declared so. `small`: symbols that may be 0 or 1,
+    including all of `data`. `asked_by`: who evaluates relations: derivatives' "formulas", whose shortcuts for sizes of
+    0 and 1 agree with the general case, or C++ operators, "composites", of which only the shortcuts for 1 do.
+    `assumed`: assumptions on `data`, which the graph checks at run time. `narrow`: quotients and remainders of sizes
+    are not assumed to be large in questions of layout; `layout_assumptions`: the relations that were decided by that
+    assumption, or by one on a symbol of `exact`: symbols of `small` for which size 1 must give eager's layout where it
+    is visible. `late`: see `assuming`."""
 
     __slots__ = ("asked_by", "assumed", "closed", "data", "exact", "given", "hints", "late", "small", "sources",
-                 "symbols", "guards", "where", "narrow", "widened", "_names", "_facts", "_equal", "_change",
+                 "symbols", "guards", "where", "narrow", "layout_assumptions", "_names", "_facts", "_equal", "_change",
                  "_canonical", "_simplify")
 
     probing = False
@@ -75,7 +75,7 @@ class ShapeEnv:
         self.asked_by = ""
         self.assumed: list[Rel] = []
         self.narrow = False
-        self.widened: list[Rel] = []
+        self.layout_assumptions: list[Rel] = []
         self.data: set[Symbol] = set()
         self.given: set[Symbol] = set()
         self.small: set[Symbol] = set()
@@ -210,7 +210,7 @@ class ShapeEnv:
         finally:
             self.hints, self.late = before
 
-    def generally(self, rel: Rel) -> bool:
+    def decide_layout(self, rel: Rel) -> bool:
         """Return the truth of `rel` as `guard` has it; of symbols and of quotients of sizes that may be 0 or 1, and of
         remainders that may be 0, that for other values. It is for questions of layout: what is right for such sizes is
         right for 0 and 1, too."""
@@ -223,7 +223,7 @@ class ShapeEnv:
         if known is None:
             return self.guard(rel)
         if derived:
-            self.widened.append(rel if known else not_(rel))
+            self.layout_assumptions.append(rel if known else not_(rel))
         return known
 
     def may_be_one(self, e: Expr) -> bool:
@@ -233,10 +233,10 @@ class ShapeEnv:
     def is_large(self, e: Expr) -> bool:
         """Return the truth of `e >= 2`, guarded, for a size that decided a layout under that assumption, or has such
         quotients; True for others."""
-        if not self.widened or not self.data.isdisjoint(e.free):
+        if not self.layout_assumptions or not self.data.isdisjoint(e.free):
             return True
         large = ge(e, 2)
-        decisive = large in self.widened or any(type(q) is FloorDiv for q, _ in _small(e))
+        decisive = large in self.layout_assumptions or any(type(q) is FloorDiv for q, _ in _small(e))
         return not decisive or self.guard(large)
 
     def asked(self, rel: Rel) -> bool:
@@ -244,7 +244,7 @@ class ShapeEnv:
         if self.asked_by == "composites" and self.known(rel) is None:
             for symbol in sorted(self.small & rel.free - self.data, key=str):
                 self.guard(gt(symbol, 0))
-        return self.generally(rel) if self.asked_by else self.guard(rel)
+        return self.decide_layout(rel) if self.asked_by else self.guard(rel)
 
     def expect(self, rel: Rel) -> bool:
         """Return the truth of `rel`, where a program in which it does not hold raises. Of values that only the graph

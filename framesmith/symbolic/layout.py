@@ -13,8 +13,8 @@ Hint = Callable[[Expr], int]
 Predicate = Callable[[Sequence[Expr], Sequence[Expr], Hint], Rel]
 
 
-def generally(truth: Any) -> bool:
-    """Return the truth of a comparison of sizes or strides that asks for a layout: see `ShapeEnv.generally`."""
+def decide_layout(truth: Any) -> bool:
+    """Return the truth of a comparison of sizes or strides that asks for a layout: see `ShapeEnv.decide_layout`."""
     return truth if type(truth) is bool else truth.node.guard_size_oblivious("", 0)  # type: ignore[no-any-return]
 
 
@@ -44,18 +44,18 @@ def contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
 def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Return whether the elements fill one block of memory, each at a place of its own, in some order of the
     dimensions. Sizes and strides are ints, `Expr` or `torch.SymInt`; an empty tensor is dense."""
-    dims = [(n, s) for n, s in zip(sizes, strides, strict=True) if generally(n != 1)]
+    dims = [(n, s) for n, s in zip(sizes, strides, strict=True) if decide_layout(n != 1)]
     return any(type(n) is int and n == 0 for n, _ in dims) or decided(_fill_memory, dims)
 
 
 def decided(rule: Callable[[list[tuple[Any, Any]]], bool], dims: list[tuple[Any, Any]]) -> bool:
     """The answer of a rule about sizes with their strides. If it is False, and True of the present ones if sizes that
-    `generally` takes to be larger are 1, the environment notes that: see `ShapeEnv.widened`."""
+    `decide_layout` takes to be larger are 1, the environment notes that: see `ShapeEnv.layout_assumptions`."""
     if rule(dims):
         return True
     small = [n.node for n, _ in dims if type(n) is torch.SymInt and n.node.env.may_be_one(n.node.expr)]
     if small and rule([(_present(n), _present(s)) for n, s in dims if type(n) is int or n.node not in small]):
-        small[0].env.widened += [ge(node.expr, 2) for node in small]
+        small[0].env.layout_assumptions += [ge(node.expr, 2) for node in small]
     return False
 
 
@@ -66,7 +66,7 @@ def _present(n: Any) -> int:
 def _fill_memory(left: list[tuple[Any, Any]]) -> bool:
     left, step = list(left), 1
     while left:
-        at = next((i for i in reversed(range(len(left))) if generally(left[i][1] == step)), None)
+        at = next((i for i in reversed(range(len(left))) if decide_layout(left[i][1] == step)), None)
         if at is None:
             return False
         step = step * left.pop(at)[0]

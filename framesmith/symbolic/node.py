@@ -153,7 +153,7 @@ class SymNode:
 
     def guard_size_oblivious(self, file: str, line: int) -> bool:
         value = self.value
-        return self.env.generally(value) if isinstance(value, Rel) else self.guard_bool(file, line)
+        return self.env.decide_layout(value) if isinstance(value, Rel) else self.guard_bool(file, line)
 
     def guard_or_false(self, file: str, line: int) -> bool:
         return self._guard_or(False)
@@ -354,7 +354,7 @@ def _predicate(rule: Callable[..., Rel]) -> Callable[[SymNode, Sequence[SymNode]
         shape, steps = [_int(s) for s in sizes], [_int(s) for s in strides]
         env, rel = self.env, rule(shape, steps, self.env.hint)
         if env.small and not env.small.isdisjoint(rel.free):
-            rel = TRUE if env.generally(rel) else FALSE
+            rel = TRUE if env.decide_layout(rel) else FALSE
         return SymNode(env, rel, bool)
 
     return method

@@ -18,7 +18,7 @@ from framesmith.passes import with_registered
 from framesmith.pipeline import PASSES
 from framesmith.tools.child import Setup
 from framesmith.tools.judge import FINE, TABLES, Verdict
-from framesmith.tools.minify import Court, Minified, first_fault, graphs_of
+from framesmith.tools.minify import Minified, Verdicts, first_fault, graphs_of
 from framesmith.tools.programs import Program
 
 OPTIONS: tuple[tuple[str, Any, str], ...] = (
@@ -83,42 +83,42 @@ def bisect_call(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
                 tolerance: float | None = None) -> Bisected:
     """See `framesmith.bisect`."""
     folder = Path(tempfile.mkdtemp(prefix="framesmith-bisect-"))
-    court = Court(config, setup, seconds, slow, folder, tolerance)
+    verdicts = Verdicts(config, setup, seconds, slow, folder, tolerance)
     try:
         graphs = graphs_of(root, args, kwargs, config, train, setup, seconds)
         if isinstance(graphs, Minified):
             return Bisected(Verdict(graphs.kind, graphs.detail), "capture and autograd")
-        found = first_fault(graphs, court)
-        return Bisected(Verdict(FINE, found)) if isinstance(found, str) else _blamed(*found, court)
+        found = first_fault(graphs, verdicts)
+        return Bisected(Verdict(FINE, found)) if isinstance(found, str) else _blamed(*found, verdicts)
     finally:
-        court.close()
+        verdicts.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _blamed(program: Program, first: Verdict, court: Court) -> Bisected:
+def _blamed(program: Program, first: Verdict, verdicts: Verdicts) -> Bisected:
     def is_right(**changes: Any) -> bool:
-        return court.verdict(program, **changes).kind == FINE
+        return verdicts.verdict(program, **changes).kind == FINE
 
     if not is_right(backend="eager"):
-        return Bisected(first, "capture and autograd", tried=court.tried)
-    config = court.config
+        return Bisected(first, "capture and autograd", tried=verdicts.tried)
+    config = verdicts.config
     options = {name: value for name, value, _ in OPTIONS
                if getattr(config, name) != value and is_right(**{name: value})}
     names = [one.name for one in with_registered(PASSES) if not one.makes and _may_run(one.targets, program)]
     passes = [name for name in names if is_right(without=",".join(filter(None, (config.without, name))))]
-    fusions = [_fusion(program, first, court)] if "fusion" in options else []
-    rows = [_FORMS[kind].format(key) for kind in TABLES for key in _needed(kind, program, court)]
-    return Bisected(first, "code", options, passes, rows, fusions, court.tried)
+    fusions = [_fusion(program, first, verdicts)] if "fusion" in options else []
+    rows = [_FORMS[kind].format(key) for kind in TABLES for key in _needed(kind, program, verdicts)]
+    return Bisected(first, "code", options, passes, rows, fusions, verdicts.tried)
 
 
-def _fusion(program: Program, first: Verdict, court: Court) -> str:
+def _fusion(program: Program, first: Verdict, verdicts: Verdicts) -> str:
     """Return the first loop nest that makes the program wrong when it is fused, by bisection: the kernel that it
     becomes."""
     low, high = 0, 8 * len(program.calls) + 8
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if court.verdict(program, fusion_limit=middle).same(first) else (middle, high)
-    before, after = (court.verdict(program, fusion_limit=limit).kernels for limit in (low, high))
+        low, high = (low, middle) if verdicts.verdict(program, fusion_limit=middle).same(first) else (middle, high)
+    before, after = (verdicts.verdict(program, fusion_limit=limit).kernels for limit in (low, high))
     made = [kernel for kernel in after if kernel not in before]
     return f"the fusion of loop nest {low} into a kernel" + (f" of {made[0]}" if made else "")
 
@@ -127,11 +127,11 @@ def _may_run(targets: Sequence[str], program: Program) -> bool:
     return not targets or any(x.value.device.type in targets for x in program.inputs)
 
 
-def _needed(kind: str, program: Program, court: Court) -> list[str]:
+def _needed(kind: str, program: Program, verdicts: Verdicts) -> list[str]:
     """Return the fewest rows of a table without which the program is right, by bisection; none if it is wrong without
     all."""
     def is_right(keys: Iterable[str]) -> bool:
-        return court.verdict(program, rows=tuple((kind, key) for key in keys)).kind == FINE
+        return verdicts.verdict(program, rows=tuple((kind, key) for key in keys)).kind == FINE
 
     keys = list(TABLES[kind]())
     if not is_right(keys):

@@ -41,7 +41,7 @@ class Minified:
         return self.script or (f"# {self.kind}: {self.detail}" if self.kind else f"# {self.detail}")
 
 
-class Court:
+class Verdicts:
     """Verdicts on programs, from a child process, which has a code cache of its own."""
 
     def __init__(self, config: Config, setup: Setup, seconds: float, slow: float, folder: Path,
@@ -82,12 +82,12 @@ def minify_call(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
                 budget: float = 300.0, tolerance: float | None = None) -> Minified:
     """See `framesmith.minify`."""
     folder = Path(tempfile.mkdtemp(prefix="framesmith-minify-"))
-    court = Court(config, setup, seconds, slow, folder, tolerance)
+    verdicts = Verdicts(config, setup, seconds, slow, folder, tolerance)
     try:
         graphs = graphs_of(root, args, kwargs, config, train, setup, seconds)
-        found = _small(graphs, court, time.monotonic() + budget) if isinstance(graphs, list) else graphs
+        found = _small(graphs, verdicts, time.monotonic() + budget) if isinstance(graphs, list) else graphs
     finally:
-        court.close()
+        verdicts.close()
         shutil.rmtree(folder / "cache", ignore_errors=True)
         if not any(folder.glob("data*.pt")):
             shutil.rmtree(folder, ignore_errors=True)
@@ -114,44 +114,44 @@ def graphs_of(root: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return record()
 
 
-def first_fault(graphs: list[Recorded], court: Court) -> tuple[Program, Verdict] | str:
+def first_fault(graphs: list[Recorded], verdicts: Verdicts) -> tuple[Program, Verdict] | str:
     """Return the first of the graphs that fails, and how; in words, that none does."""
     for graph in graphs:
         program = programs.of(graph)
-        if programs.as_function(program) and (verdict := court.verdict(program)).kind not in (FINE, ODD):
+        if programs.as_function(program) and (verdict := verdicts.verdict(program)).kind not in (FINE, ODD):
             return program, verdict
     return f"nothing is wrong with the {len(graphs)} graphs of this call, each by itself"
 
 
-def _small(graphs: list[Recorded], court: Court, end: float) -> Minified:
-    found = first_fault(graphs, court)
+def _small(graphs: list[Recorded], verdicts: Verdicts, end: float) -> Minified:
+    found = first_fault(graphs, verdicts)
     if isinstance(found, str):
-        return Minified("", found, tried=court.tried)
+        return Minified("", found, tried=verdicts.tried)
     program, first = found
-    clear = min(first.off / 2, 2 * court.slow) if first.kind == "slow" else 0.0
+    clear = min(first.off / 2, 2 * verdicts.slow) if first.kind == "slow" else 0.0
     """Return whether a slow program's factor over eager is well above the limit that the script asserts, since times
     vary."""
 
     def fails(candidate: Program) -> bool:
         if time.monotonic() > end:
             return False
-        verdict = court.verdict(candidate)
+        verdict = verdicts.verdict(candidate)
         return verdict.same(first) and not verdict.off < clear
 
     small = shrink(program, fails, first.result)
-    last = court.verdict(small)
-    return Minified(last.kind, last.detail, script(small, last, court), (len(program.calls), len(small.calls)),
-                    court.tried)
+    last = verdicts.verdict(small)
+    return Minified(last.kind, last.detail, script(small, last, verdicts), (len(program.calls), len(small.calls)),
+                    verdicts.tried)
 
 
 # -------------------------------------------------------------------------------------------------------------- script
 
 
-def script(program: Program, verdict: Verdict, court: Court) -> str:
+def script(program: Program, verdict: Verdict, verdicts: Verdicts) -> str:
     """Return the program with a check that shows its fault."""
-    lines = [f"# framesmith.minify: {verdict.kind}: {_line(verdict.detail)}", programs.text(program, court.data), "",
+    lines = [f"# framesmith.minify: {verdict.kind}: {_line(verdict.detail)}", programs.text(program, verdicts.data), "",
              ""]
-    compiled = f"framesmith.compile(program, {_options(court.config)})"
+    compiled = f"framesmith.compile(program, {_options(verdicts.config)})"
     run = _run_trained(program) if program.train else []
     call = "run({})" if run else "{}(*inputs)"
     lines += run
@@ -162,7 +162,7 @@ def script(program: Program, verdict: Verdict, court: Court) -> str:
         lines += ["import timeit", f"compiled = {compiled}", f"{call.format('compiled')}",
                   *(f"{name} = min(timeit.repeat(lambda: {call.format(fn)}, number=3))"
                     for name, fn in (("eager", "program"), ("ours", "compiled"))),
-                  f"assert ours <= {court.slow} * eager, (ours, eager)"]
+                  f"assert ours <= {verdicts.slow} * eager, (ours, eager)"]
     else:
         lines.append(call.format(compiled))
     return "\n".join(lines) + "\n"

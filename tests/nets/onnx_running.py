@@ -12,7 +12,7 @@ import torch
 
 from framesmith.export import Program
 from framesmith.export.trees import flatten
-from framesmith.onnx.exporting import input_names
+from framesmith.onnx.exporter import input_names
 from framesmith.tools.difference import apart, distance
 
 DRAWS = frozenset(("RandomUniformLike", "RandomNormalLike", "Bernoulli", "Multinomial", "Dropout"))

@@ -15,7 +15,7 @@ import framesmith
 from framesmith.exc import ExportError
 from framesmith.export.trees import flatten
 from framesmith.onnx import NoOnnxForm
-from framesmith.onnx import exporting as onnx_exporting
+from framesmith.onnx import exporter as onnx_exporter
 from tests.nets.onnx_running import difference, expected, inputs_of, of_onnxruntime, of_openvino
 
 BATCH, LENGTH = framesmith.Dim("batch"), framesmith.Dim("length")
@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
-@pytest.mark.parametrize("opset", onnx_exporting.OPSETS)
+@pytest.mark.parametrize("opset", onnx_exporter.OPSETS)
 def test_names_and_dimensions(path, opset):
     torch.manual_seed(0)
     cases = [(torch.randn(n, k, 8),) for n, k in ((2, 5), (1, 9), (4, 1))]

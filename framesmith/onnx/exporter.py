@@ -15,7 +15,7 @@ from onnxscript import optimizer
 from torch import fx
 
 from framesmith.export.exported import Program
-from framesmith.export.exporting import export_program
+from framesmith.export.exporter import export_program
 from framesmith.export.program import STATE
 from framesmith.export.sizes import SizeNodes
 from framesmith.export.trees import Tree
