@@ -15,7 +15,7 @@ from framesmith.config import Config
 from framesmith.graph.control import close, results_of
 from framesmith.graph.interpreter import run
 from framesmith.graph.pieces import Controlled, Piece, Place, is_cut, pieces
-from framesmith.graph.traversal import copy_node
+from framesmith.graph.traversal import copy_node, placeholders_of
 from framesmith.graph.versions import uncounted, uncounted_inputs
 from framesmith.pipeline import Report, begin_graph, is_self_contained, joined
 from framesmith.runtime.stepwise import Stepwise
@@ -63,7 +63,7 @@ def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
     """Compile the pieces of a graph that computes sizes or branches, and return the function that runs them in
     order."""
     steps = pieces(graph)
-    real = dict(zip([n for n in graph.nodes if n.op == "placeholder"], examples, strict=True))
+    real = dict(zip(placeholders_of(graph), examples, strict=True))
     begun: list[PendingGraph] = []
     for step in steps.steps:
         if isinstance(step, Piece):
@@ -73,7 +73,7 @@ def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
             varying = target.varying  # what changes is no parameter
             operands = (*[None] * varying, *step.node.args[1 + varying:])
             for arm in target.arms:
-                places = [n for n in arm.nodes if n.op == "placeholder"]
+                places = placeholders_of(arm)
                 given = [_example(n if a is None else a, real)  # type: ignore[arg-type]
                          for n, a in zip(places, operands, strict=True)]
                 begun.append(_begin_arm(arm, operands, given, config))
@@ -87,7 +87,7 @@ def _begin_arm(arm: fx.Graph, operands: Sequence[Any], examples: Sequence[Any], 
     results = results_of(arm)
     computed = list(dict.fromkeys([r for r in results if isinstance(r, fx.Node) and r.op != "placeholder"]))
     graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
-    places = [n for n in arm.nodes if n.op == "placeholder"]
+    places = placeholders_of(arm)
     for place, operand in zip(places, operands, strict=True):
         made[place] = copy_node(graph, place, made.__getitem__)
         made[place].meta = {"val": place.meta["val"], **{k: v for k, v in getattr(operand, "meta", {}).items()

@@ -45,6 +45,7 @@ from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
 from framesmith.graph.control import close, results_of
+from framesmith.graph.traversal import placeholders_of
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
 from framesmith.pipeline import Report
 from framesmith.runtime.seen_sizes import SeenSizes
@@ -887,7 +888,7 @@ def _or_told(tell: Callable[[Exception], None], compile: Callable[[], Compiled])
 def _without_data(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
     """Return inputs of the same shapes, for a graph that is compiled after they have died; parameters, which live on,
     unchanged."""
-    places = [n for n in graph.nodes if n.op == "placeholder"]
+    places = placeholders_of(graph)
     return [x if place.meta.get("param") or not isinstance(x, torch.Tensor) else
             torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
             for place, x in zip(places, given, strict=True)]

@@ -24,7 +24,7 @@ from framesmith.graph.interpreter import evaluate
 from framesmith.graph.pieces import is_cut
 from framesmith.graph.purity import draws, is_pure
 from framesmith.graph.symbols import size_sources
-from framesmith.graph.traversal import copy_graph
+from framesmith.graph.traversal import copy_graph, placeholders_of
 from framesmith.symbolic.node import SYMBOLIC
 from framesmith.util import log
 from framesmith.util.dynamo import dynamo_off
@@ -96,7 +96,7 @@ class HotSizes:
         if len(self._static) >= self._most and self._uses[self._least_used()] >= self._uses[sizes]:
             return
         self._refused.add(sizes)  # until it is known to be worthwhile
-        nodes = [n for n in self._graph.nodes if n.op == "placeholder"]
+        nodes = placeholders_of(self._graph)
         given = [x if "param" in n.meta else x.detach().clone() for n, x in zip(nodes, inputs, strict=True)]
         _worker.put(lambda: self._admit(sizes, given))
 

@@ -33,7 +33,7 @@ from framesmith.wrapping import CompiledModule, root_of
 
 
 def explain(model: Callable[..., Any]) -> Callable[..., Explanation]:
-    """`explain(model)(*args)` captures and compiles one call anew and tells what came of it: see
+    """`explain(model)(*args)` captures and compiles one call again and reports on it: see
     `tools.explain.Explanation`."""
     model = _plain(model)
     root = root_of(model) if isinstance(model, nn.Module) else model

@@ -204,7 +204,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
         frozen = _rewrite(graph, config, target)
     main = frozen.main if frozen is not None else graph
     if config.dynamic is None and device.type == "cpu" and varying_convolutions(main):
-        raise CompileError("this convolution has kernels of our own for fixed sizes alone")
+        raise CompileError("our kernels for this convolution need static sizes")
     with stage("freeze"):
         constants = FrozenValues(frozen, inputs)
     with stage("cache"):

@@ -23,7 +23,7 @@ from framesmith.codegen.triton.kernel import Printed
 from framesmith.codegen.triton.kernel_dedup import shared
 from framesmith.codegen.triton.product import product_of
 from framesmith.codegen.triton.tuning import Config as Tiles
-from framesmith.codegen.triton.user_kernels import Brought, brought_kernels
+from framesmith.codegen.triton.user_kernels import UserKernel, user_kernels
 from framesmith.codegen.wrapper import wrap
 from framesmith.config import Config
 from framesmith.loops.ir import Extern, Kernel, Program
@@ -190,14 +190,14 @@ class CudaTarget(Target):
 
     def print(self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int],
               sizes: Sizes) -> Draft:
-        brought = brought_kernels(program, self.device)
-        draft = self._draft(program, positions, inputs, watched, sizes, brought)
+        launched = user_kernels(program, self.device)
+        draft = self._draft(program, positions, inputs, watched, sizes, launched)
 
         def finish() -> tuple[Wrapped, Work]:
             try:
                 return draft()
             except BuildError:
-                if not brought:
+                if not launched:
                     raise
                 # Triton's own launcher reports the error
                 return self._draft(program, positions, inputs, watched, sizes, {})()
@@ -206,15 +206,15 @@ class CudaTarget(Target):
 
     def _draft(
         self, program: Program, positions: Sequence[int], inputs: int, watched: Sequence[int], sizes: Sizes,
-        brought: Mapping[Extern, Brought],
+        launched: Mapping[Extern, UserKernel],
     ) -> Draft:
         printed, wide = self.kernels(program, sizes)
-        sources = [*map(source_of, printed), *[b.source for b in brought.values()], *map(source_of, wide.values())]
+        sources = [*map(source_of, printed), *[b.source for b in launched.values()], *map(source_of, wide.values())]
         if log.enabled("code"):
             log.emit("code", "\n".join([source.text for source in sources]))
         pending = triton.start(sources, self.arch, self.cache, self.config.build_jobs) if sources else None
         try:
-            wrapped = wrap_device(program, printed, positions, inputs, watched, brought, wide)
+            wrapped = wrap_device(program, printed, positions, inputs, watched, launched, wide)
             # concurrently with Triton; it has no long-running loops
             self.cache.library(wrapped.units, self.toolchain.hurried())
         except BaseException:

@@ -24,7 +24,7 @@ from framesmith.fake.tensor import is_differentiable, metadata_of
 from framesmith.graph.control import Branch, append_blank, close, layout_of, results_of
 from framesmith.graph.purity import draws
 from framesmith.graph.symbols import symbols_of
-from framesmith.graph.traversal import copy_node
+from framesmith.graph.traversal import copy_node, placeholders_of
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
@@ -90,7 +90,7 @@ def _derivative(branch: Branch, requires: tuple[bool, ...]) -> Derivative:
 
 def _cut(arm: fx.Graph, requires: tuple[bool, ...]) -> _Arm:
     graph, made = copied(arm)
-    for place, flag in zip([n for n in graph.nodes if n.op == "placeholder"], requires, strict=True):
+    for place, flag in zip(placeholders_of(graph), requires, strict=True):
         place.meta["requires_grad"] = flag
     close(graph, [owned(graph, made[r]) if isinstance(r, fx.Node) else r for r in results_of(arm)])
     joint = trace_joint(graph)
@@ -139,7 +139,7 @@ def _draws_apart(arms: Sequence[fx.Graph]) -> tuple[Branch | None, Sequence[fx.G
         return None, arms
     drawing, rest = [], []
     for k, arm in enumerate(arms):
-        given = [n for n in arm.nodes if n.op == "placeholder"]
+        given = placeholders_of(arm)
         graph, made = part_of(arm, given, [v for which, v in drawn if which == k])
         drawing.append(close(graph, [made[v] if which == k else append_blank(
             graph, v.meta["val"]) for which, v in drawn]))
@@ -165,7 +165,7 @@ def _backward(arm: _Arm, ways: dict[Way, Way], values: dict[Way, FakeTensor], ta
     for key, val in [*values.items(), *tangents.items()]:
         places[key] = graph.placeholder("kept" if isinstance(key, tuple) else "tangent")
         places[key].meta["val"] = val
-    own = [n for n in arm.backward.nodes if n.op == "placeholder"]
+    own = placeholders_of(arm.backward)
     made = dict(zip(own, [*[places[ways[way]] for way in arm.kept], *[places[k] for k in arm.tangents]], strict=True))
     for node in arm.backward.nodes:
         if node.op == "call_function":

@@ -31,7 +31,7 @@ from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.symbols import symbols_held
-from framesmith.graph.traversal import descendants, last_node, nodes_after
+from framesmith.graph.traversal import descendants, last_node, nodes_after, placeholders_of
 from framesmith.symbolic.node import env_of
 from framesmith.util.errors import Unsupported
 
@@ -173,7 +173,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     in_inputs = saved | {n.meta["in"] for n in saved if n.meta.get("in") is not None}  # also as the graph leaves them
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked),
                  tuple(asked_for),
-                 _places(in_inputs, [n for n in replay.graph.nodes if n.op == "placeholder"]),
+                 _places(in_inputs, placeholders_of(replay.graph)),
                  _places(saved, replay.given),
                  tuple([asked_for.index(i) for i in reached if i in asked_for]), later, tuple(replay.read))
 

@@ -24,7 +24,7 @@ from framesmith.fake.tensor import dense, metadata_of, new_fake
 from framesmith.graph.control import Loop, Scan, append, close, results_of
 from framesmith.graph.purity import draws
 from framesmith.graph.symbols import symbols_of
-from framesmith.graph.traversal import ancestors, copy_node
+from framesmith.graph.traversal import ancestors, copy_node, placeholders_of
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -88,7 +88,7 @@ class _Derived:
         self.lead, self.carried, self.varying = _lead(target), _carried(target), target.varying
         self.joint, self.state = self._joint(requires)
         self.parts = partition(self.joint, lays_out=False)
-        self.places = [n for n in self.parts.forward.nodes if n.op == "placeholder"]
+        self.places = placeholders_of(self.parts.forward)
         self.results = results_of(self.parts.forward)
         extras = self.results[self.joint.results:]
         if symbols_of(extras) & {n.meta["binds"] for n in self.parts.forward.nodes if "binds" in n.meta}:
@@ -102,7 +102,7 @@ class _Derived:
         flags = list(requires)
         while True:
             graph, made = copied(self.target.body)
-            for place, flag in zip([n for n in graph.nodes if n.op == "placeholder"], flags, strict=True):
+            for place, flag in zip(placeholders_of(graph), flags, strict=True):
                 place.meta["requires_grad"] = flag
             close(graph, [owned(graph, made[r], k >= self.lead + self.carried)
                           for k, r in enumerate(results_of(self.target.body))])
@@ -172,7 +172,7 @@ class _Derived:
                                                                 else n.users)]
         if not drawn:
             return None, forward
-        places = [n for n in forward.nodes if n.op == "placeholder"]
+        places = placeholders_of(forward)
         target = self.target
         if isinstance(target, Loop) or not ancestors(drawn).isdisjoint(places[:self.carried]):
             raise Unsupported("gradients of a loop that draws random numbers")
@@ -212,7 +212,7 @@ class _Derived:
         found = {way: n if way[0] == "input" else in_layout(graph, n, inner[self.lead + way[1]].meta["val"])
                  for way, n in found.items()}
         backward = self.parts.backward
-        taken = [n for n in backward.nodes if n.op == "placeholder"]
+        taken = placeholders_of(backward)
         given = [found[kept[way]] if way in kept else same[way[1]] for way in self.parts.kept]
         for k, node in zip(self.joint.differentiable, taken[len(given):], strict=True):
             given.append(in_layout(graph, tangents[k] if k in tangents else carry[k - self.lead], node.meta["val"]))

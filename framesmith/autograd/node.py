@@ -24,6 +24,7 @@ from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 from framesmith.graph.symbols import environment, size_sources
+from framesmith.graph.traversal import placeholders_of
 from framesmith.symbolic.expr import Rel, Symbol
 from framesmith.symbolic.node import expr_of
 from framesmith.util.collector import collector_paused
@@ -289,7 +290,7 @@ class _Fitted:
 
 def _drop_missing(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
     """Remove the unused placeholders of None from the graph, and return the strides of all."""
-    places = [n for n in graph.nodes if n.op == "placeholder"]
+    places = placeholders_of(graph)
     for node, value in zip(places, given, strict=True):
         if value is None:
             graph.erase_node(node)

@@ -25,7 +25,7 @@ from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
 from framesmith.graph.symbols import argument_symbols, symbols_held, symbols_of
-from framesmith.graph.traversal import ancestors, copy_node, descendants
+from framesmith.graph.traversal import ancestors, copy_node, descendants, placeholders_of
 from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.layout import contiguous_strides
 from framesmith.symbolic.node import expr_of
@@ -89,7 +89,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
         # its sizes alone
         programs = {*inputs, *given, *(tangents if len(tangents) > 1 else ())}
         own = [n not in programs for n in [*order, *tangents]]
-        missing = _undefined_symbols(trial, list(compress(_placeholders(trial), own)))
+        missing = _undefined_symbols(trial, list(compress(placeholders_of(trial), own)))
         carried = tuple([n for symbol, n in sizes.items() if symbol in missing])
     if carried:
         kept.add(_carry(graph, carried))
@@ -102,7 +102,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
     varies = sizes or any("binds" in n.meta for n in nodes)
-    if varies and (unknown := _undefined_symbols(backward, _placeholders(backward))):
+    if varies and (unknown := _undefined_symbols(backward, placeholders_of(backward))):
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
     roots = [g for g in grads if isinstance(g, fx.Node)]
     needed, exact = ([k for k, n in enumerate(inputs) if n in found]
@@ -132,7 +132,7 @@ def backward_of(joint: Joint, parts: Parts, there: Sequence[bool],
     _give_up([*[n for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None and way == "extra"],
               *tangents])
     graph = _graph(nodes, [*[n for n in kept if n is not None], *tangents], grads, None)
-    places = _placeholders(graph)
+    places = placeholders_of(graph)
     ends = dict(zip(places, [*[way for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None],
                              *[TANGENT if given else "" for given in there]], strict=True))
     read = {n for n in places if n.users or n in output_node(graph).all_input_nodes or ends[n] == TANGENT}
@@ -282,7 +282,7 @@ def _varying_sizes(inputs: list[fx.Node]) -> dict[Any, Any]:
 
 def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:
     """Add a tensor without elements that carries these sizes."""
-    places = [n for n in graph.nodes if n.op == "placeholder"]
+    places = placeholders_of(graph)
     shape = (0, *sizes)
     device = next(n.meta["val"].device for n in places if getattr(n.meta["val"], "shape", ()))
     with graph.inserting_after(places[-1]):
@@ -319,10 +319,6 @@ def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]
         else:
             found.update(n for n in (node, *node.users) if symbol in map(expr_of, getattr(n.meta["val"], "shape", ())))
     return found
-
-
-def _placeholders(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.op == "placeholder"]
 
 
 def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node]) -> list[fx.Node]:

@@ -103,7 +103,7 @@ def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
     if touched:
         known = reachable(roots)
         if any(id(x) in known for x in touched):
-            raise Unsupported("one way changes an object that was there before")
+            raise Unsupported("one path changes an existing object")
     return Arm(values, region, {id(base.storage) for base, _, _ in tracer.recorder.written[writes:]})
 
 
@@ -236,7 +236,7 @@ class _Join:
         for pair in zip(*results):
             one, other = [inputs_of(self.tracer, [n]) for n in pair]
             if (one ^ other) & around:
-                raise Unsupported("one way alone gives an input a gradient")
+                raise Unsupported("only one path gives an input a gradient")
 
 
 def inputs_of(tracer: Any, nodes: Sequence[Node]) -> set[Node]:
@@ -288,7 +288,7 @@ def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]],
     bound = {n.meta["binds"] for inner in needed for n in inner if "binds" in n.meta}
     read = {s for inner in needed for s in symbols_of(inner).union(*map(argument_symbols, inner))} - bound
     if symbols_of([n for given in results for n in given]) & bound:
-        raise Unsupported("a size of data that one way alone computes")
+        raise Unsupported("a data-dependent size that only one path computes")
     sizes = size_sources(_of_places(list(operands))).keys()
     numbers = [symint(s, tracer.shapes) for s in sorted(read - sizes, key=lambda s: s.name)]
     graphs = [_graph([*operands, *numbers], inner, given) for inner, given in zip(needed, results)]

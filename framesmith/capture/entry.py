@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder, dispatch_restored
+from framesmith.graph.traversal import placeholders_of
 from framesmith.util.errors import (
     DataDependent,
     FirstCall,
@@ -316,7 +317,7 @@ def graph_inputs(tracer: Tracer, graph: Graph, numbers: int) -> list[tuple[Sourc
         for x in tracer.inputs if x.source is not None
     }
     known.update((node, (Made(real), real)) for node, real in tracer.recorder.constants)
-    places = [node for node in graph.nodes if node.op == "placeholder"]
+    places = placeholders_of(graph)
     return [known[node] for node in places[:len(places) - numbers]]
 
 

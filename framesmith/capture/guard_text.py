@@ -237,7 +237,7 @@ _EXPLAIN: dict[str, Callable[[Note, Any], str]] = {
     "tensor": _tensor,
     "hasattr": lambda note, value: f"{note.path} has no attribute {note.value!r} of its own any more",
     "not_hasattr": lambda note, value: f"{note.path} has an attribute {note.value!r} of its own now",
-    "namespace": lambda note, value: f"one of the names {_short(', '.join(note.value))} in {note.path} was bound anew",
+    "namespace": lambda note, value: f"one of the names {_short(', '.join(note.value))} in {note.path} was rebound",
     "same": lambda note, value: f"{note.path} and {note.value} are two objects now",
     "distinct": lambda note, value: f"two of {_short(', '.join(note.value))} are one object now",
     "globals_state": _globals_state,

@@ -71,7 +71,7 @@ class Hashing(Session):
             except t.CapturedError:
                 again = None
             if again != key.hash:
-                raise Unsupported(f"the hash of {key.tracker.describe()} is no more what it was when it became a key")
+                raise Unsupported(f"the hash of {key.tracker.describe()} has changed since it became a key")
 
     def stored_keys(self, keys: list[Any], container: Any) -> list[Any]:
         """Return the keys of a real dict, or the elements of a real set, in trackers' form; keys with a user's hash

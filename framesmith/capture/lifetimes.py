@@ -118,7 +118,7 @@ def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any],
         value = getattr(old, "value", None)
         if any(value is w for w in watched) and not any(v is old for v in (*frame.locals, *frame.stack)):
             frame.tracer.stop_after(
-                Unsupported(f"{old.describe()} is dropped: somebody may see it die"))  # type: ignore[union-attr]
+                Unsupported(f"{old.describe()} is dropped, and its death is observable"))  # type: ignore[union-attr]
     return drop
 
 
@@ -137,7 +137,7 @@ def let_go(x: t.Tracker) -> None:
     """Refuse to change a container from outside that holds an object whose death is observable."""
     value = x.value  # type: ignore[attr-defined]
     if type(value) in _CONTAINERS and any(_speaks(y) for y in itertools.islice(_reached(value, 1), _ROOM)):
-        raise Unsupported(f"a change of {x.describe()}: somebody may see what it held die")
+        raise Unsupported(f"a change of {x.describe()}, which may drop an object whose death is observable")
 
 
 # --- weak references that are read ------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.
         drop(arm)
         vals, wants = [like(x) for x in now], [a or b for a, b in zip(wants, grads)]
     else:
-        raise Unsupported("a scan changes the layout of what it carries")
+        raise Unsupported("a scan changes the layout of its state")
     count = len(initial)
     results = [_result(tracer, arm, x, k < count) for k, x in enumerate(arm.values)]  # type: ignore[arg-type]
     places: list[Node] = [recorder.nodes(x.fake) for x in entries]

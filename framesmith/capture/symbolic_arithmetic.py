@@ -45,21 +45,22 @@ def varies(x: t.Tracker) -> bool:
 
 def are_open(values: Iterable[t.Tracker]) -> bool:
     """Return whether all are integers, one of which may differ in the next call."""
-    return all(type(_known(v)) is int for v in values) and any(type(v) is t.SymbolicNumber and not v.settled
+    return all(type(t.present_value(v)) is int for v in values) and any(type(v) is t.SymbolicNumber and not v.settled
                                                                for v in values)
 
 
 def computed(tracer: Any, fn: Callable[..., Any], args: tuple[t.Tracker, ...]) -> t.Tracker | None:
     """`fn(*args)` as an expression; None if it may fail, or is not of numbers: then the values must be specialised."""
-    if not all(type(_known(a)) in _NUMBERS for a in args) and not all(map(_as_numpy, args)):
+    if not all(type(t.present_value(a)) in _NUMBERS for a in args) and not all(map(_as_numpy, args)):
         return None
     if len(args) == 1:
         symbol = SIGNS.get(fn)
-        return None if symbol is None else t.symbolic(tracer, fn(_known(args[0])), args, lambda a: f"({symbol}{a})", fn)
+        return None if symbol is None else t.symbolic(tracer, fn(t.present_value(args[0])), args,
+                                                      lambda a: f"({symbol}{a})", fn)
     symbol = _SYMBOLS.get(fn)
     if symbol is None and _divides(tracer, *args):
         symbol = _DIVISIONS.get(fn)
-    return None if symbol is None else t.symbolic(tracer, fn(*map(_known, args)), args, lambda a,
+    return None if symbol is None else t.symbolic(tracer, fn(*map(t.present_value, args)), args, lambda a,
                                                   b: f"({a} {symbol} {b})", fn)
 
 
@@ -72,7 +73,7 @@ def _divides(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
 
 def _as_numpy(x: t.Tracker) -> bool:
     """Return an operand with which NumPy's scalars compute without errors: one of them, or a small constant."""
-    value = _known(x)
+    value = t.present_value(x)
     return (type(value).__name__ in _OF_NUMPY or not is_symbolic(x)
             and type(value) in _NUMBERS
             and abs(x.value) < 1 << 31)  # type: ignore[attr-defined]
@@ -87,7 +88,7 @@ def written(tracer: Any, v: t.Tracker, spec: str) -> t.Tracker | None:
 
 def joined(tracer: Any, parts: list[t.Tracker]) -> t.Tracker:
     """Return the parts of an f-string."""
-    return t.symbolic(tracer, "".join([_known(p) for p in parts]), tuple(parts),
+    return t.symbolic(tracer, "".join([t.present_value(p) for p in parts]), tuple(parts),
                       lambda *texts: f"''.join([{', '.join(texts)}])")
 
 
@@ -255,7 +256,3 @@ def number_tensors(inputs: tuple[Any, ...], divisors: tuple[int, ...], sizes: tu
             else torch.scalar_tensor(n, dtype=torch.float64 if type(n) is float else torch.int64, device="cpu")
             for i, n in enumerate(numbers)]
     return (*inputs, *made)
-
-
-def _known(v: t.Tracker) -> Any:
-    return v.example if type(v) is t.SymbolicNumber else v.value  # type: ignore[attr-defined]

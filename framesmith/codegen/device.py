@@ -22,7 +22,7 @@ from framesmith.codegen.plan import Planner, check_symbols
 from framesmith.codegen.step_table import Fixed, grouped, print_fixed
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, WIDEST, Printed, programs
 from framesmith.codegen.triton.scalar_params import kind_of
-from framesmith.codegen.triton.user_kernels import Brought
+from framesmith.codegen.triton.user_kernels import UserKernel
 from framesmith.graph.launch import MemoryWindow
 from framesmith.loops.ir import Allocate, Batch, Extern, Launch, Param, Program
 from framesmith.symbolic.expr import Expr
@@ -93,24 +93,24 @@ Functions = dict[Any, Function]
 
 def wrap_device(
     program: Program, printed: Sequence[Printed], positions: Sequence[int], inputs: int, watched: Sequence[int],
-    brought: Mapping[Extern, Brought] | None = None, wide: Mapping[int, Printed] | None = None,
+    launched: Mapping[Extern, UserKernel] | None = None, wide: Mapping[int, Printed] | None = None,
 ) -> Wrapped:
     """Print the function that runs `program` on a device, as `wrapper.wrap` does for the CPU, for kernels `printed`
     (parallel to `program.kernels`); kernel number i of the plan's images is `printed[i]`.
 
-    `brought`: kernels that are launched in place of calls; their images follow. `wide[k]`: kernel k with 64-bit
+    `launched`: kernels that are launched in place of calls; their images follow. `wide[k]`: kernel k with 64-bit
     indices, for sizes at which `printed[k]` is invalid; their images come last.
     """
     check_symbols(program)
     planner = Planner(program, positions, inputs)
-    brought, wide = brought or {}, wide or {}
-    plan = planner.plan(watched, aligned=True, launched=brought)
-    first = len(printed) + len(brought)
+    launched, wide = launched or {}, wide or {}
+    plan = planner.plan(watched, aligned=True, launched=launched)
+    first = len(printed) + len(launched)
     others = {k: Function(first + i, text) for i, (k, text) in enumerate(wide.items())}
-    texts = (*zip(program.kernels, printed, strict=True), *brought.items())
+    texts = (*zip(program.kernels, printed, strict=True), *launched.items())
     functions = {key: Function(k, text, others.get(k)) for k, (key, text) in enumerate(texts)}
     out = Indented()
-    steps: Steps = {Launch: _launch, Batch: _Batches(), Extern: _brought, Allocate: _arena, Fixed: print_fixed}
+    steps: Steps = {Launch: _launch, Batch: _Batches(), Extern: _user_kernel, Allocate: _arena, Fixed: print_fixed}
     program = replace(program, steps=grouped(program, planner, functions, launch_row))
     entry(out, program, planner, plan, steps, functions)
     plan = replace(plan, steps=tuple(planner.steps))
@@ -152,7 +152,7 @@ def _call(out: Indented, number: int, grid: Sequence[Expr | int], values: Sequen
     out.line(f"if (h->launch(h->frame, {number}, {', '.join(sizes)}, x)) return 1;")
 
 
-def _brought(out: Indented, step: Extern, program: Program, planner: Planner, functions: Functions) -> None:
+def _user_kernel(out: Indented, step: Extern, program: Program, planner: Planner, functions: Functions) -> None:
     """Print the launch of a kernel of the program's own; other calls are rows of a table."""
     number, kernel = functions[step].number, functions[step].text
     mark(out, planner, "kernel", number)

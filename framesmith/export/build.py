@@ -20,6 +20,7 @@ from framesmith.export.sizes import spec_of
 from framesmith.export.trace import Traced
 from framesmith.export.trees import flatten, unflatten
 from framesmith.fake.layout import strides_like
+from framesmith.graph.traversal import placeholders_of
 from framesmith.graph.verifier import verify
 
 _ORDER = {"parameter": 0, "buffer": 1, "constant": 2, "input": 3, "tangent": 4}
@@ -41,7 +42,7 @@ def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], ar
         outputs += [("mutation", places[i]) for i in with_backward.written]
         outputs += [("gradient", places[i]) for i in with_backward.wanted]
         places += [("tangent", i) for i in with_backward.differentiable]
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    placeholders = placeholders_of(graph)
     lowered, copied = lower_graph(graph, dialect, traced.env)
     outputs += [("mutation", dict(zip(placeholders, places, strict=True))[node]) for node in copied]
     specs = dict(zip(places, [spec_of(n.meta["val"]) for n in lowered.nodes if n.op == "placeholder"], strict=True))
@@ -58,7 +59,7 @@ def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], ar
         node = made[kind, target] = final.placeholder(text if text.isidentifier() else f"x_{text}")
         node.meta["val"] = specs[kind, target]
         inputs.append(Input(node.name, kind, target, specs[kind, target]))
-    values = dict(zip([n for n in lowered.nodes if n.op == "placeholder"], [made[p] for p in places], strict=True))
+    values = dict(zip(placeholders_of(lowered), [made[p] for p in places], strict=True))
     final.output(tuple(copy_nodes(lowered, final, values, list(made.values()))))
     verify(final)
     given = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}

@@ -46,7 +46,7 @@ class Program(Runnable):
 
     def apply(self, *passes: Callable[[fx.Graph], Any]) -> Program:
         """The program after passes: each gets a copy of the FX graph, and changes it or returns another. Inputs and
-        outputs stay as they are; metadata are computed anew, and operators brought into the program's set."""
+        outputs are unchanged; metadata are recomputed, and operators converted to the program's set."""
         made: Runnable = self
         for change in passes:
             made = rebuilding.apply(made, change)

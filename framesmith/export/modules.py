@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from framesmith.export.program import STATE, Runnable
-
-_CALL = "call"
 
 
 def _register(root: nn.Module, path: str, kind: str, x: torch.Tensor) -> None:
@@ -24,12 +23,6 @@ def _register(root: nn.Module, path: str, kind: str, x: torch.Tensor) -> None:
         root.register_parameter(name, x if isinstance(x, nn.Parameter) else nn.Parameter(x, x.is_floating_point()))
     else:
         root.register_buffer(name, x, persistent=kind == "buffer")
-
-
-def _found(root: Any, path: str) -> Any:
-    for part in path.split("."):
-        root = getattr(root, part)
-    return root
 
 
 class ExportedModule(nn.Module):
@@ -46,9 +39,9 @@ class ExportedModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         program = self._program
         leaves = program.bind(args, kwargs)
-        given = [leaves[i.target] if i.kind == "input" else _found(self, i.target) for i in program.inputs]
+        given = [leaves[i.target] if i.kind == "input" else attrgetter(i.target)(self) for i in program.inputs]
         out = self._graph(*given)
-        return program.finish(out, leaves, lambda path: _found(self, path))
+        return program.finish(out, leaves, lambda path: attrgetter(path)(self))
 
 
 # --- a tree of modules
@@ -71,7 +64,7 @@ class Unflattened(nn.Module):
         program = self._program
         leaves = program.bind(args, kwargs)
         out = self.__dict__["_graph"](*[leaves[i.target] for i in program.inputs if i.kind == "input"])
-        return program.finish(out, leaves, lambda path: _found(self, path))
+        return program.finish(out, leaves, lambda path: attrgetter(path)(self))
 
 
 def unflattened(program: Runnable) -> nn.Module:

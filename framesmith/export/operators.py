@@ -28,6 +28,7 @@ from framesmith.fake.products import product
 from framesmith.fake.schema import is_composite
 from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.control import Control
+from framesmith.graph.traversal import placeholders_of
 from framesmith.prims.core import Prim, Spec
 from framesmith.prims.decompose import decompose
 from framesmith.symbolic.env import ShapeEnv
@@ -278,7 +279,7 @@ def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv) -> tuple[fx.Graph,
         outputs = replay.run(graph)
         late = [value for _, value in replay.copies]
     made = recorder.finish([*outputs, *late])
-    written = [node for node, _ in replay.copies] + _written(made, [n for n in graph.nodes if n.op == "placeholder"])
+    written = [node for node, _ in replay.copies] + _written(made, placeholders_of(graph))
     if dialect == "prims":
         made = decompose(made)
     return made, written
@@ -286,7 +287,7 @@ def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv) -> tuple[fx.Graph,
 
 def _written(made: fx.Graph, placeholders: list[fx.Node]) -> list[fx.Node]:
     """Turn the writes of inputs at the end of a graph into outputs; those of `placeholders` that are written."""
-    inputs = dict(zip([n for n in made.nodes if n.op == "placeholder"], placeholders, strict=True))
+    inputs = dict(zip(placeholders_of(made), placeholders, strict=True))
     copies = made.find_nodes(op="call_function", target=aten.copy_.default)
     output = output_node(made)
     output.args = ((*output.args[0], *[n.args[1] for n in copies]),)  # type: ignore[misc]

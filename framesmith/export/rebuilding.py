@@ -13,6 +13,7 @@ from framesmith.export.operators import lower_graph
 from framesmith.export.program import Output, Runnable
 from framesmith.export.ranges import Constraints, RangedEnv
 from framesmith.export.sizes import spec_of
+from framesmith.graph.traversal import placeholders_of
 from framesmith.graph.verifier import verify
 from framesmith.prims.core import Prim, Spec
 from framesmith.symbolic.env import ShapeGuard
@@ -39,7 +40,7 @@ def rebuilt(program: Runnable, graph: fx.Graph | None = None, operators: str | N
     """The program with `graph` (its own by default) in its place, in a dialect. `graph` has the same inputs and
     outputs; what it calls may be any functional operator."""
     source, dialect = graph or program.graph, operators or program.operators
-    placeholders = [n for n in source.nodes if n.op == "placeholder"]
+    placeholders = placeholders_of(source)
     if [n.name for n in placeholders] != [i.name for i in program.inputs]:
         raise ExportError("a pass keeps the inputs of the graph, in order")
     returned = next(n for n in reversed(source.nodes) if n.op == "output").args[0]
@@ -56,7 +57,7 @@ def rebuilt(program: Runnable, graph: fx.Graph | None = None, operators: str | N
     for i, node in zip(program.inputs, placeholders, strict=True):
         made.append(final.create_node("placeholder", str(node.target), name=i.name))
         made[-1].meta["val"] = i.spec
-    values = dict(zip([n for n in lowered.nodes if n.op == "placeholder"], made, strict=True))
+    values = dict(zip(placeholders_of(lowered), made, strict=True))
     final.output(tuple(copy_nodes(lowered, final, values, made)))
     verify(final)
     return program.with_graph(final, dialect, [*program.outputs, *[Output("mutation", n.name) for n in copied]])

@@ -18,6 +18,7 @@ from framesmith.export.flow import fields_of
 from framesmith.export.sizes import spec_of
 from framesmith.graph.control import Control, results_of
 from framesmith.graph.printer import dtype_text, where
+from framesmith.graph.traversal import placeholders_of
 from framesmith.prims.core import Prim, Spec
 from framesmith.symbolic.expr import Expr
 
@@ -60,7 +61,7 @@ def _statements(node: fx.Node) -> Iterator[str]:
     arms = node.target.arms if isinstance(node.target, Control) else ()
     for k, arm in enumerate(arms):
         yield f"def {node.name}_arm_{k}(given):"
-        if places := [n for n in arm.nodes if n.op == "placeholder"]:
+        if places := placeholders_of(arm):
             yield f"    {', '.join(n.name for n in places)}{',' if len(places) == 1 else ''} = given"
         for inner in arm.nodes:
             if inner.op == "call_function":

@@ -28,6 +28,7 @@ from framesmith.export.ranges import Constraints, RangedEnv, settle
 from framesmith.export.trees import Tree, flatten
 from framesmith.fake import Recorder, dispatch_restored
 from framesmith.fake.layout import strides_like
+from framesmith.graph.traversal import placeholders_of
 from framesmith.prims.core import Spec, size_of
 from framesmith.symbolic.env import ShapeGuard
 from framesmith.symbolic.expr import Expr
@@ -155,7 +156,7 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 def written_state(traced: Traced) -> list[str]:
     """Names of the parameters, buffers and constants that the program writes or sets."""
-    placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    placeholders = placeholders_of(traced.graph)
     copied = {n.args[0] for n in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
     return [*(target for (kind, target), node in zip(traced.places, placeholders, strict=True)
               if node in copied and kind != "input"), *traced.written]

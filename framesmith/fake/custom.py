@@ -71,11 +71,11 @@ def functionalised(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, FakeTensor)]
     storages = [a._alias.storage for a in tensors]
     if not all(isinstance(w, FakeTensor) for w in written) or any(w.requires_grad for w in written):
-        raise Unsupported(f"{func} writes what is no tensor of the graph")
+        raise Unsupported(f"{func} writes an object that is no tensor of the graph")
     if any(storages.count(w._alias.storage) > 1 for w in written):
         raise Unsupported(f"{func} writes to memory that it is also given otherwise")
     if any(a.alias_info is not None for a in func._schema.returns):
-        raise Unsupported(f"{func} returns what it writes")
+        raise Unsupported(f"{func} returns an argument that it writes")
     made = results_of(infer(func, args, kwargs))
     copies = [new_fake(tuple(w.shape), preserved_strides(w), w.dtype, w.device) for w in written]
     vals = (*made, *copies)

@@ -267,7 +267,7 @@ def store(rec: Recording, target: FakeTensor, value: FakeTensor, func: Any, args
     error."""
     if not same_shape(value.shape, target.shape):
         true_error(func, args, kwargs)
-        raise Unsupported(f"{func} with a result of another shape than what it writes")
+        raise Unsupported(f"{func} with a result of another shape than its target's")
     if meets_itself(target):
         true_error(func, args, kwargs)
         raise Unsupported(f"{func} writes a tensor whose elements share memory")

@@ -100,7 +100,7 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
             out.append(t)
             continue
         if not same_shape(t.shape, source.shape[len(out):len(out) + t.dim()]):
-            raise Unsupported("indexing by a mask of another shape than what it masks")
+            raise Unsupported("indexing by a mask of another shape than the tensor's")
         mask = known(rec, t)
         if mask is not None:
             out.extend(rec.constant(n.contiguous()) for n in mask.nonzero().unbind(1))

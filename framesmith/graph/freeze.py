@@ -14,7 +14,7 @@ from torch import fx
 
 from framesmith.graph.digest import target_name
 from framesmith.graph.purity import PURE, kind_of
-from framesmith.graph.traversal import ancestors, copy_node
+from framesmith.graph.traversal import ancestors, copy_node, placeholders_of
 from framesmith.symbolic.expr import Expr
 from framesmith.util.advice import readable
 
@@ -108,7 +108,7 @@ def freeze(graph: fx.Graph, worth: Any) -> Frozen | None:
     frontier = [n for n in known if _on_frontier(n) and _contains(n, worth)]
     if not frontier:
         return None
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    placeholders = placeholders_of(graph)
     constants, used = _extract(graph, frontier, placeholders)
     main = fx.Graph()
     replaced = set(frontier)

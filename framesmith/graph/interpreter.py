@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -144,17 +145,11 @@ def _call_method(state: _State, node: Node) -> Any:
 
 def _call_module(state: _State, node: Node) -> Any:
     args, kwargs = state.arguments(node)
-    return _attribute(state.module, str(node.target))(*args, **kwargs)
+    return attrgetter(str(node.target))(state.module)(*args, **kwargs)
 
 
 def _get_attr(state: _State, node: Node) -> Any:
-    return _attribute(state.module, str(node.target))
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for part in path.split("."):
-        module = getattr(module, part)
-    return module
+    return attrgetter(str(node.target))(state.module)
 
 
 _STEPS: dict[str, Callable[[_State, Node], Any]] = {

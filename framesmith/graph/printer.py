@@ -14,6 +14,8 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from framesmith.graph.traversal import placeholders_of
+
 _DTYPES = {
     torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.bool: "b8",
     torch.uint8: "u8",
@@ -29,7 +31,7 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 def print_graph(graph: Graph, name: str = "graph", *, strides: bool = False) -> str:
     """Return the graph as text; `strides` adds those of each value."""
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    inputs = placeholders_of(graph)
     head = ", ".join(f"{n.name}: {text}" if (text := val_text(n.meta.get("val"), strides)) else n.name for n in inputs)
     lines = [f"{name}({head}):"]
     for node in graph.nodes:

@@ -34,6 +34,11 @@ def copy_graph(graph: Graph, change: Callable[[Any], Any]) -> Graph:
     return made
 
 
+def placeholders_of(graph: Graph) -> list[Node]:
+    """Return the placeholders of a graph, in order."""
+    return [n for n in graph.nodes if n.op == "placeholder"]
+
+
 def last_node(graph: Graph) -> Node | None:
     """Return the node that was recorded last; None for an empty graph."""
     return next(iter(reversed(graph.nodes)), None)

@@ -214,7 +214,7 @@ class _Run:
     def store(self, op: Store, args: list[torch.Tensor]) -> torch.Tensor:
         memory = self.memory[op.buffer]
         if op.mode == "sum":
-            self._deal_out(memory)
+            self._assign_parts(memory)
         shape = self.full()
         at = self._position(op.buffer, op.index).expand(shape).reshape(-1)
         value = args[0].expand(shape).reshape(-1).to(memory.dtype)
@@ -227,7 +227,7 @@ class _Run:
         memory.index_put_((at,), value, accumulate=op.mode is not None)
         return args[0]
 
-    def _deal_out(self, sums: torch.Tensor) -> None:
+    def _assign_parts(self, sums: torch.Tensor) -> None:
         """Assign each iteration of the outer nest to a part; initialise `sums` with 0."""
         sums.zero_()
         self.env[part_symbol(self.kernel.parts)] = self._iteration() % self.kernel.parts

@@ -13,7 +13,7 @@ from framesmith.lower.values import Computed, Stored
 
 
 @lowers_extern(torch.ops.aten._to_copy.default)
-def brought(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Computed | None:
+def copied_scalar(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Computed | None:
     """Lower a copy of one number to the graph's device: its readers take the number as a kernel argument."""
     x, spec = args[0], node.meta["val"]
     if not isinstance(x, Stored) or not ctx.storages[x.buffer].is_host_number or ctx.elsewhere(spec.device) is not None:

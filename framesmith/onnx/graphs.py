@@ -9,6 +9,7 @@ from torch import fx
 
 from framesmith.graph.control import Control, results_of
 from framesmith.graph.printer import where
+from framesmith.graph.traversal import placeholders_of
 from framesmith.onnx.emitter import Emitter, NoForm, Problem, Value
 from framesmith.onnx.table import ROWS
 from framesmith.prims.core import Spec
@@ -17,7 +18,7 @@ from framesmith.prims.core import Spec
 def emit_graph(m: Emitter, graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
     """Emit the calls of a graph; the values of its outputs. `given`: the values of its placeholders. What has no form
     is one of the emitter's `problems`, and goes on as a value of its dtype and shape."""
-    values = dict(zip([n for n in graph.nodes if n.op == "placeholder"], given, strict=True))
+    values = dict(zip(placeholders_of(graph), given, strict=True))
 
     def read(x: Any) -> Any:
         if isinstance(x, fx.Node):

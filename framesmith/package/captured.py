@@ -19,7 +19,7 @@ from framesmith.export.trace import Leaf, Traced, trace, written_state
 from framesmith.export.trees import Tree, flatten
 from framesmith.fake.tensor import new_fake
 from framesmith.graph.purity import is_view
-from framesmith.graph.traversal import copy_graph
+from framesmith.graph.traversal import copy_graph, placeholders_of
 from framesmith.prims.core import size_of
 from framesmith.symbolic.expr import Expr, linear
 from framesmith.util.errors import PackageError
@@ -66,7 +66,7 @@ def capture(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def captured_program(program: Program) -> Captured:
-    """An exported program: captured anew, from its graph. Raises `PackageError` for one with its backward."""
+    """Capture an exported program again, from its graph. Raises `PackageError` for one with its backward."""
     if program.is_joint:
         raise PackageError("the program computes gradients: export it without its backward")
     inputs = [i for i in program.inputs if i.kind == "input"]
@@ -163,7 +163,7 @@ def _writing(traced: Traced) -> tuple[fx.Graph, list[tuple[str, Any]]]:
     """The graph, and what its placeholders take, where the buffers that the program sets are written as others are.
     Raises `PackageError` for one that gets another shape or type, or becomes another tensor that lives on."""
     graph, places = copy_graph(traced.graph, lambda value: value), list(traced.places)
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    placeholders = placeholders_of(graph)
     output = next(n for n in graph.nodes if n.op == "output")
     returned = list(output.args[0])  # type: ignore[call-overload]
     roots: set[fx.Node] = set()

@@ -152,8 +152,8 @@ class _Decomposition:
         kwargs = {name: self._arguments(arg) for name, arg in node.kwargs.items()}
         rule = rules.get(node.target)
         if rule is not None and self._is_ours(node, val) and not _is_of_nothing(node, args, val):
-            named = {name: self._brought(arg) for name, arg in kwargs.items()}
-            result = self._replaced(node, rule, self._brought(args), named, val)
+            named = {name: self._moved(arg) for name, arg in kwargs.items()}
+            result = self._replaced(node, rule, self._moved(args), named, val)
             if result is not NotImplemented:
                 return result
         if drawn := draws(node):
@@ -209,10 +209,10 @@ class _Decomposition:
             return False
         return not any(map(self._takes_foreign, node.all_input_nodes))
 
-    def _brought(self, arg: Any) -> Any:
+    def _moved(self, arg: Any) -> Any:
         """Move CPU scalars, which eager accepts together with tensors of another device, to the graph's device."""
         if isinstance(arg, (tuple, list)):
-            return tuple([self._brought(item) for item in arg])
+            return tuple([self._moved(item) for item in arg])
         if not isinstance(arg, Value) or arg.spec.device == self.device:
             return arg
         known = self.numbers.get(arg)

@@ -28,7 +28,7 @@ class Kind(IntEnum):
 
     INPUT = 0  # the caller's tensor; ref: index into the call's tuple
     CONSTANT = 1  # a tensor held by the graph; ref: index of the constant
-    OUTPUT = 2  # memory of its own, allocated anew in each call; ref unused
+    OUTPUT = 2  # memory of its own, allocated in each call; ref unused
     RESULT = 3  # made by an extern; ref unused
     ARENA = 4  # planned scratch memory; ref: byte offset in the arena
     VIEW = 5  # a strided window; ref: the base's number (never a view), offset: in elements of the view's dtype

@@ -178,8 +178,8 @@ class Fusion:
             for group in self.writers.get(name, ()):
                 if group.cluster is not None:
                     scores[group.bit] = scores.get(group.bit, 0) + 1
-        beside = {group.bit for group in self._beside(compute)}.difference(scores)
-        scores.update(dict.fromkeys(beside, 0))
+        siblings = {group.bit for group in self._siblings(compute)}.difference(scores)
+        scores.update(dict.fromkeys(siblings, 0))
         ranked = sorted(scores, key=lambda bit: (-scores[bit], -bit))[:CANDIDATES]
         for bit in ranked:
             group = self.groups[bit]
@@ -188,14 +188,14 @@ class Fusion:
                 continue
             if self._apart(cluster, compute):
                 continue
-            merged = joined(cluster, compute, self._base(compute), bit in beside)
+            merged = joined(cluster, compute, self._base(compute), bit in siblings)
             if merged is not None and self._is_kernel(merged) and self._pays(cluster, merged, compute, group,
-                                                                             bit in beside):
+                                                                             bit in siblings):
                 group.cluster = merged
                 return group
         return None
 
-    def _beside(self, compute: Compute) -> Iterable[Group]:
+    def _siblings(self, compute: Compute) -> Iterable[Group]:
         """Yield the groups that read other results of a kernel that `compute` reads, if both are small: this fuses
         reductions that combine the parts of several sums."""
         if not self.target.tiles or not compute.raxes:
@@ -232,11 +232,11 @@ class Fusion:
             return feeds or (_meets(new) and (along(new) or all(m.compute.parts for m in new.members)))
         before, after, own = _estimate(old.shared, old), _estimate(new.shared, new), _estimate(last.par, new)
         work = max(_work(m, new) for m in new.members)
-        beside = after == before == own and (_meets(new) or not self._waits(compute, group))
+        parallel = after == before == own and (_meets(new) or not self._waits(compute, group))
         if work <= self.target.small_work:
-            return feeds or bool(old.writes & compute.writes) or beside
+            return feeds or bool(old.writes & compute.writes) or parallel
         if not feeds:
-            return beside and any(_same_loops(m, last) for m in (old.members if apart else old.members[-1:]))
+            return parallel and any(_same_loops(m, last) for m in (old.members if apart else old.members[-1:]))
         if self.target.tiles:
             return self._keeps_busy(new, after, max(before, own))
         if after < self.target.enough_trips and after < min(before, own):

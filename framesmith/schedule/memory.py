@@ -21,7 +21,7 @@ from framesmith.symbolic.expr import Expr, as_expr, max_, typical
 ALIGN = 64
 SLACK = 0.02  # of the height of what a call makes: many small allocations take their time, too
 FEW = 8  # values with memory of their own that the arena could have had
-PACKED = 512  # buffers of an arena that are placed anew, which takes a time that grows with their square
+PACKED = 512  # buffers of an arena that are repacked, in quadratic time
 _ALWAYS = frozenset({"input", "output", "constant"})
 
 

@@ -39,7 +39,7 @@ def split_reductions(graph: LoopGraph, target: MachineModel, along: Mapping[int,
     for k, item in enumerate(graph.items):
         if k in along:
             assert isinstance(item, Compute)
-            items += _Dealt(item, along[k], storages).run()
+            items += _ColumnSums(item, along[k], storages).run()
             continue
         cut = _cut(item, target.units) if isinstance(item, Compute) and item.raxes and item.contract is None else None
         if cut is None:
@@ -201,7 +201,7 @@ class _Split(_InParts):
                                self.nest.origins)]
 
 
-class _Dealt(_InParts):
+class _ColumnSums(_InParts):
     """Column sums, whose parts are the programs that the iterations over rows are distributed to."""
 
     def __init__(self, nest: Compute, count: int, storages: dict[str, Storage]) -> None:

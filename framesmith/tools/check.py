@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from framesmith import _C
 from framesmith.compiler import FrameCompiler, Ledger
 from framesmith.config import Config
+from framesmith.graph.traversal import placeholders_of
 from framesmith.tools.compared import Blame, Comparison
 from framesmith.tools.difference import apart, distance, widened
 from framesmith.tools.judge import tangent
@@ -127,7 +128,7 @@ class _Noting:
         self.parts = parts
 
     def __call__(self, gm: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        places = [n for n in gm.graph.nodes if n.op == "placeholder"]
+        places = placeholders_of(gm.graph)
         kind = "backward" if any(n.name.startswith("tangent_") for n in places) else "forward"
         self.parts.append((kind, Recorded(copied(gm.graph), [own(x) for x in examples])))
         return gm.forward

@@ -21,7 +21,7 @@ from framesmith.config import Config
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import target_text
 from framesmith.graph.purity import is_view, kind_of
-from framesmith.graph.traversal import copy_node
+from framesmith.graph.traversal import copy_node, placeholders_of
 from framesmith.tools.difference import apart, distance, widened
 from framesmith.tools.judge import wide_dtype
 from framesmith.tools.recorded import Recorded, copied, own, seeded
@@ -116,7 +116,7 @@ class Comparison:
             found = dict(zip(shown, self.compiled(shown), strict=True))
         except Exception:  # the beginnings of the graph tell where
             return None
-        known: Values = dict(zip([n for n in self.graph.nodes if n.op == "placeholder"], self._given(), strict=True))
+        known: Values = dict(zip(placeholders_of(self.graph), self._given(), strict=True))
         for node in self.graph.nodes:
             if node.op != "call_function":
                 continue

@@ -22,7 +22,7 @@ from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.export.text import argument_text, call_text
 from framesmith.graph.interpreter import run
 from framesmith.graph.purity import kind_of
-from framesmith.graph.traversal import ancestors, copy_node
+from framesmith.graph.traversal import ancestors, copy_node, placeholders_of
 from framesmith.tools.recorded import Recorded, copied, own, seeded
 
 _WRITES = torch.ops.aten.copy_.default
@@ -61,7 +61,7 @@ class Program:
 
     @property
     def places(self) -> list[fx.Node]:
-        return [n for n in self.graph.nodes if n.op == "placeholder"]
+        return placeholders_of(self.graph)
 
     @property
     def results(self) -> list[fx.Node]:
@@ -76,7 +76,7 @@ def of(one: Recorded) -> Program:
     results = [r for r in list(next(iter(reversed(graph.nodes))).args[0]) if isinstance(r, fx.Node)]  # type: ignore
     results += [n.args[1] for n in graph.nodes if n.target is _WRITES]
     results = list(dict.fromkeys(results))
-    places = [n for n in graph.nodes if n.op == "placeholder"]
+    places = placeholders_of(graph)
     inputs = tuple([Input(x if train else x.detach(), param=bool(p.meta.get("param")))
                     for p, x in zip(places, one.inputs, strict=True)])
     graph = copied(graph, results)

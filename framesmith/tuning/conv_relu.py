@@ -52,8 +52,8 @@ class Rectified:
             bias = torch.zeros(layer.weight[0], dtype=layer.dtype, device=self.device)
             call = functools.partial(aten.cudnn_convolution_relu, image, weight, bias, *geometry, 1)
             if layer.added:
-                beside = torch.zeros_like(call())
-                call = functools.partial(aten.cudnn_convolution_add_relu, image, weight, beside, 1.0, bias, *geometry,
+                residual = torch.zeros_like(call())
+                call = functools.partial(aten.cudnn_convolution_add_relu, image, weight, residual, 1.0, bias, *geometry,
                                          1)
             whole, results = microseconds(call)
             if not is_suspicious(layer, whole, results):

@@ -50,7 +50,7 @@ _MARKS: dict[str, str] = {
     "none": "pass a value in each call, or in none: each way is a variant",
     "not_none": "pass a value in each call, or in none: each way is a variant",
     "bool": "decide before the call: each way is a variant",
-    "namespace": "do not bind names of modules and classes anew between calls",
+    "namespace": "do not rebind names of modules and classes between calls",
     "globals_state": "call it in the same modes each time (torch.no_grad, autocast, default dtype): each is a variant",
     "no_alias": "pass tensors that share no memory",
     "shape": "the program assumes this of a size: framesmith.mark_dynamic, with min= and max=, makes the line an "

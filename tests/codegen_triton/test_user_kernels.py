@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from framesmith.codegen.triton.user_kernels import Brought, of_launch, text_of
+from framesmith.codegen.triton.user_kernels import UserKernel, of_launch, text_of
 from framesmith.graph.launch import Launch, Memory, MemoryWindow
 from framesmith.runtime import triton as runtime
 from framesmith.runtime.cache import Cache
@@ -84,6 +84,6 @@ def test_what_only_the_launcher_can():
 
 def test_it_compiles(tmp_path):
     made = of_launch(launch(kernel, X, OUT, 96, 1, 2.5, True, BLOCK=32), [True, True])
-    assert isinstance(made, Brought)
+    assert isinstance(made, UserKernel)
     (binary,) = runtime.start([made.source], 90, Cache(tmp_path)).wait()
     assert binary.image and binary.name == "kernel" and binary.scratch <= 2

@@ -55,8 +55,8 @@ def test_errors_are_eagers(shape, mod, mask, monkeypatch):
     mods, masks = modifications(size)
     blocks = masks[mask] and flex.create_block_mask(masks[mask], None, None, size, size, device="cuda")
     found = []
-    monkeypatch.setattr(targets, "brought_kernels", lambda *p,
-                        old=targets.brought_kernels: found.append(old(*p)) or found[-1])
+    monkeypatch.setattr(targets, "user_kernels", lambda *p,
+                        old=targets.user_kernels: found.append(old(*p)) or found[-1])
     torch.manual_seed(0)
     q = torch.randn(B, size, H, width, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
     k, v = (torch.randn(B, heads, size, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)

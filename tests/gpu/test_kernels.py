@@ -74,8 +74,8 @@ def test_as_eager(name, mode, monkeypatch, tmp_path):
     framesmith.reset()
     program, launched = PROGRAMS[name]
     found = []
-    monkeypatch.setattr(targets, "brought_kernels", lambda *p,
-                        old=targets.brought_kernels: found.append(old(*p)) or found[-1])
+    monkeypatch.setattr(targets, "user_kernels", lambda *p,
+                        old=targets.user_kernels: found.append(old(*p)) or found[-1])
     x, y = torch.randn(N, device="cuda"), torch.randn(N, device="cuda")
     given = [x.clone(), y.clone()]
     expected = program(*given)

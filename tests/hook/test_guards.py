@@ -218,7 +218,7 @@ def test_namespace_of_a_dict():
     del space["gone"]
     assert tree.check({}) == ()
     space["n"] = 6
-    assert tree.check({}) is None and "was bound anew" in tree.explain_failure({})
+    assert tree.check({}) is None and "was rebound" in tree.explain_failure({})
 
 
 def test_namespace_of_the_frames_globals_is_checked_on_the_frame():

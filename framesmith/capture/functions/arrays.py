@@ -66,7 +66,7 @@ def _as_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(torch.from_numpy)
 def _from_numpy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not isinstance(args[0], t.Array) or args[0].scalar:
-        raise Unsupported("torch.from_numpy of what is no array")
+        raise Unsupported("torch.from_numpy of an object that is not an array")
     return tracer.torch_call(torch.Tensor.detach, [args[0].tensor], {})
 
 
@@ -109,7 +109,7 @@ def _key(tracer: Any, x: t.Array, key: t.Tracker) -> tuple[t.Tracker, bool]:
         raise Unsupported(f"this key of a {x.describe()}")
     ints = [p for p in plain if type(p) is int or isinstance(p, sys.modules["numpy"].integer)]
     if arrays and ints or any(type(p) is slice and (p.step or 1) < 0 for p in plain):
-        raise Unsupported("numbers beside arrays, or a negative step, in a key of a NumPy array")
+        raise Unsupported("numbers mixed with arrays, or a negative step, in a subscript of a NumPy array")
     new = [cast(tracer, p.tensor,
                 "int64") if isinstance(p, t.Array) else t.Const(int(p.real(tracer))) if p.real(tracer) in ints
            and p.constant else p
@@ -312,7 +312,7 @@ def _same(name: str, fn: Callable[..., Any]) -> None:
 
     def row(tracer: Any, x: t.Tracker, *args: t.Tracker) -> t.Tracker:
         if not isinstance(x, t.Array):
-            raise Unsupported(f"numpy.{name} of what is no array")
+            raise Unsupported(f"numpy.{name} of an object that is not an array")
         return t.Array(run(tracer, fn, x.tensor, *args))
 
     FUNCTIONS[name] = row

@@ -249,7 +249,7 @@ if hasattr(dataclasses, "_recursive_repr"):
 def _deref(tracer: Any, obj: t.Object) -> t.Tracker:
     target = referent(obj.value)
     if target is not None and obj.source is not None and tracer.may_have_died(target):
-        raise Unsupported("a weak reference to what the frame may have let go of")
+        raise Unsupported("a weak reference to an object that the frame may have dropped")
     if target is None:
         tracer.guard(obj.source, "callable", _is_dead)
         return t.NONE

@@ -73,11 +73,6 @@ def _own_check(tracer: Any, klass: t.Tracker, name: str) -> Any:
     return hook if isinstance(hook, FunctionType) and not library else None
 
 
-def _value(x: t.Const | t.Static) -> Any:
-    """Return a value of the tracker's class: for a dynamic number, the present one."""
-    return x.example if type(x) is t.SymbolicNumber else x.value
-
-
 @calls(isinstance)
 def _isinstance(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     obj, want = args
@@ -88,9 +83,9 @@ def _isinstance(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return t.boolean(tracer.class_function(hook).call(tracer, [want, obj], {}).truth(tracer))
     klass = want.real(tracer)
     if isinstance(obj, (t.Const, t.Static)):
-        by_registration(tracer, type(_value(obj)), klass)
+        by_registration(tracer, type(t.present_value(obj)), klass)
     if isinstance(obj, t.Const):
-        return t.boolean(tracer.folded(isinstance, (_value(obj), klass)))
+        return t.boolean(tracer.folded(isinstance, (t.present_value(obj), klass)))
     if isinstance(obj, t.Tensor) and obj.pytype() is torch.Tensor:
         return t.boolean(_tensor_kind(tracer, obj, klass))
     if isinstance(obj, t.Static):

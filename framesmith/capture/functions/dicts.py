@@ -69,7 +69,7 @@ def _defaultdict(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(types.MappingProxyType)
 def _proxy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not isinstance(args[0], t.Dict):
-        raise Unsupported("a mapping proxy of what is no dict")
+        raise Unsupported("a mapping proxy of an object that is not a dict")
     return t.Proxy(args[0])
 
 

@@ -218,7 +218,7 @@ class _Backward:
         if len(grads) < of.count or any(g is not t.NONE for k, g in enumerate(grads) if k >= of.count):
             raise Unsupported(f"{of.real.__name__}.backward gives {len(grads)} gradients for {of.count} arguments")
         if any(g is not t.NONE and not isinstance(g, t.Tensor) for g in grads):
-            raise Unsupported(f"{of.real.__name__}.backward gives what is no tensor")
+            raise Unsupported(f"{of.real.__name__}.backward returns an object that is not a tensor")
         return [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake)  # type: ignore[attr-defined]
                 for k in of.wanted]
 

@@ -342,7 +342,7 @@ def deep_copy(tracer: Any, x: t.Tracker, memo: dict[int, t.Tracker]) -> t.Tracke
 def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
     """Return the state that a plain copy of an object copies: its instance dict and its slots."""
     if tracer.lookup(x.cls, "__getstate__") is not tracer.lookup(object, "__getstate__") and not _slots_only(x.cls):
-        raise Unsupported(f"copy of {x.describe()}, which says itself what its state is")
+        raise Unsupported(f"copy of {x.describe()}, which defines its own state")
     state = dict(tracer.instance_dict(x).open(tracer)) if x.cls.__dictoffset__ else {}
     for name in copyreg._slotnames(x.cls):  # type: ignore[attr-defined]
         if (found := tracer.unless(AttributeError, x.get, tracer, name)) is not None:

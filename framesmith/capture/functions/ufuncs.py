@@ -90,7 +90,7 @@ def ufunc(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     loop = loop_of(fn, args)
     operands = [_operand(tracer, a, dtype) for a, dtype in zip(args, loop)]
     if not any(isinstance(a, t.Tensor) for a in operands):
-        raise Unsupported("NumPy numbers alone")
+        raise Unsupported("a NumPy function of numbers only")
     return of_tensor(tracer, cast(tracer, run(tracer, torch_fn, *_in_order(torch_fn, operands, tracer)), loop[-1]))
 
 

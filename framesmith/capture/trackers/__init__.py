@@ -22,7 +22,7 @@ from .sequences import List, Sequence, Slice, Tuple, is_own_sequence, is_plain_t
 from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Scripted, Static
 from .supers import Super, super_of
-from .symbolic_number import SymbolicNumber, symbolic
+from .symbolic_number import SymbolicNumber, present_value, symbolic
 from .symbolic_size import Sym
 from .tensors import Tensor, TensorMethod, is_accessor, is_users
 from .weak import WeakRef

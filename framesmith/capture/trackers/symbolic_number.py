@@ -89,6 +89,11 @@ class SymbolicNumber(Const):
         return self.value if self.open else self
 
 
+def present_value(x: Tracker) -> Any:
+    """Return the value of a constant in this call; a dynamic number is not specialised."""
+    return x.example if type(x) is SymbolicNumber else x.value  # type: ignore[attr-defined]
+
+
 def symbolic(tracer: Any, example: Any, parts: tuple[Tracker, ...], write: Callable[..., str],
              fn: Callable[..., Any] | None = None) -> Tracker:
     """Return an expression of numbers, one of which is symbolic."""

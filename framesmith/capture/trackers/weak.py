@@ -37,5 +37,5 @@ class WeakRef(Tracker):
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         if tracer.may_have_died(self.target.identity()):
-            raise Unsupported("a weak reference to what the frame may have let go of")
+            raise Unsupported("a weak reference to an object that the frame may have dropped")
         return self.target

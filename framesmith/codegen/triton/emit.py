@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from framesmith.codegen.triton import edges, matmul_configs, online_softmax, partial_column_sums, reductions, scans
-from framesmith.codegen.triton.fast_math import rough
+from framesmith.codegen.triton.fast_math import fast_ops
 from framesmith.codegen.triton.index import LIMIT, fits
 from framesmith.codegen.triton.kernel import MOST, PROGRAMS, Printed, module_text
 from framesmith.codegen.triton.library import texts_of
@@ -225,7 +225,7 @@ def _passes(s: State, persistent: bool) -> None:
         assert row is not None
         edges.lead_in(s, row)
     parts = online_softmax.merged(blocks(s.form, persistent))
-    s.rough = rough([op for block in parts for op in block.ops], s.params)
+    s.fast = fast_ops([op for block in parts for op in block.ops], s.params)
     passes = [block for block in parts if block.loop]
     for block in parts:
         s.nested = block.nested
@@ -242,7 +242,7 @@ def _passes(s: State, persistent: bool) -> None:
 def _straight(s: State) -> list[Op]:
     """Print all operations, each once for a tile."""
     ops = [op for block in blocks(s.form, True) for op in block.ops]
-    s.rough = rough(ops, s.params)
+    s.fast = fast_ops(ops, s.params)
     return ops
 
 

@@ -26,7 +26,7 @@ JOINED = {"erf": "one_and_erf", "tanh": "one_and_tanh"}
 
 
 @dataclass(frozen=True, slots=True)
-class Rough:
+class FastOps:
     """`ops`: the operations that may be fast. `sums`: the function and its argument, for sums of one and a function.
     `spared`: functions whose only use is such a sum."""
 
@@ -35,7 +35,7 @@ class Rough:
     spared: frozenset[Op] = frozenset()
 
 
-def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
+def fast_ops(ops: Iterable[Op], params: Mapping[str, Param]) -> FastOps:
     """Find the operations among `ops`, which are in order, that may be fast or fused with a sum."""
     exact: set[Op] = set()  # some use wants it as it is, ...
     final: set[Op] = set()  # ... or does not end in a half
@@ -60,7 +60,7 @@ def rough(ops: Iterable[Op], params: Mapping[str, Param]) -> Rough:
             exact.update(op.args)
     fast = frozenset(op for op in narrow if op not in exact or (op.name in BOUNDED and op not in final))
     joined = {op: (JOINED[f.name], f.args[0]) for op, f in sums.items() if f not in apart}
-    return Rough(fast, joined, frozenset(sums[op] for op in joined))
+    return FastOps(fast, joined, frozenset(sums[op] for op in joined))
 
 
 def _rounds(op: Op, params: Mapping[str, Param]) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from framesmith.codegen.term_order import divisor_text
 from framesmith.codegen.triton.edges import VECTOR
-from framesmith.codegen.triton.fast_math import rough
+from framesmith.codegen.triton.fast_math import fast_ops
 from framesmith.codegen.triton.literal_params import integer
 from framesmith.codegen.triton.state import Dims, State
 from framesmith.codegen.triton.statements import STATEMENTS, place, statement
@@ -98,7 +98,7 @@ def write(kernel: Kernel, p: MatrixProduct, config: Config, wide: bool) -> State
         end.out.line("acc = tl.zeros([YBLOCK, XBLOCK], tl.float32)")
         _sum(left, right, shape.r, p)
         ops: list[Op] = [*kernel.body[:-1], *p.body]  # type: ignore[list-item]
-        end.rough = rough(ops, end.params)
+        end.fast = fast_ops(ops, end.params)
         for op in ops:
             statement(end, op)
     end.asserts = end.asserts or left.asserts or right.asserts

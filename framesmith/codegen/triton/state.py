@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from framesmith.codegen.term_order import divisor_text
-from framesmith.codegen.triton.fast_math import Rough
+from framesmith.codegen.triton.fast_math import FastOps
 from framesmith.codegen.triton.index import expr_text, fits, functions_in, greatest
 from framesmith.codegen.triton.literal_params import divided, integer, real
 from framesmith.codegen.triton.tile_shape import Dim, Form
@@ -42,11 +42,11 @@ class State:
     elements that exist.
 
     `extents`: of axes and loaded indices. `limits`: see `Printed`. `wide`: indices have 64 bits. `nested`: stores that
-    run for each element of the row. `rough`: see there. `policies`: of loads and stores along the row, for the cache.
-    `aligned`: what whole tiles of the row begin at; `vector`: the same, within one; `shifted`: of a tile that is a
-    whole row, and begins before it. `windows`: how many accesses are a number of elements from a place, where there is
-    no row; such a place has a name among the `values`. `marked`: numbers are, see `literal_params.py`; `running`:
-    dimensions along which memory may run, element by element.
+    run for each element of the row. `fast`: see `fast_math`. `policies`: cache policies of loads and stores along the
+    row. `aligned`: the accesses at which whole tiles of the row are aligned; `vector`: the same, within a vector;
+    `shifted`: those of a tile that is a whole row and begins before it. `windows`: the number of accesses at constant
+    offsets from a place, if there is no row; such a place has a name among the `values`. `marked`: numbers are, see
+    `literal_params.py`; `running`: dimensions along which memory may run, element by element.
     """
 
     form: Form
@@ -69,7 +69,7 @@ class State:
     aligned: Aligned | None = None
     vector: Aligned | None = None
     shifted: Aligned | None = None
-    rough: Rough = field(default_factory=Rough)
+    fast: FastOps = field(default_factory=FastOps)
     marked: bool = False
     running: set[str] = field(default_factory=set)
     windows: Counter[Place] = field(default_factory=Counter)

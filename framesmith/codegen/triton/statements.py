@@ -17,10 +17,10 @@ from framesmith.util.precision import HALF
 
 
 def _scalar(s: State, op: Scalar) -> None:
-    if op in s.rough.spared:
+    if op in s.fast.spared:
         return
-    if op in s.rough.sums:
-        function, value = s.rough.sums[op]
+    if op in s.fast.sums:
+        function, value = s.fast.sums[op]
         s.functions.add(function)
         s.define(op, s.dims_of(value), f"{function}({s.whole(value)})")
         return
@@ -38,7 +38,7 @@ def _scalar(s: State, op: Scalar) -> None:
                 and _by_fours(s, op.args[4]) else name)
     elif name == "rshift" and type(op.args[1]) is Const and 0 <= op.args[1].value < 8 * kind.itemsize:
         name = "rshift_known"
-    text = scalar_text(name, operands, kind, op in s.rough.ops)
+    text = scalar_text(name, operands, kind, op in s.fast.ops)
     s.functions.add(text.partition("(")[0])
     s.define(op, s.dims_of(*op.args), text)
 

@@ -153,7 +153,7 @@ def _transposing(form: Form) -> Config:
     return Config({"y": height, "x": width}, _warps(width * height, 16 if side == 64 else 8))
 
 
-def _dealt(form: Form, row: Dim) -> Config:
+def _partial_sums(form: Form, row: Dim) -> Config:
     """Return a configuration for partial column sums: some rows at a time, of which a part has about a multiple, while
     others are prefetched; little work for few warps, since the number of concurrently waiting programs matters. A
     thread has a register for each of its elements of each sum."""
@@ -197,7 +197,7 @@ def _ahead(form: Form, row: Dim, elements: int) -> int:
 
 def _rows(form: Form, row: Dim) -> Config:
     if form.kernel.parts:
-        return _dealt(form, row)
+        return _partial_sums(form, row)
     length = size_of(row, form.sizes)
     count = size_of(form.grid[0], form.sizes) if form.grid else 1
     across = _columns(form, row, count) if _runs_across(form, row) else 0

@@ -1,8 +1,8 @@
 """Calls that are launched as kernels: tiled attention, and the program's own kernels.
 
-The text of a brought function is printed again with all that it reads of its module: other functions, constants, names
-of Triton's. What has no such text (`Launch`es over a tuner, options of Triton's launcher, objects) is None: Triton
-launches it itself then.
+A function's text is printed again with everything that it reads from its module: other functions, constants, names of
+Triton's. A launch without such a text (over a tuner, with options of Triton's launcher, with objects) is None: Triton
+launches it itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from framesmith.symbolic.expr import Expr
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class UserKernel:
     """A kernel of the program's own, and one launch of it: `arguments` in the order of the source's signature, each a
     window on a memory or (C type, C text); `grid`: the programs along up to three axes."""
 
@@ -43,7 +43,7 @@ _OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "debug": False}
 """The options of Triton's compiler that a launch may set, and their defaults."""
 
 
-def brought_kernels(program: Program, device: torch.device) -> dict[Extern, Brought]:
+def user_kernels(program: Program, device: torch.device) -> dict[Extern, UserKernel]:
     """Return the calls of a program that can be launched as kernels on its device."""
     found = {}
     for step in program.steps:
@@ -63,7 +63,7 @@ def _is_aligned(program: Program, name: str) -> bool:
     return buffer.kind != "view" or type(buffer.offset) is int and buffer.offset * buffer.dtype.itemsize % 16 == 0
 
 
-def of_launch(launch: Launch, aligned: Sequence[bool]) -> Brought | None:
+def of_launch(launch: Launch, aligned: Sequence[bool]) -> UserKernel | None:
     """Return `launch` as text; `aligned`: which memories begin at a multiple of 16 bytes. None: only Triton's own
     launcher can run it."""
     kernel, keywords = launch.kernel, dict(launch.keywords)
@@ -84,20 +84,20 @@ def of_launch(launch: Launch, aligned: Sequence[bool]) -> Brought | None:
     name, warps, stages = kernel.fn.__name__, options["num_warps"], options["num_stages"]
     source = TritonSource(name, text, tuple(made.signature), tuple(made.constants), tuple(made.divisible), warps,
                           stages)
-    return Brought(source, tuple(made.arguments), (*grid, 1, 1)[:3])
+    return UserKernel(source, tuple(made.arguments), (*grid, 1, 1)[:3])
 
 
-def of_attention(tiles: AttentionTiles, aligned: Sequence[bool]) -> Brought | None:
+def of_attention(tiles: AttentionTiles, aligned: Sequence[bool]) -> UserKernel | None:
     """Return a launch of tiled attention; None if the tensors are too large for its indices."""
     layouts = tiles.arguments.values()
     if not all(map(attention.fits, layouts)):
         return None
     source, grid = attention.source_of(tiles, aligned)
     windows = tuple([MemoryWindow(k, x.size, x.stride) for k, x in enumerate(layouts)])
-    return Brought(source, windows, (*grid, 1)) if grid[1] < 1 << 16 else None
+    return UserKernel(source, windows, (*grid, 1)) if grid[1] < 1 << 16 else None
 
 
-MAKERS: dict[type, Callable[[Any, Sequence[bool]], Brought | None]] = {
+MAKERS: dict[type, Callable[[Any, Sequence[bool]], UserKernel | None]] = {
     InPlace: lambda target, aligned: of_launch(target.launch, aligned), AttentionTiles: of_attention,
 }
 

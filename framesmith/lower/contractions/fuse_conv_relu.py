@@ -50,8 +50,8 @@ def _is_taken(conv: fx.Node) -> bool:
 [x, y, z], [window, other] = tensors("x y z"), values("window other")
 w, b, v, c = tensors("w b v c", is_parameter_expression)
 conv = p.conv2d.default(x, w, b, *window).where(_is_taken)
-beside = p.conv2d.default(y, v, c, *other).where(_is_taken)
-RECTIFIED, ADDED, ADDED_TWO = p.relu(conv), p.relu(conv + z), p.relu(conv + beside)
+second_conv = p.conv2d.default(y, v, c, *other).where(_is_taken)
+RECTIFIED, ADDED, ADDED_TWO = p.relu(conv), p.relu(conv + z), p.relu(conv + second_conv)
 
 
 def fuse_conv_relu(graph: fx.Graph, is_apt: Apt = lambda layer: True) -> None:
@@ -69,10 +69,10 @@ def _rectified(m: Match, is_apt: Apt) -> fx.Node | None:
 
 def _added(m: Match, is_apt: Apt) -> fx.Node | None:
     """cudnn_convolution_add_relu(x, w, z, b), or (x, w, conv2d(y, v), b + c)"""
-    value, residual, bias = value_of(m[conv]), m[beside] or m[z], m[b]
+    value, residual, bias = value_of(m[conv]), m[second_conv] or m[z], m[b]
     if (value.dtype is not torch.float32 or not _is_like(value_of(residual), value) or not is_apt(_layer(m, True))):
         return None
-    if m[beside]:
+    if m[second_conv]:
         add = Nodes(m.graph, m[conv])
         bias = add(aten.add.Tensor, m[b, c], tuple(value_of(bias).shape))
         residual = add.of(aten.conv2d.default, (*m[y, v], None, *m[other]), value_of(residual))

@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch import fx
 
 from framesmith.graph.control import Branch, Loop, Scan
+from framesmith.graph.traversal import placeholders_of
 from framesmith.onnx.emitter import Emitter, NoForm, Value
 from framesmith.onnx.graphs import emit_graph
 from framesmith.onnx.table import aten, row
@@ -63,16 +63,12 @@ def _scalar(m: Emitter, name: str, dtype: torch.dtype) -> Value:
     return m.describe(Value(name=m.unique(name)), Spec((), dtype, torch.device("cpu")))
 
 
-def _placeholders(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.op == "placeholder"]
-
-
 @control(Loop)
 def _loop(m: Emitter, target: Loop, condition: Value, *operands: Any) -> Any:
     if target.collects:
         raise NoForm("a loop that collects what the rounds give")
     inner = Emitter(m.opset, m)
-    state = [_input(inner, n.name, n.meta["val"]) for n in _placeholders(target.body)[:target.size]]
+    state = [_input(inner, n.name, n.meta["val"]) for n in placeholders_of(target.body)[:target.size]]
     counted, going = _scalar(inner, "round", torch.int64), _scalar(inner, "condition", torch.bool)
     first, *rest = emit_graph(inner, target.body, [*state, *operands[target.size:]])
     results = _returned(inner, [_truth(inner, first), *rest])
@@ -86,7 +82,7 @@ def _scan(m: Emitter, target: Scan, length: Any, *operands: Any) -> Any:
     if target.absent:
         raise NoForm("the derivative of a loop")
     n, inner = m.number(length, torch.int64), Emitter(m.opset, m)
-    places = _placeholders(target.body)
+    places = placeholders_of(target.body)
     state = [_input(inner, p.name, p.meta["val"]) for p in places[:target.carried]]
     counted, going = _scalar(inner, "round", torch.int64), _scalar(inner, "condition", torch.bool)
     at = counted

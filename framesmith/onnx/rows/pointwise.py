@@ -285,14 +285,10 @@ def _copysign(m: Emitter, a: Any, b: Any) -> Value:
     return m("Where", negative, m("Neg", m("Abs", a)), m("Abs", a))
 
 
-def _bits(op: str, of_bools: str) -> Callable[..., Value]:
-    return lambda m, a, b: m(of_bools if m.out.dtype is torch.bool else op, *_reals(m, a, b))
-
-
 for _name, _op, _of_bools in (("bitwise_and", "BitwiseAnd", "And"), ("bitwise_or", "BitwiseOr", "Or"),
                               ("bitwise_xor", "BitwiseXor", "Xor")):
     pointwise(*[getattr(getattr(aten, _name), o) for o in ("Tensor", "Scalar", "Scalar_Tensor")])(
-        _bits(_op, _of_bools))
+        _arithmetic(_op, _of_bools))
 
 
 def _logical(op: str) -> Callable[..., Value]:
