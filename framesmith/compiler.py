@@ -659,9 +659,8 @@ class FrameCompiler:
         tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
         how = self.config.partitioner, self.config.activation_budget
         is_native = config.backend in NATIVE
-        made = Differentiable(graph, examples, compile, *how, both=both if is_native else None,
-                              compile_backward=compile_backward if has_priority() else None, tell=tell)
-        return made.in_engine(), reports[0]
+        return Differentiable(graph, examples, compile, *how, both=both if is_native else None, tell=tell,
+                              compile_backward=compile_backward if has_priority() else None).in_engine(), reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
 
