@@ -87,7 +87,7 @@ def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
     last, writes = tracer.end()
     roots = [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
     before, around, tracer.touched = effects(tracer), tracer.touched, []
-    with tracer.recorder.apart():
+    with tracer.recorder.scoped():
         try:
             values = way()
         except t.CapturedError as e:

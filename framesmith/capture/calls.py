@@ -233,9 +233,9 @@ class Calls(Session):
 
     def has_attr(self, x: t.Tracker, name: str) -> bool:
         """hasattr(x, name)"""
-        return self.unless(AttributeError, x.get, self, name) is not None
+        return self.none_if_raised(AttributeError, x.get, self, name) is not None
 
-    def unless(self, kind: Any, ask: Callable[..., Any], *args: Any) -> Any:
+    def none_if_raised(self, kind: Any, ask: Callable[..., Any], *args: Any) -> Any:
         """Return `ask(*args)`, or None if it raises an exception of class `kind` in the captured program."""
         try:
             return ask(*args)
@@ -260,10 +260,10 @@ class Calls(Session):
         except TypeError as e:
             if e.__traceback__ is not None and e.__traceback__.tb_next is not None:
                 raise
-            return self.misfit(obj.pytype(), name, args, kwargs)
+            return self.raise_misfit(obj.pytype(), name, args, kwargs)
         return t.Const(NotImplemented) if out is None else out
 
-    def misfit(self, kind: type, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
+    def raise_misfit(self, kind: type, name: str, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> t.Tracker:
         """Raise CPython's own error for a call of a builtin method with arguments of a wrong number or name."""
         self.folded(getattr(kind(), name), (None,) * len(args), dict.fromkeys(kwargs))
         raise Unsupported(f"method {name!r} of a {kind.__name__} with these arguments")
@@ -377,7 +377,7 @@ class Calls(Session):
             if cls not in obj.pytype().__mro__:
                 return obj
         else:
-            obj = self.blank(cls, args, kwargs)
+            obj = self.new_instance(cls, args, kwargs)
         init = self.lookup(cls, "__init__")
         if not isinstance(init, WrapperDescriptorType):
             result = self.bound_special(obj, "__init__", init).call(self, args, kwargs)
@@ -396,7 +396,7 @@ class Calls(Session):
             raise Unsupported(f"arguments of object.{name}, of which {cls.__qualname__} decides whether they are taken")
         self.folded(getattr(object, name), (cls if name == "__new__" else object.__new__(cls), None))
 
-    def blank(self, cls: type, args: list[t.Tracker], kwargs: dict[str, t.Tracker] | None = None) -> t.Tracker:
+    def new_instance(self, cls: type, args: list[t.Tracker], kwargs: dict[str, t.Tracker] | None = None) -> t.Tracker:
         """`cls.__new__(cls)` of a builtin `__new__`."""
         if issubclass(cls, type):
             return CALLS[type.__new__](self, [self.made(cls), *args], kwargs or {})

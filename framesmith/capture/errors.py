@@ -48,7 +48,7 @@ class Errors(Session):
         return self.fail(AttributeError,
                          t.Const(message or f"'{x.pytype().__name__}' object has no attribute '{name}'"))
 
-    def about(self, error: t.Tracker, x: t.Tracker, name: str) -> None:
+    def set_error_context(self, error: t.Tracker, x: t.Tracker, name: str) -> None:
         """Set the `name` and `obj` of an AttributeError that leaves the lookup `x.name`, unless it has them."""
         if not isinstance(error, t.Error) or error.value is not None or not issubclass(error.cls, AttributeError):
             return

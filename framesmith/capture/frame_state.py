@@ -11,7 +11,7 @@ from . import trackers as t
 from .bytecode.layout import HANDLED, LASTI, NULL, VALUE, Layout
 from .bytecode.liveness import liveness
 from .frame import Frame
-from .lifetimes import held_on
+from .lifetimes import kept_alive
 from .resume import cell_names
 from .symbolic_arithmetic import note_local, varies
 
@@ -40,7 +40,7 @@ def parts(rebuilder: Any, frame: Frame, code: CodeType, index: int, stack: list[
         if kind in (VALUE, HANDLED):
             args.append(rebuilder.value(v.error if isinstance(v, t.Handled) else v))
     values, cells = _variables(rebuilder, frame, code, liveness(code, index), seen)
-    values.update(held_on(rebuilder, frame, code, index))
+    values.update(kept_alive(rebuilder, frame, code, index))
     names = tuple(n for n in code.co_varnames if n in values)
     return Parts(tuple(layout), names, [*args, *[values[n] for n in names]], cells)
 

@@ -27,7 +27,7 @@ class Spaces(Session):
             found = self._views[id(obj)] = t.InstanceDict(obj)
         return found
 
-    def owns_space(self, obj: t.Object) -> None:
+    def register_owner(self, obj: t.Object) -> None:
         """Register an object from outside as the owner of its instance dict. A module and its compiled view share
         one."""
         at = id(obj.own)
@@ -35,7 +35,7 @@ class Spaces(Session):
             raise Unsupported("an instance dict that is used apart from its object")
         self._owners[at] = obj
 
-    def as_space(self, value: dict[Any, Any], source: Source | None) -> t.Tracker | None:
+    def as_instance_dict(self, value: dict[Any, Any], source: Source | None) -> t.Tracker | None:
         """Return a dict from outside as the instance dict of a known object; None if it belongs to none."""
         owner = self._owners.get(id(value))
         if owner is None:

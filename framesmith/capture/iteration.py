@@ -60,7 +60,7 @@ class Iteration(Session):
 
     def _items_by_index(self, x: t.Tracker) -> Iterator[t.Tracker]:
         for i in itertools.count():
-            v = self.unless((IndexError, StopIteration), self.call_special, x, "__getitem__", [t.Const(i)])
+            v = self.none_if_raised((IndexError, StopIteration), self.call_special, x, "__getitem__", [t.Const(i)])
             if v is None:
                 return
             yield v

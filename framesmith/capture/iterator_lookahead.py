@@ -35,18 +35,18 @@ def _enumerate(it: Any, n: int) -> list[Any]:
 _ROWS: dict[type, Callable[[Any, int], list[Any]]] = {**dict.fromkeys(_COPIED, _copy), zip: _zip, enumerate: _enumerate}
 
 
-FORESEEN = tuple(_ROWS)
+WITH_LOOKAHEAD = tuple(_ROWS)
 """Classes of iterators that allow lookahead."""
 
 
-def foreseen(it: Any) -> bool:
+def allows_lookahead(it: Any) -> bool:
     """Return whether `upcoming` knows the iterator."""
     if type(it) is zip:
         made = it.__reduce__()
         # a strict one says so in its state; an iterator in two places gives to both
-        return len(made) == 2 and all(map(foreseen, made[1])) and len({*map(id, made[1])}) == len(made[1])
+        return len(made) == 2 and all(map(allows_lookahead, made[1])) and len({*map(id, made[1])}) == len(made[1])
     if type(it) is enumerate:
-        return foreseen(it.__reduce__()[1][0])
+        return allows_lookahead(it.__reduce__()[1][0])
     return type(it) in _ROWS
 
 
@@ -56,9 +56,9 @@ def upcoming(it: Iterator[Any], n: int) -> list[Any]:
     return _ROWS[type(it)](it, n)
 
 
-def walked(it: Any) -> list[Any]:
+def containers_of(it: Any) -> list[Any]:
     """Return the containers that an iterator, or one that it reads from, iterates over, and their other elements."""
-    return [*gc.get_referents(it), *(x for part in components(it) for x in walked(part))]
+    return [*gc.get_referents(it), *(x for part in components(it) for x in containers_of(part))]
 
 
 def components(it: Any) -> list[Any]:

@@ -58,7 +58,7 @@ def _referents(x: Any) -> list[Any]:
     return gc.get_referents(x)[:_ROOM]
 
 
-def noticed(value: Any) -> bool:
+def is_observable(value: Any) -> bool:
     """Return whether the death of `value`, or of an object that it holds, is observable: by `__del__`, or by a weak
     reference's callback."""
     return any(_speaks(x) for x in itertools.islice(_reached(value, 2), _ROOM))
@@ -89,9 +89,9 @@ def _may_hold(value: Any, target: Any) -> bool:
 
 # --- locals that are dropped ------------------------------------------------------------------------------------------
 def watch(frame: Frame) -> None:
-    """Let the instructions of the root frame that drop an argument whose death is noticed end the graph."""
+    """Let the instructions of the root frame that drop an argument whose death is is_observable end the graph."""
     tracer = frame.tracer
-    watched = [value for _, value in tracer.pending.values() if noticed(value)]
+    watched = [value for _, value in tracer.pending.values() if is_observable(value)]
     if not watched:
         return
     ops = list(frame.ops)
@@ -127,13 +127,13 @@ _ARRANGES = STAYS | {"PUSH_NULL", "LOAD_FAST", "LOAD_CONST", "KW_NAMES", "PRECAL
                       "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 
 
-def stays(frame: Frame) -> bool:
+def cannot_be_bridged(frame: Frame) -> bool:
     """Return whether no bridge can run the frame's present instruction, or none is needed: it only arranges the
     stack."""
     return frame.dec.instrs[frame.ip - 1].name in _ARRANGES
 
 
-def let_go(x: t.Tracker) -> None:
+def check_mutation(x: t.Tracker) -> None:
     """Refuse to change a container from outside that holds an object whose death is observable."""
     value = x.value  # type: ignore[attr-defined]
     if type(value) in _CONTAINERS and any(_speaks(y) for y in itertools.islice(_reached(value, 1), _ROOM)):
@@ -163,7 +163,7 @@ def _cells(tracer: Any) -> Iterator[Any]:
 
 
 # --- what a frame that is left still holds ----------------------------------------------------------------------------
-def held_on(rebuilder: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]:
+def kept_alive(rebuilder: Any, frame: Frame, code: CodeType, index: int) -> dict[str, str]:
     """Return the locals that are not read after instruction `index`, but keep alive an object that exists elsewhere or
     whose death is observable."""
     tracer = rebuilder.tracer

@@ -90,7 +90,7 @@ class Session:
     torch_function: Callable[..., t.Tracker]
     touch: Callable[..., None]
     unkey: Callable[..., t.Tracker]
-    unless: Callable[..., Any]
+    none_if_raised: Callable[..., Any]
     user_place: Callable[..., Any]
     user_stack: Callable[..., Any]
     wrap: Callable[..., t.Tracker]

@@ -216,7 +216,7 @@ class TorchFunctions(Session):
 
             def dispatch(stand: type, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 """Record a function that calls no `__torch_function__`."""
-                with self.questions[-1].apart(), torch._C.DisableTorchFunctionSubclass():
+                with self.questions[-1].as_plain_fakes(), torch._C.DisableTorchFunctionSubclass():
                     return FakeTensor.__torch_dispatch__(func, types, args, kwargs)
 
             hook: Any = classmethod(ask) if has_function(cls) else torch._C._disabled_torch_function_impl
@@ -229,7 +229,7 @@ class TorchFunctions(Session):
         """Inline the class's `__torch_function__`; PyTorch calls this with fakes, and gets the answer."""
         classes = {stand: cls for cls, stand in self.fake_classes.items()}
         question = self.questions[-1]
-        with question.apart(), torch._C.DisableTorchFunctionSubclass():
+        with question.as_plain_fakes(), torch._C.DisableTorchFunctionSubclass():
             told = [self.made(func), t.Tuple([self.made(classes[k]) for k in types]),
                     t.Tuple([question.tracker(self, a) for a in args])]
             if kwargs is not None:
@@ -283,7 +283,7 @@ class _Question:
             fake.__class__ = FakeTensor
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def as_plain_fakes(self) -> Iterator[None]:
         """Make them plain fakes within the block."""
         self.__exit__()
         try:

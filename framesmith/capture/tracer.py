@@ -36,7 +36,7 @@ from .hashing import Hashing
 from .identity import kept_apart
 from .inference import Modes
 from .iteration import Iteration
-from .lifetimes import let_go, may_have_died, stays
+from .lifetimes import cannot_be_bridged, check_mutation, may_have_died
 from .modes import devices, restore_devices
 from .operations import Operations
 from .overrides import has_function, is_class_of_programs, is_followed
@@ -53,7 +53,7 @@ from .thread_state import casting, read_state, restore_state
 from .torch_functions import TorchFunctions
 from .trackers.objects import namespace_of
 from .values import CONSTANT_TYPES, Values
-from .wrapper_tensors import apart, wrapper
+from .wrapper_tensors import distinct_part_guards, wrapper
 
 _dispatch_keys = torch._C._dispatch_keys
 
@@ -177,7 +177,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         out.extend(self.size_guards())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
         out.extend(kept_apart(self))
-        out.extend(apart(self.wrapped_parts))
+        out.extend(distinct_part_guards(self.wrapped_parts))
         return out
 
     def varies(self, source: Source) -> bool:
@@ -379,7 +379,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             if self.locks and any(lock.held > 0 for lock in self.locks.values()):  # type: ignore[attr-defined]
                 raise Unsupported("a change under a lock")
             if id(tracker) not in self.mutated:
-                let_go(tracker)
+                check_mutation(tracker)
                 self.mutated[id(tracker)] = tracker
 
     def may_have_died(self, target: Any) -> bool:
@@ -445,7 +445,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
 
     def break_here(self, frame: Frame) -> None:
         if self.due is not None and self.steps != self.last_step:
-            if not stays(frame):
+            if not cannot_be_bridged(frame):
                 raise self.due
             self.break_step = self.steps + 1
         elif self.breaking:

@@ -33,7 +33,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .class_making import getattr_static
 from .contents import entries_of, plain_names, plain_part
-from .iterator_lookahead import FORESEEN, foreseen
+from .iterator_lookahead import WITH_LOOKAHEAD, allows_lookahead
 from .registry import OUTSIDE
 from .session import Session
 from .sources import Applied, Attr, Cell, DictAttr, Item, Local, Pinned, Source
@@ -251,7 +251,7 @@ def _tuple(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
 def _dict(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     found = tracer.known(value, source)
     if found is None:
-        found = tracer.as_space(value, source)
+        found = tracer.as_instance_dict(value, source)
     if found is None:
         if tracer.global_writes and any(space is value for space, _ in tracer.global_writes.values()):
             raise Unsupported("a namespace as a dict, to which names were assigned")
@@ -294,7 +294,7 @@ def _object(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     obj = family(cls, value=value, source=source)
     if not plain_names(obj.own):
         return _opaque(tracer, value, source)
-    tracer.owns_space(obj)
+    tracer.register_owner(obj)
     if issubclass(cls, dict):
         obj.payload = t.Dict(None, cls=_base_of(cls, (collections.OrderedDict, collections.defaultdict, dict)),
                              value=value, source=source)
@@ -376,11 +376,12 @@ def _slice(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
 
 @_once
 def _iterator(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
-    if not foreseen(value):
+    if not allows_lookahead(value):
         return _object(tracer, value, source)
     tracer.guard(source, "type", type(value))
     if type(value) in (zip, enumerate):
-        tracer.guard(source if source is None else Applied(source, foreseen, "what {} reads from"), "equals", True)
+        parts = None if source is None else Applied(source, allows_lookahead, "what {} reads from")
+        tracer.guard(parts, "equals", True)
     return t.Outside(value, source)
 
 
@@ -468,8 +469,8 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     FakeTensor: _fake,
     torch._C.ScriptFunction: _scripted, types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
     **dict.fromkeys((*weakref.ProxyTypes, super, threading.local), _opaque),
-    type(threading.Lock()): _lock, type(threading.RLock()): _lock,
-    **dict.fromkeys(STATIC_TYPES, _static), types.BuiltinFunctionType: _builtin, **dict.fromkeys(FORESEEN, _iterator),
+    type(threading.Lock()): _lock, type(threading.RLock()): _lock, **dict.fromkeys(STATIC_TYPES, _static),
+    types.BuiltinFunctionType: _builtin, **dict.fromkeys(WITH_LOOKAHEAD, _iterator),
 }
 WRAP_CACHE: weakref.WeakKeyDictionary[type, Callable[..., t.Tracker]] = weakref.WeakKeyDictionary()
 

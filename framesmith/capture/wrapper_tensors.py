@@ -197,6 +197,6 @@ class _Unwrap(torch.autograd.Function):
         return _Wrap.apply(ctx.names, ctx.make, *grads), None
 
 
-def apart(sources: dict[Source, None]) -> list[Guard]:
+def distinct_part_guards(sources: dict[Source, None]) -> list[Guard]:
     """Guard that parts of wrappers are different objects: a class may compare them."""
     return [Guard(None, "distinct", tuple(sources))] if len(sources) > 1 else []

@@ -47,7 +47,7 @@ def _is_view(target: Any) -> bool:
     return isinstance(target, torch._ops.OpOverload) and is_view(target)
 
 
-def apart(rec: Recording, outputs: list[Any]) -> list[Any]:
+def separate_storages(rec: Recording, outputs: list[Any]) -> list[Any]:
     """Return the output nodes, with copies where two storages would share memory with each other or an input."""
     owners: dict[Node, Storage] = {}
     out = []

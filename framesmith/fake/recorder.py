@@ -27,7 +27,7 @@ from torch.fx import Graph, Node
 from framesmith.fake.dynamic_scalars import Number, entered
 from framesmith.fake.handlers import HANDLERS, classify
 from framesmith.fake.layout import meets_itself, strides_like
-from framesmith.fake.outputs import apart
+from framesmith.fake.outputs import separate_storages
 from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import (
@@ -470,7 +470,7 @@ class Recorder:
         return self.emit(_aten.copy.default, (fresh, node), val)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def scoped(self) -> Iterator[None]:
         """Discard, at the end of the block, the new symbols, numbers and constants, which are otherwise recorded once
         for all readers."""
         kept = self.bound.copy(), self._integers.copy(), self._constant_of.copy()
@@ -484,7 +484,7 @@ class Recorder:
     def finish(self, outputs: Iterable[Any]) -> Graph:
         """Close the graph: add writes of inputs (`meta["uncounted"]`: their version counters must not count them) and
         the output tuple, and remove dead code. The recorder must not be used afterwards."""
-        values = tuple(apart(self, list(outputs)))
+        values = tuple(separate_storages(self, list(outputs)))
         for fake in self.inputs:
             alias = fake._alias
             if alias.storage.version:

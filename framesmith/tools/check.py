@@ -19,7 +19,7 @@ from framesmith.compiler import FrameCompiler, Ledger
 from framesmith.config import Config
 from framesmith.graph.traversal import placeholders_of
 from framesmith.tools.compared import Blame, Comparison
-from framesmith.tools.difference import apart, distance, widened
+from framesmith.tools.difference import distance, mismatch, to_float64
 from framesmith.tools.judge import tangent
 from framesmith.tools.recorded import Recorded, copied, own, seeded
 from framesmith.util.state_restored import state_restored
@@ -158,7 +158,7 @@ def _in_float64(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], train
     """Return the same in float64; nothing if the call does not support it, or draws random numbers."""
     try:
         wide = copy.deepcopy(model).double() if isinstance(model, nn.Module) else model
-        args, kwargs = tree_map(lambda x: widened(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
+        args, kwargs = tree_map(lambda x: to_float64(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
         found, draws = _named(wide, wide, args, kwargs, train)
     except Exception:  # an operator without a kernel for float64, or a model that cannot be copied
         return {}
@@ -176,5 +176,5 @@ def _rows(eager: dict[str, Any], compiled: dict[str, Any], wide: dict[str, Any],
             rows.append(Row(name, 0.0, 0.0, wrong))
             continue
         base = a if exact is None else exact
-        rows.append(Row(name, distance(base, a), distance(base, b), apart(a, b, exact, tolerance=tolerance)))
+        rows.append(Row(name, distance(base, a), distance(base, b), mismatch(a, b, exact, tolerance=tolerance)))
     return rows

@@ -22,7 +22,7 @@ from framesmith.graph.interpreter import run
 from framesmith.graph.printer import target_text
 from framesmith.graph.purity import is_view, kind_of
 from framesmith.graph.traversal import copy_node, placeholders_of
-from framesmith.tools.difference import apart, distance, widened
+from framesmith.tools.difference import distance, mismatch, to_float64
 from framesmith.tools.judge import wide_dtype
 from framesmith.tools.recorded import Recorded, copied, own, seeded
 from framesmith.util.stack import user_frame
@@ -225,11 +225,11 @@ def _alone_wide(node: fx.Node, known: Mapping[fx.Node, Any]) -> Any:
 
 
 def _wide(x: Any) -> Any:
-    return widened(x) if isinstance(x, torch.Tensor) else x
+    return to_float64(x) if isinstance(x, torch.Tensor) else x
 
 
 def _apart(want: Any, got: Any, exact: Any, tolerance: float | None) -> str:
-    return apart(want.detach(), got.detach(), exact, tolerance=tolerance)
+    return mismatch(want.detach(), got.detach(), exact, tolerance=tolerance)
 
 
 def _text(error: Exception) -> str:

@@ -12,7 +12,7 @@ TOLERANCES = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-5, 
 _WIDE = {torch.complex32: torch.complex128, torch.complex64: torch.complex128}
 
 
-def widened(x: torch.Tensor) -> torch.Tensor:
+def to_float64(x: torch.Tensor) -> torch.Tensor:
     """Return the tensor in float64 or complex128; a leaf stays one."""
     if not (x.is_floating_point() or x.is_complex()):
         return x
@@ -25,12 +25,12 @@ def strides(x: torch.Tensor) -> tuple[int, ...]:
     return tuple([s for n, s in zip(x.shape, x.stride(), strict=True) if n > 1]) if x.numel() else ()
 
 
-def apart(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0, tolerance: float | None = None) -> str:
+def mismatch(a: torch.Tensor, b: torch.Tensor, exact: Any, least: float = 0.0, tolerance: float | None = None) -> str:
     """Describe the difference in dtype, shape and values; "" if there is none. `exact`: the result in float64, where
     there is one. `least`: the magnitude of the terms, whose rounding remains if they cancel. `tolerance`: relative, in
     the place of the dtype's."""
     if a.is_nested and b.is_nested:
-        return next((found for x, y in zip(a.unbind(), b.unbind()) if (found := apart(x, y, None))), "")
+        return next((found for x, y in zip(a.unbind(), b.unbind()) if (found := mismatch(x, y, None))), "")
     if a.layout != b.layout:
         return f"{a.layout} became {b.layout}"
     if a.layout != torch.strided:

@@ -19,7 +19,7 @@ from framesmith.config import Config
 from framesmith.lower.table import PRIM_ROWS
 from framesmith.passes import IDENTITIES
 from framesmith.prims.registry import rules
-from framesmith.tools.difference import apart, distance, widened
+from framesmith.tools.difference import distance, mismatch, to_float64
 from framesmith.tools.recorded import own, seeded
 
 FINE, ODD = "", "left out"
@@ -177,9 +177,9 @@ def exact(text: str, train: bool) -> _Run | None:
     head, body = text.split("def program(", 1)
     try:
         space = loaded(f"{head}def program({_FLOAT.sub('torch.float64', body)}")
-        space["inputs"] = [widened(x) for x in space["inputs"]]
+        space["inputs"] = [to_float64(x) for x in space["inputs"]]
         for parameter in _parameters(space):
-            parameter.data = widened(parameter.data)
+            parameter.data = to_float64(parameter.data)
         found = run_once(space, space["program"], train)
         return None if found.draws else found
     except Exception:  # an operator without a kernel for float64: there is nothing exact to compare with
@@ -203,12 +203,12 @@ def _difference(plain: _Run, got: _Run, wide: Callable[[], _Run | None], toleran
             if (a is None) != (b is None) and bool((b if a is None else a).any()):
                 return Verdict("wrong result", f"{name} is None in one alone")
             continue
-        if not apart(a, b, None, tolerance=tolerance):
+        if not mismatch(a, b, None, tolerance=tolerance):
             continue
         if known is None:
             run = wide()
             known = [x for _, x in run.named()] if run is not None else []
-        if found := apart(a, b, known[k] if k < len(known) else None, tolerance=tolerance):
+        if found := mismatch(a, b, known[k] if k < len(known) else None, tolerance=tolerance):
             return Verdict("wrong result", f"{name}: {found}", "",
                            k if k < len(plain.results) else None, distance(a, b))
     return None

@@ -13,7 +13,7 @@ import torch
 from framesmith.export import Program
 from framesmith.export.trees import flatten
 from framesmith.onnx.exporter import input_names
-from framesmith.tools.difference import apart, distance
+from framesmith.tools.difference import distance, mismatch
 
 DRAWS = frozenset(("RandomUniformLike", "RandomNormalLike", "Bernoulli", "Multinomial", "Dropout"))
 CANCELLING = frozenset(("Sigmoid",))
@@ -77,14 +77,14 @@ def expected(program: Program, result: Any) -> list[torch.Tensor]:
 
 def difference(want: list[torch.Tensor], got: list[np.ndarray], exact: list[Any], uncompared: Collection[int] = (),
                least: float = 0.0) -> str:
-    """What differs; of `uncompared` outputs, in dtype and shape alone. `least`: see `tools.difference.apart`."""
+    """What differs; of `uncompared` outputs, in dtype and shape alone. `least`: see `tools.difference.mismatch`."""
     if len(got) < len(want):
         return f"{len(want)} outputs became {len(got)}"
     for k, (a, b) in enumerate(zip(want, got, strict=False)):
         y = torch.from_numpy(np.array(b))
         if k in uncompared:
             a = y.clone() if a.dtype is y.dtype and a.shape == y.shape else a
-        if found := apart(a, y, exact[k] if k < len(exact) else None, least):
+        if found := mismatch(a, y, exact[k] if k < len(exact) else None, least):
             return f"output {k}: {found}"
     return ""
 

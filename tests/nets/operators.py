@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 
 import framesmith
 from framesmith.compiler import Ledger
-from framesmith.tools.difference import apart, strides
+from framesmith.tools.difference import mismatch, strides
 from tests.fuzz.pool import run_all
 from tests.fuzz.runner import Verdict
 from tests.nets.operator_cases import CANCELLING, DTYPES, MODES, UNCOMPARED, Call, Subject, calls, chosen, subjects
@@ -172,7 +172,8 @@ def _difference(want: Shown, got: Shown, wide: Shown, values: bool, least: float
             found = "" if type(a) is type(b) else _raised(want, got)
         elif isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             about = 1.0 if key.startswith("gradient") else least  # tangents are about one
-            found = apart(a, b, wide.get(key), about) if values or a.dtype is not b.dtype or a.shape != b.shape else ""
+            differs = values or a.dtype is not b.dtype or a.shape != b.shape
+            found = mismatch(a, b, wide.get(key), about) if differs else ""
         else:
             found = "" if (a == b or repr(a) == repr(b)) and type(a) is type(b) else f"{a} became {b}"
         if found:

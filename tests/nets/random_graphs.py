@@ -27,7 +27,7 @@ import torch
 
 import framesmith
 from framesmith.compiler import Ledger
-from framesmith.tools.difference import apart, strides, widened
+from framesmith.tools.difference import mismatch, strides, to_float64
 from tests.fuzz.pool import run_all
 from tests.fuzz.reduce import reduce, signature
 from tests.fuzz.runner import Verdict
@@ -139,7 +139,7 @@ def _run(space: dict[str, Any], fn: Any, wide: bool) -> Shown:
         if wide:
             if len({x.untyped_storage().data_ptr() for x in given if x.numel()}) < sum(x.numel() > 0 for x in given):
                 return shown  # in float64 they would share nothing
-            given = tuple([widened(x) for x in given])
+            given = tuple([to_float64(x) for x in given])
         leaves = [_leaf(x) for x in given]
         try:
             results = fn(*given)
@@ -189,7 +189,7 @@ def _difference(want: Shown, got: Shown, wide: Shown, eager: Callable[[], list[S
         a, b = want.get(key), got.get(key)
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             exact = wide.get(key)
-            near = partial(apart, exact=exact)
+            near = partial(mismatch, exact=exact)
             found = near(a, b)
             if found and (is_exact(a, b, exact) or is_rounding(a, b, [shown.get(key) for shown in eager()], near)):
                 found = ""

@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from framesmith.tools.difference import TOLERANCES, apart
+from framesmith.tools.difference import TOLERANCES, mismatch
 
 RUNS = 256
 _BITS = 2.0
@@ -255,7 +255,7 @@ def is_exact(a: torch.Tensor, b: torch.Tensor, exact: Any) -> bool:
     if not isinstance(exact, torch.Tensor) or (a.dtype, a.shape) != (b.dtype, b.shape) or a.shape != exact.shape:
         return False
     near = torch.isclose(b, exact.to(b.dtype), TOLERANCES.get(a.dtype, 0.0), 0.0, equal_nan=True)
-    return not apart(torch.where(near, b, a), b, None)
+    return not mismatch(torch.where(near, b, a), b, None)
 
 
 def roundings(run: Callable[[], Any]) -> list[Any]:

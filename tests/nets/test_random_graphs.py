@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.tools.difference import apart
+from framesmith.tools.difference import mismatch
 from tests.fuzz.pool import run_all
 from tests.nets.random_graphs import judge, resized, used
 from tests.nets.random_graphs_writer import write
@@ -83,13 +83,13 @@ ROUNDED = {
 @pytest.mark.parametrize("name", ROUNDED)
 def test_last_bits_of_eager(name):
     run, found, excused = ROUNDED[name]
-    assert is_rounding(run(), found, roundings(run), partial(apart, exact=None)) is excused
+    assert is_rounding(run(), found, roundings(run), partial(mismatch, exact=None)) is excused
 
 
 def test_infinities_leave_no_room():
     x, lost = torch.tensor([torch.inf, 2.0]), torch.tensor([torch.inf, 2.1])
     for y in torch.tensor([1.0, 2.0]), -x, lost, torch.tensor([torch.nan, 2.0]):
-        assert apart(x, y, None) and apart(x, y, torch.tensor([1.0, 2.0]).double()) and apart(y, x, None)
+        assert mismatch(x, y, None) and mismatch(x, y, torch.tensor([1.0, 2.0]).double()) and mismatch(y, x, None)
 
 
 def test_last_bits_lie_as_what_they_are_of():

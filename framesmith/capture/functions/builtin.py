@@ -42,7 +42,7 @@ def _getattr(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     except t.CapturedError as e:
         if len(args) > 2 and issubclass(e.tracker.pytype(), AttributeError):
             return args[2]
-        tracer.about(e.tracker, args[0], name)
+        tracer.set_error_context(e.tracker, args[0], name)
         raise
 
 

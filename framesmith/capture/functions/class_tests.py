@@ -103,7 +103,7 @@ def _says_instance(tracer: Any, obj: t.Object, klass: Any) -> bool:
     """Decide isinstance by the `__class__` that an object's own `__getattribute__` returns."""
     if type(klass) is not type:
         raise Unsupported(f"isinstance of {obj.describe()}, which has a __getattribute__ of its own")
-    said = tracer.unless(AttributeError, obj.get, tracer, "__class__")
+    said = tracer.none_if_raised(AttributeError, obj.get, tracer, "__class__")
     return isinstance(said, t.Class) and klass in said.value.__mro__
 
 

@@ -35,8 +35,8 @@ def _size(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @calls(tuple.__new__)
 def _tuple_new(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     cls = args[0].real(tracer)
-    return tracer.blank(cls, args[1:]) if t.is_own_sequence(cls) else t.Tuple(tracer.listed(args[1]) if len(args) > 1
-                                                                              else [], cls=cls)
+    return (tracer.new_instance(cls, args[1:]) if t.is_own_sequence(cls)
+            else t.Tuple(tracer.listed(args[1]) if len(args) > 1 else [], cls=cls))
 
 
 # --- what real containers of trackers answer --------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def _fromkeys(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 @method(t.Dict, "__init__", "update")
 def _update(tracer: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -> t.Tracker:
     if len(args) > 1:
-        return tracer.misfit(self.base, "update", args, kwargs)
+        return tracer.raise_misfit(self.base, "update", args, kwargs)
     for source in args:
         for k, v in entries_of(tracer, source):
             self.set_item(tracer, tracer.unkey(k), v)
@@ -159,7 +159,7 @@ def _popitem(tracer: Any, self: t.Dict, *args: t.Tracker, **kwargs: t.Tracker) -
     ordered = self.base is collections.OrderedDict
     given = dict(zip(("last",), args), **kwargs) if ordered else {}
     if len(given) < len(args) + len(kwargs) or given.keys() - {"last"}:
-        return tracer.misfit(self.base, "popitem", args, kwargs)
+        return tracer.raise_misfit(self.base, "popitem", args, kwargs)
     entries = self.touch(tracer)
     if not entries:
         tracer.folded(self.base().popitem, ())

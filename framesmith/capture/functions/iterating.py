@@ -38,7 +38,7 @@ def _next(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return v if v is not None else args[1] if len(args) > 1 else tracer.raise_(StopIteration())
     if len(args) == 1:
         return tracer.call_special(it, "__next__", [])
-    v = tracer.unless(StopIteration, tracer.call_special, it, "__next__", [])
+    v = tracer.none_if_raised(StopIteration, tracer.call_special, it, "__next__", [])
     return args[1] if v is None else v
 
 

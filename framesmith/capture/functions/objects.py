@@ -345,7 +345,7 @@ def _state(tracer: Any, x: t.Object) -> dict[Any, t.Tracker]:
         raise Unsupported(f"copy of {x.describe()}, which defines its own state")
     state = dict(tracer.instance_dict(x).open(tracer)) if x.cls.__dictoffset__ else {}
     for name in copyreg._slotnames(x.cls):  # type: ignore[attr-defined]
-        if (found := tracer.unless(AttributeError, x.get, tracer, name)) is not None:
+        if (found := tracer.none_if_raised(AttributeError, x.get, tracer, name)) is not None:
             state[tracer.lookup(x.cls, name)] = found
     return state
 
@@ -425,9 +425,9 @@ def _object_init(tracer: Any, x: t.Tracker, *args: t.Tracker, **kwargs: t.Tracke
 
 
 by_position({
-    **{kind.__new__: lambda tracer, cls, *args, **kwargs: tracer.blank(cls.real(tracer), list(args))
+    **{kind.__new__: lambda tracer, cls, *args, **kwargs: tracer.new_instance(cls.real(tracer), list(args))
        for kind in (dict, list, set, BaseException, Exception, str, int, float, frozenset)},
-    object.__new__: lambda tracer, cls, *args, **kwargs: tracer.blank(cls.real(tracer), list(args), kwargs),
+    object.__new__: lambda tracer, cls, *args, **kwargs: tracer.new_instance(cls.real(tracer), list(args), kwargs),
     object.__init__: _object_init,
     object.__setattr__: _object_setattr,
     nn.Module.__getattr__: lambda tracer, x, name: x.registered(tracer, name.real(tracer)),

@@ -111,4 +111,4 @@ def _attribute(tracer: Any, subject: t.Tracker, cls: type, name: t.Tracker, seen
     if text in seen:
         tracer.raise_(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {text!r}"))
     seen.add(text)
-    return tracer.unless(AttributeError, subject.get, tracer, text)
+    return tracer.none_if_raised(AttributeError, subject.get, tracer, text)

@@ -45,7 +45,7 @@ def _attr(f: Frame, name: str) -> None:
     try:
         s[-1] = s[-1].get(f.tracer, name)
     except t.CapturedError as e:
-        f.tracer.about(e.tracker, s[-1], name)
+        f.tracer.set_error_context(e.tracker, s[-1], name)
         raise
 
 
@@ -135,7 +135,7 @@ def _in_space(f: Frame, name: str) -> t.Tracker | None:
     space = space_of(f)
     if type(space) is t.Dict:
         return space.lookup(f.tracer, name)
-    return f.tracer.unless(KeyError, space.item, f.tracer, t.Const(name))
+    return f.tracer.none_if_raised(KeyError, space.item, f.tracer, t.Const(name))
 
 
 @op("LOAD_NAME")

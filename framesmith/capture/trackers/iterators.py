@@ -10,7 +10,7 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
-from ..iterator_lookahead import ahead, component, components, upcoming, walked
+from ..iterator_lookahead import ahead, component, components, containers_of, upcoming
 from ..sources import Applied, Item, Source
 from .base import NULL, Tracker, always
 from .constants import NONE, Const, boolean
@@ -103,8 +103,7 @@ class Backward(SeqIter):
 
 
 class Outside(Iter):
-    """An iterator from outside whose values can be foreseen: captured code reads them, `effects` advances it
-    afterwards.
+    """An iterator from outside that allows lookahead: captured code reads its values, `effects` advances it afterwards.
 
     `real_iter` is the iterator; `index` the number of values read, one more when the end was found; `taken`: another
     one reads from it.
@@ -140,7 +139,7 @@ class Outside(Iter):
             raise Unsupported("an iterator from outside that another one reads from")
         if self.index == 0:
             self.take(tracer)
-        if tracer.mutated and any(id(tracer.seen.get(id(of))) in tracer.mutated for of in walked(self.real_iter)):
+        if tracer.mutated and any(id(tracer.seen.get(id(x))) in tracer.mutated for x in containers_of(self.real_iter)):
             raise Unsupported("an iterator from outside over a container that was changed")
         n = 1 << self.index.bit_length()  # index < n: a few lists serve all values
         if n != self.seen[0]:
@@ -212,7 +211,7 @@ class Lazy(Walk):
         self.count += 1
         if self.made_by is not None:
             self.made_by = self.parts = None
-        return tracer.unless(StopIteration, tracer.by_c, next, self.steps, None)
+        return tracer.none_if_raised(StopIteration, tracer.by_c, next, self.steps, None)
 
     def real(self, tracer: Any) -> Any:
         if self.cls in _ENDLESS:
@@ -237,7 +236,7 @@ class Until(Walk):
     def next(self, tracer: Any) -> Tracker | None:
         if self.fn is None:
             return None
-        value = tracer.unless(StopIteration, self.fn.call, tracer, [], {})
+        value = tracer.none_if_raised(StopIteration, self.fn.call, tracer, [], {})
         # the call may have come to the end of this very iterator
         if value is None or self.fn is None or tracer.equal(self.sentinel, value):
             self.fn = None

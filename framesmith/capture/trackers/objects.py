@@ -243,7 +243,7 @@ class Object(Holder):
     def next(self, tracer: Any) -> Tracker | None:
         if tracer.lookup(self.cls, "__next__") is MISSING:
             return tracer.not_iterator(self)
-        return tracer.unless(StopIteration, tracer.call_special, self, "__next__", [])
+        return tracer.none_if_raised(StopIteration, tracer.call_special, self, "__next__", [])
 
     def key(self, tracer: Any) -> Any:
         raw = tracer.lookup(self.cls, "__hash__")

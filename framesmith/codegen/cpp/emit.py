@@ -126,14 +126,14 @@ def _nest(s: State, kernel: Kernel) -> None:
         depth = how.depth if how is not None else len(kernel.outer)
         s.out.line("#pragma omp parallel for" + (f" collapse({depth})" if depth > 1
                                                  else "") + " schedule(static)" + s.condition)
-    s.apart = how is not None
+    s.disjoint_adds = how is not None
     s.top = not kernel.outer
     _axes(s, kernel, 0)
 
 
 def _by_owners(s: State, kernel: Kernel, owned: Indirect) -> None:
     """Print loops that each thread runs in full, and in which it adds only at indices that it owns."""
-    s.apart, s.owned = True, owned.symbol
+    s.disjoint_adds, s.owned = True, owned.symbol
     s.out.line("#pragma omp parallel" + s.condition)
     head, bounds = owners(owned)
     with s.out.block(head, "}"):

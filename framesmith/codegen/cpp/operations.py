@@ -257,7 +257,7 @@ def _store_text(s: State, op: Store, k: int) -> str:
     masked = mask is not None and s.is_vector(mask)
     lanes = how != "one" or masked or s.is_vector(stored)
     value = s.operand(stored, k, lanes)
-    prefix = "" if op.mode is None else "atomic_" if s.parallel and not (s.apart or _private(s, op)) else "add_"
+    prefix = "" if op.mode is None else "atomic_" if s.parallel and not (s.disjoint_adds or _private(s, op)) else "add_"
     one = _place(s, op.buffer, op.index, k) if how != "any" else ""
     if not lanes:
         text = f"{prefix}to({one}, {value})" if prefix else f"store({one}, {value})"

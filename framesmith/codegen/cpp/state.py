@@ -45,10 +45,9 @@ class State:
     of live lanes. `names`: texts of symbols that differ from their names, one a copy. `lane_symbols`: symbols with one
     value a lane, as texts a copy. `accumulators`: of reductions under way; `parts`: structures that hold results with
     several parts. `checks`: some index is checked. `tiles`: accesses that go to a row of a tile instead of memory.
-    `columns`: the axis of the top-level loop that threads share, while inside of it. `apart`: no two threads add to one
-    element; `owned`: the index whose values threads share out, if they do. `parallel`: work is to be shared among
-    threads, under a `condition` on sizes; `top`: we stand outside of all loops; `in_chain`: in a chain of reduction
-    loops.
+    `columns`: the axis of the top-level loop that threads share, while inside of it. `disjoint_adds`: no two threads
+    add to one element; `owned`: the index whose range is divided among threads, if any. `parallel`: work is shared
+    among threads, under a `condition` on sizes; `top`: outside of all loops; `in_chain`: in a chain of reduction loops.
     """
 
     kernel: Kernel
@@ -67,7 +66,7 @@ class State:
     parts: dict[Op, tuple[tuple[str, ...], bool]] = field(default_factory=dict)
     tiles: dict[Op, str] = field(default_factory=dict)
     columns: Axis | None = None
-    apart: bool = False
+    disjoint_adds: bool = False
     owned: Symbol | None = None
     checks: bool = False
     parallel: bool = False
