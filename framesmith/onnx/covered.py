@@ -35,7 +35,8 @@ def _name(target: Any) -> str:
 
 
 def _mentioned(function: Any, seen: set[int]) -> Iterator[str]:
-    """The names of ONNX's operators in a row, in the functions of this package that it calls, and in its closure."""
+    """Yield the names of ONNX's operators in a row, in the functions of this package that it calls, and in its
+    closure."""
     if isinstance(function, str) and onnx.defs.has(function):
         yield function
     elif isinstance(function, tuple | frozenset):

@@ -56,7 +56,7 @@ class Emitter:
 
     # --- nodes
     def __call__(self, op: str, *inputs: Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """The value of a new node, or a tuple of `outputs` values. An input that is left out is None."""
+        """Return the value of a new node, or a tuple of `outputs` values. An input that is left out is None."""
         allowed, results = _types(op, self.opset)
         for x, types in zip(inputs, allowed, strict=False):
             if x is not None and x.dtype is not None and f"tensor({x.dtype.name.lower()})" not in types:
@@ -74,7 +74,7 @@ class Emitter:
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)
 
     def unique(self, name: str) -> str:
-        """The name, or one made of it that no value has yet."""
+        """Return the name, or one made of it that no value has yet."""
         made, k = name, 1
         while made in self.names:
             made, k = f"{name}_{k}", k + 1
@@ -82,7 +82,7 @@ class Emitter:
         return made
 
     def describe(self, value: Value, spec: Any) -> Value:
-        """The value with its dtype and named sizes."""
+        """Return the value with its dtype and named sizes."""
         if spec.dtype not in DTYPES:
             raise NoForm(f"values of {str(spec.dtype).removeprefix('torch.')}")
         value.meta["spec"] = spec
@@ -92,7 +92,7 @@ class Emitter:
 
     # --- constants
     def initializer(self, name: str, tensor: torch.Tensor) -> Value:
-        """A tensor of the file."""
+        """Return a tensor of the file."""
         value = Value(name=self.unique(name), const_value=TorchTensor(tensor.detach(), name))
         value.const_value.name = value.name  # type: ignore[union-attr]
         self.describe(value, Spec.of(tensor))
@@ -100,14 +100,14 @@ class Emitter:
         return value
 
     def constant(self, value: Any, dtype: torch.dtype) -> Value:
-        """A scalar, or an array of nested tuples."""
+        """Return a scalar, or an array of nested tuples."""
         key = (repr(value), dtype)
         if key not in self.constants:
             self.constants[key] = self.initializer("const", torch.tensor(value, dtype=dtype))
         return self.constants[key]
 
     def ints(self, values: Iterable[Any]) -> Value:
-        """A vector of integers, each of them an int or a size."""
+        """Return a vector of integers, each of them an int or a size."""
         values = list(values)
         if all(isinstance(v, int) for v in values):
             return self.constant([int(v) for v in values], torch.int64)
@@ -121,7 +121,7 @@ class Emitter:
         return made[0] if len(made) == 1 else self("Concat", *made, axis=0)  # type: ignore[no-any-return]
 
     def number(self, x: Any, dtype: torch.dtype) -> Value:
-        """A Python number or a size as a scalar."""
+        """Return a Python number or a size as a scalar."""
         if isinstance(x, Value):
             return self.cast(self("Reshape", x, self.ints([])), dtype)
         if not dtype.is_floating_point and isinstance(x, float):
@@ -130,7 +130,7 @@ class Emitter:
 
     # --- dtypes
     def cast(self, x: Any, dtype: torch.dtype) -> Value:
-        """A value, or a number, in a dtype."""
+        """Return a value, or a number, in a dtype."""
         if dtype not in DTYPES:
             raise NoForm(f"values of {str(dtype).removeprefix('torch.')}")
         if not isinstance(x, Value) or ("number" in x.meta and "spec" not in x.meta):
@@ -145,13 +145,13 @@ class Emitter:
         return made
 
     def cast_number(self, x: Value, dtype: torch.dtype) -> Value:
-        """A size, or a number that is computed of sizes, in a dtype, as a vector still."""
+        """Return a size, or a number that is computed of sizes, in a dtype, as a vector still."""
         made: Value = self("Cast", x, to=from_torch_dtype(dtype))
         made.meta["number"] = float if dtype.is_floating_point else int
         return made
 
     def common(self, *xs: Any) -> torch.dtype:
-        """The dtype to which eager promotes operands."""
+        """Return the dtype to which eager promotes operands."""
         given = sorted(map(_example, xs), key=_precedence)  # those with dimensions decide within a category
         made = given[0]
         for x in given[1:]:
@@ -159,7 +159,7 @@ class Emitter:
         return made.dtype  # type: ignore[no-any-return]
 
     def size(self, x: Value, dim: int) -> Any:
-        """A size of a value: an int, or a value."""
+        """Return a size of a value: an int, or a value."""
         n = shape_of(x)[dim]
         if isinstance(n, int):
             return n
@@ -169,12 +169,13 @@ class Emitter:
         return made
 
     def sizes(self, x: Value) -> list[Any]:
-        """All sizes of a value."""
+        """Return all sizes of a value."""
         return [self.size(x, d) for d in range(len(shape_of(x)))]
 
     # --- what many rows do
     def reshape(self, x: Value, shape: Sequence[Any], values: Sequence[Any]) -> Value:
-        """The elements of a value in another shape. `shape`: its sizes as metadata, `values`: as ints or values."""
+        """Return the elements of a value in another shape. `shape`: its sizes as metadata, `values`: as ints or
+        values."""
         if shape_of(x) == tuple(shape):
             return x
         if 0 in shape or 0 in shape_of(x):
@@ -188,7 +189,7 @@ class Emitter:
                                              for n, v in zip(made, values, strict=True)]))
 
     def like(self, x: Value, other: Value) -> Value:
-        """The elements of a value in the shape of another."""
+        """Return the elements of a value in the shape of another."""
         return self("Reshape", x, self("Shape", other), allowzero=1)  # type: ignore[no-any-return]
 
     def squeeze(self, x: Value, *dims: int) -> Value:
@@ -207,14 +208,14 @@ class Emitter:
         return xs[0] if len(xs) == 1 else self("Concat", *xs, axis=dim)  # type: ignore[no-any-return]
 
     def full(self, values: Sequence[Any], fill: Any, dtype: torch.dtype) -> Value:
-        """A tensor of equal elements."""
+        """Return a tensor of equal elements."""
         return self("Expand", self.number(fill, dtype), self.ints(values))  # type: ignore[no-any-return]
 
 
 @functools.cache
 def _types(op: str, opset: int) -> tuple[tuple[frozenset[str], ...], tuple[Callable[..., Any], ...]]:
-    """The types that each input of an operator may have, and for each output a function of the inputs' dtypes that
-    gives its own, or None where the operator leaves it open. The last input may stand for more."""
+    """Return the types that each input of an operator may have, and for each output a function of the inputs' dtypes
+    that gives its own, or None where the operator leaves it open. The last input may stand for more."""
     schema = onnx.defs.get_schema(op, opset)
     allowed = [frozenset(i.types) for i in schema.inputs]
     if allowed and len(allowed) < schema.max_input:
@@ -237,7 +238,7 @@ def _may_be_left_open(n: Any) -> bool:
 
 
 def spec_of(x: Value) -> Spec:
-    """The metadata of a value of the graph."""
+    """Return the metadata of a value of the graph."""
     return x.meta["spec"]  # type: ignore[no-any-return]
 
 
@@ -254,12 +255,12 @@ def rank(x: Value) -> int:
 
 
 def count(shape: Sequence[Any]) -> Any:
-    """The number of elements of a shape."""
+    """Return the number of elements of a shape."""
     return math.prod(shape)
 
 
 def lowest(n: Any) -> int:
-    """A lower bound of a size."""
+    """Return a lower bound of a size."""
     return n if isinstance(n, int) else (n.lo or 0) if isinstance(n, Expr) else 0
 
 

@@ -88,7 +88,7 @@ def _optimize(model: ir.Model) -> None:
 
 
 def to_model(program: Program, opset: int) -> ir.Model:
-    """The program, in the operator set of the table, as an ONNX model."""
+    """Return the program, in the operator set of the table, as an ONNX model."""
     m = Emitter(opset)
     given, inputs = [], []
     for i, name in zip(program.inputs, input_names(program), strict=True):
@@ -129,7 +129,8 @@ def _output_names(program: Program) -> Iterator[str]:
 
 
 def _outputs(m: Emitter, program: Program, inputs: dict[str, Value], found: list[Any]) -> list[Value]:
-    """The outputs of the graph: the tensors and sizes among the leaves of the result, then what the program writes."""
+    """Return the outputs of the graph: the tensors and sizes among the leaves of the result, then what the program
+    writes."""
     leaves = {i.target: inputs[i.name] for i in program.inputs if i.kind == "input"}
     state = {i.target: inputs[i.name] for i in program.inputs if i.kind in STATE}
     of_kind: dict[str, Callable[[Any], Any]] = {
@@ -142,7 +143,7 @@ def _outputs(m: Emitter, program: Program, inputs: dict[str, Value], found: list
 
 
 def _output(m: Emitter, value: Any) -> Value:
-    """The value as one of its own: others may be inputs, or two outputs."""
+    """Return the value as one of its own: others may be inputs, or two outputs."""
     if not isinstance(value, Value):
         raise ExportError(f"{value!r} among the results is no tensor")
     made: Value = m("Identity", value)
@@ -151,7 +152,7 @@ def _output(m: Emitter, value: Any) -> Value:
 
 
 def _size(m: Emitter, program: Program, inputs: dict[str, Value], size: Any) -> Value:
-    """A size among the results, as a scalar."""
+    """Return a size among the results, as a scalar."""
     if isinstance(size, Expr):
         graph, given = fx.Graph(), []
         for i in program.inputs:

@@ -78,7 +78,7 @@ class Batcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def infer(self, inputs: Sequence[np.ndarray], sizes: Sizes) -> list[np.ndarray]:
-        """The outputs for one request. Raises `RequestRefused`."""
+        """Return the outputs for one request. Raises `RequestRefused`."""
         group = self._padding.group(sizes)
         if self._draining:
             raise RequestRefused(UNAVAILABLE, "the service is shutting down")
@@ -121,7 +121,7 @@ class Batcher:
                     self._refuse(pending, RequestRefused(INTERNAL, "internal error; the service's log has it"))
 
     async def _take(self) -> list[_Pending]:
-        """The oldest request, and those of its group that fit into one batch with it."""
+        """Return the oldest request, and those of its group that fit into one batch with it."""
         free = time.perf_counter()
         async with self._changed:
             while True:

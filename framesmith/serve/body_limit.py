@@ -39,7 +39,7 @@ class BodyLimit:
         await self._app(scope, replayed, send)
 
     async def _read(self, receive: Receive) -> bytes | None:
-        """The whole body, or None if it is too large: one in chunks does not tell its length."""
+        """Return the whole body, or None if it is too large: one in chunks does not tell its length."""
         parts, size, more = [], 0, True
         while more:
             message = await receive()

@@ -67,7 +67,7 @@ class Canary:
         await self._candidate.start()
 
     async def infer(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs by name. Raises `RequestRefused`."""
+        """Return the outputs by name. Raises `RequestRefused`."""
         if self.state != TRIAL:
             return await (self._candidate if self.state == PROMOTED else self._stable).infer(arrays)
         self._due += self._trial.share
@@ -121,7 +121,7 @@ class Canary:
         _log.log(logging.INFO if state == PROMOTED else logging.WARNING, "the new version is %s: %s", state, reason)
 
     def report(self) -> dict[str, Any]:
-        """The state of the trial, why it ended, and what was measured."""
+        """Return the state of the trial, why it ended, and what was measured."""
         medians = [statistics.median(times) * 1e3 for times in zip(*self._times)] if self._times else [None, None]
         return {"state": self.state, "reason": self.reason, "compared": len(self._times),
                 "median_ms": dict(zip(("stable", "candidate"), medians, strict=True)), "trial": asdict(self._trial)}

@@ -19,7 +19,7 @@ ENGINE = "framesmith.serve.mlserver_adapter"
 
 
 def main(arguments: list[str]) -> int:
-    """The command line."""
+    """Return the command line."""
     given = _parser().parse_args(arguments)
     log, handler = logging.getLogger("framesmith.serve"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s [%(name)s] %(levelname)s - %(message)s"))

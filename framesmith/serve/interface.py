@@ -44,7 +44,8 @@ class Interface:
                    {d["name"]: (d["min"], d["max"]) for d in manifest["dimensions"]})
 
     def ordered(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The arrays of a request in the order of the inputs. Raises `RequestRefused` for missing or unknown ones."""
+        """Return the arrays of a request in the order of the inputs. Raises `RequestRefused` for missing or unknown
+        ones."""
         names = [t.name for t in self.inputs]
         if missing := [name for name in names if name not in arrays]:
             raise RequestRefused(BAD_REQUEST, f"input {', '.join(missing)} is missing; the model takes "
@@ -55,7 +56,8 @@ class Interface:
         return [arrays[name] for name in names]
 
     def sizes(self, arrays: list[np.ndarray]) -> dict[str, int]:
-        """The sizes of the named dimensions in a request. Raises `RequestRefused` where dtypes or shapes do not fit."""
+        """Return the sizes of the named dimensions in a request. Raises `RequestRefused` where dtypes or shapes do not
+        fit."""
         found: dict[str, tuple[int, str]] = {}
         for tensor, array in zip(self.inputs, arrays, strict=True):
             if array.dtype.name != tensor.dtype:
@@ -82,7 +84,8 @@ class Interface:
                        for size in sizes)
 
     def batch_dimension(self) -> str | None:
-        """The dimension that is the first of every input and output, and of none another; None if there is none."""
+        """Return the dimension that is the first of every input and output, and of none another; None if there is
+        none."""
         tensors = (*self.inputs, *self.outputs)
         first = {t.shape[:1] for t in tensors}
         if len(first) != 1 or not (names := first.pop()) or names[0] not in self.dimensions:

@@ -71,7 +71,7 @@ class PackageModel(MLModel):
         return await _servers[self.name].start_service()
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """The answer to a request. Raises `MLServerError` with HTTP's status."""
+        """Return the answer to a request. Raises `MLServerError` with HTTP's status."""
         try:
             found = await _servers[self.name].service.infer({x.name: _array(x) for x in payload.inputs})
             return InferenceResponse(**answer(self.name, found, [x.name for x in payload.outputs or ()]))
@@ -80,7 +80,7 @@ class PackageModel(MLModel):
 
     @custom_handler(rest_path="/canary", rest_method="GET")
     async def canary(self) -> dict[str, Any]:
-        """The report of the trial of a new version."""
+        """Return the report of the trial of a new version."""
         return self._canary().report()
 
     @custom_handler(rest_path="/canary/rollback")

@@ -51,7 +51,7 @@ class Padding:
         return dimension == self.batch or dimension in self.padded
 
     def size_of_run(self, dimension: str, size: int) -> int:
-        """The size that a run has for requests of `size`. Raises `RequestRefused` if it is out of the range."""
+        """Return the size that a run has for requests of `size`. Raises `RequestRefused` if it is out of the range."""
         least, most = self.interface.dimensions[dimension]
         paddable = self._paddable(dimension)
         if size < (1 if paddable else least) or most is not None and size > most:
@@ -79,7 +79,7 @@ class Padding:
         return tuple([(name, size) for name, size in run if name != self.batch])
 
     def join(self, requests: Sequence[tuple[Sequence[np.ndarray], Sizes]]) -> list[np.ndarray]:
-        """The inputs of one run for requests of one group; for one request if there is no batch."""
+        """Return the inputs of one run for requests of one group; for one request if there is no batch."""
         sizes = dict(self.group(requests[0][1]))
         if self.batch is not None:
             sizes[self.batch] = self.size_of_run(self.batch, sum(s[self.batch] for _, s in requests))
@@ -104,7 +104,7 @@ class Padding:
         return out
 
     def split(self, outputs: Sequence[np.ndarray], requests: Sequence[Sizes]) -> list[list[np.ndarray]]:
-        """Each request's part of the results, without what padding has added."""
+        """Return each request's part of the results, without what padding has added."""
         rows = [0 if self.batch is None else sizes[self.batch] for sizes in requests]
         starts = itertools.accumulate(rows, initial=0)
         return [[self._cut(number, x, start, sizes) for number, x in enumerate(outputs)]

@@ -19,8 +19,8 @@ _TAKEN = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}
 
 
 def decode(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.ndarray:
-    """The array of the input `name`. Raises `RequestRefused` where the data are not of the datatype and shape: no
-    number is rounded or wrapped around."""
+    """Return the array of the input `name`. Raises `RequestRefused` where the data are not of the datatype and shape:
+    no number is rounded or wrapped around."""
     dtype = _DTYPES.get(datatype)
     if dtype is None:
         raise RequestRefused(BAD_REQUEST, f"input {name} is {datatype}, which is not taken")
@@ -37,7 +37,7 @@ def decode(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.ndar
 
 
 def answer(model: str, outputs: Mapping[str, np.ndarray], wanted: Sequence[str] = ()) -> dict[str, Any]:
-    """The answer to a request for the outputs `wanted`, or for all. Raises `RequestRefused` for unknown ones."""
+    """Return the answer to a request for the outputs `wanted`, or for all. Raises `RequestRefused` for unknown ones."""
     if unknown := [name for name in wanted if name not in outputs]:
         raise RequestRefused(BAD_REQUEST, f"the model has no output {', '.join(unknown)}; it has {', '.join(outputs)}")
     arrays = {name: outputs[name] for name in wanted or outputs}

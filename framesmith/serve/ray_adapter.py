@@ -41,12 +41,12 @@ class Replica:
     @app.get("/v2/health/live")
     @app.get("/v2/health/ready")
     async def ready(self) -> Response:
-        """An empty answer."""
+        """Return an empty answer."""
         return Response()
 
     @app.get("/v2/models/{name}/ready")
     async def model_ready(self, name: str) -> Response:
-        """An empty answer, if this is the model."""
+        """Return an empty answer, if this is the model."""
         return Response(status_code=200 if name == self._name else NOT_FOUND)
 
     @app.get("/v2/models/{name}")
@@ -58,7 +58,7 @@ class Replica:
 
     @app.post("/v2/models/{name}/infer")
     async def infer(self, name: str, request: Request) -> Response:
-        """The answer, or what is wrong with the request."""
+        """Return the answer, or what is wrong with the request."""
         if name != self._name:
             return _error(NOT_FOUND, f"the model is {self._name}, not {name}")
         try:

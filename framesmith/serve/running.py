@@ -16,7 +16,7 @@ STATUS = {BAD_ARGUMENT: 400, BAD_INDEX: 400}
 
 
 def load(path: str | os.PathLike[str]) -> Model:
-    """The package in a file; its weights are mapped. Raises `PackageError`."""
+    """Return the package in a file; its weights are mapped. Raises `PackageError`."""
     try:
         return Model(runtime(library_path()), path)
     except RuntimeFailure as e:
@@ -29,7 +29,7 @@ def set_threads(count: int) -> None:
 
 
 def run(model: Model, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of one run; other threads run Python meanwhile. Raises `RequestRefused`."""
+    """Return the outputs of one run; other threads run Python meanwhile. Raises `RequestRefused`."""
     given = [np.asarray(x, order="C") for x in inputs]
     try:
         shapes = model.shapes([_array(x) for x in given])

@@ -88,7 +88,7 @@ class Service:
             _log.info("warmed up %s in %.3f s", sizes, time.perf_counter() - begin)
 
     async def infer(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs by name. Raises `RequestRefused`, which has HTTP's status and says what is wrong."""
+        """Return the outputs by name. Raises `RequestRefused`, which has HTTP's status and says what is wrong."""
         begin, status = time.perf_counter(), 500
         try:
             if self._batcher is None:

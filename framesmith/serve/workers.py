@@ -48,7 +48,7 @@ class ThreadWorker:
         """There is nothing to be started."""
 
     async def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs of a batch. Raises `RequestRefused`."""
+        """Return the outputs of a batch. Raises `RequestRefused`."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._function, inputs)
 
     async def stop(self) -> None:
@@ -73,7 +73,8 @@ class ProcessWorker:
         await self._call(os.getpid)
 
     async def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs of a batch. Raises `RequestRefused`, and `WorkerDied`, after which it must be started again."""
+        """Return the outputs of a batch. Raises `RequestRefused`, and `WorkerDied`, after which it must be started
+        again."""
         return await self._call(_run, inputs)
 
     async def stop(self) -> None:

@@ -24,7 +24,7 @@ def _truth(m: Emitter, x: Any) -> Value:
 
 
 def _returned(m: Emitter, values: Sequence[Any]) -> list[Value]:
-    """The results of an inner graph, each a value of its own."""
+    """Return the results of an inner graph, each a value of its own."""
     if not all(isinstance(v, Value) for v in values):
         raise NoForm("a branch that gives a number, or nothing")
     made = [m("Identity", v) for v in values]
@@ -52,7 +52,7 @@ def _branch(m: Emitter, target: Branch, condition: Value, *operands: Any) -> Any
 
 
 def _input(m: Emitter, name: str, like: Any) -> Value:
-    """An input of a loop's body, of the dtype and shape of a placeholder."""
+    """Return an input of a loop's body, of the dtype and shape of a placeholder."""
     value = Value(name=m.unique(name))
     if isinstance(like, Spec):
         return m.describe(value, like)

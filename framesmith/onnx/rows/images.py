@@ -15,7 +15,7 @@ image = partial(row, "images")
 
 
 def _resize(m: Emitter, x: Value, size: Sequence[Any] | None, scales: Sequence[float] | None, **how: Any) -> Value:
-    """An image by a size or by factors for its last dimensions."""
+    """Return an image by a size or by factors for its last dimensions."""
     count = rank(x) - 2
     if size is None:
         assert scales is not None

@@ -163,8 +163,8 @@ def _isin(m: Emitter, x: Value, among: Value, *, assume_unique: bool = False, in
 
 # --- several tensors of places
 def _coordinates(m: Emitter, x: Value, indices: Sequence[Any]) -> tuple[list[int], Value | None, int]:
-    """The dimensions that are indexed, one value with all places of an element in its last dimension, and how many
-    dimensions the places have. Masks become places."""
+    """Return the dimensions that are indexed, one value with all places of an element in its last dimension, and how
+    many dimensions the places have. Masks become places."""
     dims, given, at = [], [], 0
     for index in indices:
         if index is not None and dtype_of(index) in (torch.bool, torch.uint8):

@@ -52,7 +52,7 @@ def _relu(m: Emitter, x: Value) -> Value:
 
 
 def _whole(op: str) -> Callable[..., Value]:
-    """A rounding, which leaves integers as they are."""
+    """Return a rounding, which leaves integers as they are."""
     return lambda m, x: m(op, x) if dtype_of(x).is_floating_point else x
 
 
@@ -163,7 +163,7 @@ def _bitwise_not(m: Emitter, x: Value) -> Value:
 
 # --- of two operands
 def _arithmetic(op: str, of_bools: str) -> Callable[..., Value]:
-    """An operation that has another name for bools."""
+    """Return an operation that has another name for bools."""
     return lambda m, a, b: m(of_bools if m.out.dtype is torch.bool else op, *_reals(m, a, b))
 
 
@@ -264,7 +264,7 @@ def _fmin(m: Emitter, a: Any, b: Any) -> Value:
 
 
 def _of_numbers(m: Emitter, op: str, a: Value, b: Value) -> Value:
-    """The greater or smaller of two, where either may be NaN."""
+    """Return the greater or smaller of two, where either may be NaN."""
     if not m.out.dtype.is_floating_point:
         return m(("Or" if op == "Max" else "And") if m.out.dtype is torch.bool else op, a, b)
     return m("Where", m("IsNaN", a), b, m("Where", m("IsNaN", b), a, m(op, a, b)))

@@ -16,7 +16,7 @@ reduction = partial(row, "reductions")
 
 
 def _dims(x: Value, dims: Any) -> list[int]:
-    """The dimensions that are meant: all, where none is named."""
+    """Return the dimensions that are meant: all, where none is named."""
     found = [dims] if isinstance(dims, int) else list(dims or range(rank(x)))
     return sorted({d % max(rank(x), 1) for d in found}) if rank(x) else []
 
@@ -30,7 +30,7 @@ def _over(m: Emitter, op: str, x: Value, dims: list[int], keepdim: bool) -> Valu
 
 
 def _arithmetic(op: str) -> Any:
-    """A reduction in the dtype of the result."""
+    """Return a reduction in the dtype of the result."""
     def emit(m: Emitter, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
         return _reduce(m, op, m.cast(x, m.out.dtype), dim, keepdim)
 

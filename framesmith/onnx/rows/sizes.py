@@ -19,7 +19,7 @@ OF_INTS = ("Neg", "Abs")
 
 
 def _number(m: Emitter, x: Any, kind: type) -> Value:
-    """An operand as a vector of one element."""
+    """Return an operand as a vector of one element."""
     dtype = torch.int64 if kind is int else torch.float64
     if not isinstance(x, Value):
         return m.constant([x], dtype)

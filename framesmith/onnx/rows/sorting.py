@@ -19,7 +19,7 @@ def _single(m: Emitter, x: Value) -> Any:
 
 
 def _ordered(m: Emitter, x: Value, k: Any, dim: int, largest: bool) -> Any:
-    """The first of an order along a dimension, and their places; the lower of equal ones comes first."""
+    """Return the first of an order along a dimension, and their places; the lower of equal ones comes first."""
     is_bool = dtype_of(x) is torch.bool
     values, places = m("TopK", m.cast(x, torch.int32) if is_bool else x, m.ints([k]), axis=dim % rank(x),
                        largest=int(largest), outputs=2)

@@ -147,13 +147,13 @@ def _select_scatter(m: Emitter, x: Value, source: Value, dim: int, index: Any) -
 
 
 def _first(m: Emitter, x: Value, dim: int, count: int | None = None) -> Value:
-    """A value with a dimension as its first."""
+    """Return a value with a dimension as its first."""
     dims = range(rank(x) if count is None else count)
     return m.transpose(x, [dim, *[d for d in dims if d != dim]])
 
 
 def _back(m: Emitter, x: Value, dim: int, count: int) -> Value:
-    """A value with its first dimension in another place."""
+    """Return a value with its first dimension in another place."""
     rest = list(range(1, count))
     return m.transpose(x, [*rest[:dim], 0, *rest[dim:]])
 
@@ -214,7 +214,7 @@ def _triu(m: Emitter, x: Value, diagonal: int = 0) -> Value:
 
 # --- borders
 def _padded(m: Emitter, x: Value, pad: Sequence[Any], *fill: Value, mode: str = "constant") -> Value:
-    """A value with borders, whose widths go from the last dimension to the first; a negative one cuts off."""
+    """Return a value with borders, whose widths go from the last dimension to the first; a negative one cuts off."""
     dims = list(range(rank(x) - len(pad) // 2, rank(x)))
     begins, ends = list(pad[::2])[::-1], list(pad[1::2])[::-1]
     wide = m.ints([v if isinstance(v, Value) else max(v, 0) for v in (*begins, *ends)])

@@ -116,7 +116,7 @@ def _adaptive(count: int) -> Any:
 
 
 def _shares(size: int, parts: int) -> list[list[float]]:
-    """The weight of each element in the average of each part."""
+    """Return the weight of each element in the average of each part."""
     bounds = [(k * size // parts, -(-(k + 1) * size // parts)) for k in range(parts)]
     return [[1 / (end - start) if start <= place < end else 0.0 for start, end in bounds] for place in range(size)]
 
