@@ -1,1 +1,1 @@
-"""The capture cache: what captures gave, in the disk cache, so that another process need not capture again."""
+"""The capture cache: results of captures in the disk cache, so that another process need not capture again."""

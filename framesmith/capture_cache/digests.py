@@ -1,4 +1,4 @@
-"""Digests of code objects, functions and classes: what capture reads of them, the same in every process."""
+"""Digests of code objects, functions and classes over the parts that capture reads, the same in every process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _UNREAD = frozenset({"__doc__", "__annotations__", "__weakref__", "__dict__", "_
 def code_digest(code: types.CodeType) -> str:
     """Return a digest of the instructions, constants and names of a code object and of those within it.
 
-    The file and the first line are none of it, so other text of the file may change. The table of lines counts from the
-    first line: two functions of one digest have their instructions on the same lines of their own text.
+    The file and the first line are not included, so other text of the file may change. The table of lines counts from
+    the first line: two functions of one digest have their instructions on the same lines of their own text.
     """
     return key_of(
         code.co_name, code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
@@ -42,9 +42,9 @@ def _constant(value: Any) -> str:
 
 
 def class_digest(cls: type) -> str:
-    """Return a digest of what a class is: its bases, its layout, and which special names its text defines.
+    """Return a digest of a class: its bases, its layout, and the special names that its text defines.
 
-    What lookups found in it has guards of its own, so methods that nothing read may change.
+    Looked-up attributes have their own guards, so unread methods may change.
     """
     own = [] if not cls.__flags__ & _HEAP else sorted(
         name for name in _names(cls)
@@ -56,7 +56,7 @@ def class_digest(cls: type) -> str:
 
 
 def _names(cls: type) -> Mapping[str, Any]:
-    """Return the dict of a class, past what its metaclass defines."""
+    """Return the real dict of a class, even if its metaclass overrides `__dict__`."""
     return type.__dict__["__dict__"].__get__(cls)  # type: ignore[no-any-return]
 
 

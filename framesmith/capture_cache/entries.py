@@ -33,12 +33,12 @@ from .references import Json, References, Stale, Unportable
 
 SUFFIX = ".capture"
 MOST = 8
-"""Entries of one key that a call tries."""
+"""The maximal number of entries of one key that a call tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A captured frame as the hook takes it."""
+    """A captured frame in the form for the hook."""
 
     tree: GuardTree
     residual: CodeType
@@ -99,7 +99,7 @@ class CaptureCache:
         return Variant(tree, link(unlinked, held, call))
 
     def store(self, code: CodeType, called: CodeType, fn: FunctionType, captured: Captured, image: Image) -> None:
-        """Keep a capture, unless something of it means nothing in another process: then an event says what."""
+        """Store a capture, unless a part of it is bound to this process: then emit an event that names it."""
         key = self._key(code, called)
         try:
             if captured.surroundings.bound:
@@ -128,7 +128,7 @@ def _answer(refs: References, answer: Answer) -> Json:
 
 
 def is_marked(values: Sequence[Any]) -> bool:
-    """Return whether the program has said of a tensor among the arguments how its sizes vary: capture is to see it."""
+    """Return whether the program has marked sizes of a tensor among the arguments, which capture must see."""
     return any(isinstance(x, torch.Tensor) and any(name.startswith(_MARKS) for name in x.__dict__) for x in values)
 
 

@@ -71,7 +71,7 @@ def _facts(found: Json, folder: str) -> Facts:
 
 
 def _tuples(found: Json) -> Any:
-    """JSON arrays as tuples."""
+    """Convert JSON arrays to tuples."""
     return tuple([_tuples(x) for x in found]) if type(found) is list else found
 
 

@@ -32,11 +32,11 @@ Json = Any
 
 
 class Unportable(FramesmithError):
-    """A value means nothing in another process, or nobody can say what it must be there."""
+    """A value is bound to this process, or its required properties are unknown."""
 
 
 class Stale(FramesmithError):
-    """An entry of the cache does not fit this process: what it refers to is gone or another."""
+    """An entry of the cache does not fit this process: an object that it refers to is missing or different."""
 
 
 class References:
@@ -297,7 +297,7 @@ def _inner(value: Any) -> Iterator[tuple[Json, Any]]:
 
 
 def _beneath(outer: Any, wanted: Any, depth: int = 6) -> Iterator[list[Json]]:
-    """Ways from an object to one that it holds, as decorators nest functions."""
+    """The steps from an object to one that it holds, as decorators nest functions."""
     if outer is wanted:
         yield []
     elif depth and not isinstance(outer, type | types.ModuleType):
@@ -315,7 +315,8 @@ def _state(cls: type) -> tuple[str, ...] | None:
 
 
 def _is_own(value: Any) -> bool:
-    """Ours or of the interpreter or of torch's C: they change with the versions that are part of the key."""
+    """Return whether an object is ours, the interpreter's or of torch's C: those change only with versions that are in
+    the key."""
     return str(getattr(value, "__module__", "")).partition(".")[0] in ("framesmith", "builtins")
 
 

@@ -50,12 +50,12 @@ class Library:
 
 Step = Case | Library
 Ways = Mapping[int, str]
-"""Places among the items of the graph, and the ways of the contractions there."""
+"""The ways of contractions, by their places among the items of the graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A step in its program: the buffers that it touches, and those of them that it writes."""
+    """A step in its program: the buffers that it accesses, and those of them that it writes."""
 
     step: Step
     touched: tuple[str, ...]
@@ -64,7 +64,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Ways for some contractions that come together, and how many more of each step there are."""
+    """Ways for some contractions that depend on each other, and the change in the number of each step."""
 
     ways: Ways
     steps: Counter[Step]
@@ -119,14 +119,15 @@ class _Race:
         return not times or any(map(isfinite, times))
 
     def _rounds(self) -> list[Ways]:
-        """Ways for all contractions: what is done unmeasured, and then each with its first way, with its second, ..."""
+        """Return assignments of ways to all contractions: the unmeasured ones, then each with its first way, with its
+        second, ..."""
         own = {k: ways(c, self._size, is_computed(self.graph, k, c, self._size)) for k, c in self.found.items()}
         each = [{k: names[r] for k, names in own.items() if r < len(names)} for r in range(max(map(len, own.values())))]
         return [without_measurement(self.graph, self.tf32), *each]
 
     def _best(self, options: list[Ways]) -> dict[int, str]:
-        """Of some choices that of the fastest program: single changes were measured beside others that were not all
-        taken."""
+        """Return the choice with the fastest program; single changes were measured together with others that were not
+        all taken."""
         plain = self._uses({})
         changes = [_difference(self._uses(chosen), plain) for chosen in options]
         self._measure(step for change in changes for step in change)
@@ -209,24 +210,25 @@ class _Race:
             self.times |= self._times(missing)
 
     def _old(self, change: Counter[Step]) -> float:
-        """Milliseconds that the new steps may take."""
+        """Return the milliseconds that the new steps may take."""
         return GAIN * sum(-n * self.times[step] for step, n in change.items() if n < 0)
 
     def _gain(self, change: Counter[Step]) -> float:
-        """Milliseconds that a change saves; below zero where it saves too little, or something cannot be measured."""
+        """Return the milliseconds that a change saves; negative if it saves too little, or a step cannot be
+        measured."""
         old, new = self._old(change), sum(n * self.times[step] for step, n in change.items() if n > 0)
         return old - new if isfinite(old) else -inf
 
     def _may_save(self, change: Counter[Step]) -> float:
-        """Milliseconds, if the new steps did nothing but what they must."""
+        """Return the milliseconds saved if the new steps took their lower bounds."""
         return self._old(change) - sum(n * self._least(step) for step, n in change.items() if n > 0)
 
     def _least(self, step: Step) -> float:
-        """Milliseconds that a step takes at least."""
+        """Return a lower bound of a step's milliseconds."""
         return self.tuner.least(step, self.kernels[step]) if isinstance(step, Case) else 0.0
 
     def _times(self, steps: set[Step]) -> dict[Step, float]:
-        """Milliseconds of each step; those that cannot be measured are endless."""
+        """Return the milliseconds of each step; infinite if it cannot be measured."""
         cases = {step: self.kernels[step] for step in steps if isinstance(step, Case)}
         best = self.tuner.best(cases, all_of=False)
         times: dict[Step, float] = {step: _endless(best[step].milliseconds) for step in cases}
@@ -281,7 +283,7 @@ def _endless(milliseconds: float | None) -> float:
 
 
 def _difference(new: Iterable[Use], old: Iterable[Use]) -> Counter[Step]:
-    """Count how many more of each step there are in `new` than in `old`."""
+    """Count how many more steps of each kind `new` has than `old`."""
     steps = Counter(use.step for use in new)
     steps.subtract(use.step for use in old)
     return Counter({step: n for step, n in steps.items() if n})

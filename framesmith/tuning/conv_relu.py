@@ -74,7 +74,7 @@ def is_suspicious(layer: Layer, microseconds: float, results: int) -> bool:
 
 
 def microseconds(call: Callable[[], torch.Tensor]) -> tuple[float, int]:
-    """Of the fastest of a few calls after the first, and how many results one gives."""
+    """Return the microseconds of the fastest of a few calls after the first, and the number of elements of a result."""
     results = call().numel()
     found = []
     for _ in range(RUNS):

@@ -35,8 +35,8 @@ NEAR, MOST = 1.1, 0.15  # ... if each came so near to its least time, but saved 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A kernel as one program launches it: `text` is its canonical text, wherever in memory it reads and writes,
-    `memory` what its pointers point to, `sizes` the values of its symbols. Equal cases take equal time."""
+    """A kernel as one program launches it: `text` is its canonical text, independent of places in memory, `memory`
+    describes its buffers, `sizes` the values of its symbols. Equal cases take equal time."""
 
     text: str
     memory: tuple[Memory, ...]
@@ -132,7 +132,7 @@ class Tuner:
         self.warm = footprint(program, sizes) <= torch.cuda.get_device_properties(self.device).L2_cache_size
 
     def least(self, case: Case, kernel: Kernel) -> float:
-        """Milliseconds that a kernel takes at least."""
+        """Return a lower bound of a kernel's milliseconds."""
         return least(kernel, case.memory, dict(zip(kernel.symbols, case.sizes, strict=True)), self._rates())
 
     def _rates(self) -> Rates:
@@ -186,7 +186,7 @@ class _Trial:
         return f"{blocks} {p.num_warps} warps {p.num_stages} stages {milliseconds * 1e3:.1f}"
 
     def run(self, binaries: Sequence[triton.Binary | None], trials: trial.Trials, warm: bool) -> dict[int, float]:
-        """Milliseconds of each candidate that runs."""
+        """Return the milliseconds of each candidate that runs."""
         env = dict(zip(self.kernel.symbols, self.case.sizes, strict=True))
         contenders: dict[int, trial.Contender] = {}
         for k, (p, binary) in enumerate(zip(self.printed, binaries, strict=True)):
@@ -221,7 +221,7 @@ def configured(program: Program, tuner: Tuner, sizes: Sizes) -> dict[Kernel, Con
 
 def _worth_more(kernels: Mapping[Case, Kernel], best: Mapping[Case, Best], count: Counter[Case],
                 tuner: Tuner) -> list[Case]:
-    """Return the kernels that take longer than they must, but for the last of them."""
+    """Return the kernels that take longer than their lower bound, except for the last of them."""
     times = {case: count[case] * (best[case].milliseconds or 0.0) for case in kernels}
     least = {case: NEAR * count[case] * tuner.least(case, kernels[case]) for case in kernels}
     gains = {case: min(time - least[case], MOST * time) for case, time in times.items()}
@@ -235,7 +235,7 @@ def _worth_more(kernels: Mapping[Case, Kernel], best: Mapping[Case, Best], count
 
 
 def footprint(program: Program, sizes: Sizes) -> int:
-    """Bytes of the memory that a call goes over, about: what libraries return one after the other has one place."""
+    """Return the approximate bytes that a call accesses: consecutive results of libraries share one place."""
 
     def of(size: Any) -> int:
         return size.evaluate(sizes) if isinstance(size, Expr) else size

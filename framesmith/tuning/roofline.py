@@ -1,6 +1,6 @@
-"""The least time that a kernel can take on a chip whose rates are known: it moves its bytes, and multiplies.
+"""The roofline: the least time of a kernel on a chip with known rates of memory and of products.
 
-What could not win in that time is not measured, and what takes little longer is not tuned.
+Kernels that could not win in that time are not measured, and those that take little longer are not tuned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TF32, PLAIN = 2, 10
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """In a millisecond: `bytes` that a copy moves, `halves`: operations of a product of these."""
+    """Rates per millisecond: `bytes` that a copy moves, `halves`: operations of a half-precision product."""
 
     bytes: float
     halves: float
@@ -43,7 +43,7 @@ def measured() -> Rates:
 
 
 def least(kernel: Kernel, memory: Sequence[Memory], sizes: Mapping[Symbol, int], rates: Rates) -> float:
-    """Milliseconds of `kernel` over `memory` where its symbols have the values `sizes`."""
+    """Return the least milliseconds of `kernel` over `memory` for the values `sizes` of its symbols."""
     p = product_of(kernel)
     axes = [*kernel.outer, *((p.m, p.n, p.k) if p is not None else ()),
             *(node.axis for node in walk(kernel.body) if type(node) is Loop)]
@@ -59,7 +59,7 @@ def least(kernel: Kernel, memory: Sequence[Memory], sizes: Mapping[Symbol, int],
 
 
 def _operations(p: MatrixProduct | None, extents: Mapping[Symbol, int]) -> float:
-    """Of a product, as so many of halves."""
+    """Return the operations of a product, in equivalents of half precision."""
     if p is None:
         return 0.0
     return 2.0 * prod(extents.values()) * (1 if p.dtype.itemsize == 2 else TF32 if p.tf32 else PLAIN)
