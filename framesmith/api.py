@@ -53,9 +53,10 @@ def compile(  # noqa: A001 - torch.compile's name
     "max-autotune", "max-autotune-no-cudagraphs" (on the CPU they mean the same; on a CUDA device the second and the
     third replay calls from CUDA graphs, see docs/gpu.md). `options`: fields of `Config` by name, or torch.compile's
     options; "buckets": {argument: {dim: sizes}}, where sizes are "powers", a list, or a tuple of these and the number
-    to pad with: such dimensions are padded up to one of the sizes, and results cut back (see docs/dynamic-sizes.md).
-    `disable`: return the model as it is. `recompile_limit`: `max_variants`. `isolate_recompiles`: share no variants
-    with what an earlier call has compiled of the same function. Nothing is compiled before the first call.
+    to pad with: such dimensions are padded up to one of the sizes, and results are sliced back (see
+    docs/dynamic-sizes.md). `disable`: return the model unchanged. `recompile_limit`: `max_variants`.
+    `isolate_recompiles`: share no variants with earlier compiled functions of the same code. Nothing is compiled before
+    the first call.
     """
     given: dict[str, Any] = {
         "fullgraph": fullgraph, "dynamic": dynamic, "backend": backend, "mode": mode, "options": options,
@@ -121,12 +122,12 @@ def _wrap_callable(fn: Callable[..., Any], config: Config, request: Request, iso
 
 
 def warm_up(model: Callable[..., Any], sizes: Iterable[Any]) -> int:
-    """Compile ahead what a list of calls needs; how often something was compiled.
+    """Compile the code for a list of calls ahead, and return the number of compiles.
 
     `model`: what `compile` returned. `sizes`: each a tuple of arguments, a dict of keyword arguments, or a callable
     that makes one of these. Each is called, in the modes that the caller is in (grad, autocast). Where grad mode is on
-    and a result requires grad, its backward runs, too, without adding to any `.grad`. Buffers and generators are as
-    before afterwards. Raises TypeError for a model that is not compiled, and what a call raises.
+    and a result requires grad, its backward runs, too, without adding to any `.grad`. Buffers and generators are
+    restored. Raises TypeError for a model that is not compiled, and exceptions of the calls.
     """
     compiled = model._framesmith_call if isinstance(model, CompiledModule) else model
     callback = getattr(compiled, "callback", None)
@@ -151,7 +152,7 @@ def _differentiated(model: Any, result: Any, given: Any) -> None:
 
 
 def reset() -> None:
-    """Forget every compiled variant and every warning; the next call of anything compiled starts afresh."""
+    """Drop all compiled variants and records of warnings; the next call of a compiled function compiles again."""
     for callback in callbacks:
         callback.forget()
     log.forget_warnings()
@@ -168,10 +169,10 @@ def _with_ours(theirs: Callable[[], None]) -> Callable[[], None]:
 
 
 def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, reason: str | None = None) -> Any:
-    """Run `fn` (a function or a module) in plain Python always and, if `recursive`, all that it calls. Also a
+    """Always run `fn` (a function or a module) in plain Python and, if `recursive`, all functions that it calls. Also a
     decorator.
 
-    Captured code that calls it ends its graph there, with `reason` among the words of `explain`.
+    A call of it in captured code ends the graph, and `explain` shows `reason`.
     """
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
@@ -191,10 +192,10 @@ def disable(fn: Callable[..., Any] | None = None, *, recursive: bool = True, rea
 
 
 def allow_in_graph(fn: Any) -> Any:
-    """Take each call of `fn` (or of each function of a list) as a whole: the operators that it reaches on tensors are
-    recorded and its Python is not looked into. What it reads besides its arguments is not guarded. Of a class of
-    tensors with `__tensor_flatten__` it says that its `__torch_dispatch__` depends on its operands alone and has no
-    side effects, so that it may run in capture and not in each call. Returns `fn`."""
+    """Take each call of `fn` (or of each function of a list) as a whole: its operators on tensors are recorded, and its
+    Python is not captured. Other state that it reads is not guarded. For a class of tensors with `__tensor_flatten__`,
+    declare that its `__torch_dispatch__` depends only on its operands and has no side effects, so that it may run
+    during capture and not in each call. Returns `fn`."""
     return _each(fn, marks.allow)
 
 
@@ -205,7 +206,7 @@ def disallow_in_graph(fn: Any) -> Any:
 
 
 def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Call `fn` once, in capture, with arguments known then, and take its result (Python values) for good. Also a
+    """Call `fn` once, during capture, with arguments known then, and make its result (Python values) a constant. Also a
     decorator."""
     marks.constant(fn)
     return fn

@@ -21,40 +21,58 @@ NUMERICS = ("default", "eager")
 class Config:
     """The user's options. Each field can be set by `FRAMESMITH_<NAME>` in the environment.
 
-    `dynamic`: None: sizes of tensors that were seen to change are symbols from the next compile on, and Python numbers
-    that vary become inputs of the graph; True: all sizes but 0 and 1 are symbols from the first compile on; False:
-    neither, each size and each number makes a variant. `keep_sizes`: which sizes were seen to change is kept in the
-    cache, so that other processes have symbols from their first compile on. `keep_captures`: what captures gave is kept
-    in the cache, so that other processes need not capture the same functions again (see docs/capture-cache.md).
-    `data_symbols`: sizes and integers that the program computes of data (`nonzero`, `x[mask]`, `.item()`) are symbols
-    of the graph, which they break up otherwise.
-    `cache_dir`: None = the user's cache folder. `cache_limit`: bytes that it may grow to, which is looked at once a
-    day; what was used least recently goes first; 0: no limit.
-    `max_variants`: compiled variants of one code object, for each module
-    that it is called with; calls that none of them takes run in plain Python from then on. `hot_sizes`: so many sizes
-    that dominate the calls of a graph of varying sizes have kernels of their own, where these are measured to be
-    faster: they are compiled by another thread. `keep_graphless`: keep
-    variants without tensor operations; otherwise a code object that twice had none runs in plain Python.
-    `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
-    `background`: calls run in eager while code is made beside them; `deadline`: so many seconds a call that needs code
-    waits for it. `standard_library`: capture its frames too. `warn`: tell the user, once a place, what runs in plain
-    Python. `progress`: show compiles that take longer than a second, where stderr is a terminal.
-    `partitioner`: choose what a forward keeps for its backward; otherwise all that the backward reads is kept.
-    `activation_budget`: the part, from 0 to 1, of the bytes kept by default that a forward may keep; the rest is
-    computed again. `scoped_memory`: large values of a graph have memory of their own, from their first write to their
-    last use, and inputs that the caller releases die as early; otherwise they have places in one arena (graphs of
-    training have this on, whatever is asked for). `numerics`: "eager" rounds each operator's bfloat16 and float16
-    results before the next operator reads them, as eager does; by default what is
-    computed in float32 stays so within a kernel. Random numbers are eager's either way. `recordings`: in the modes
-    "reduce-overhead" and "max-autotune", calls of a graph on a CUDA device are recorded as CUDA graphs; so many are
-    kept for one graph (by sizes, by addresses of inputs, by stream), the least recently used goes first. 0: none are
-    made. `parallel_threshold`: elements of work in a kernel below which it runs on one thread. `freezing`: rewrite what
-    depends on parameters alone; `weight_caching`: and keep it between calls (casts, packed and laid out weights).
-    `tiling`: on a GPU, kernels have tiles of two dimensions where memory runs along two axes. `sharing`: kernels that
-    differ in sizes alone are one, compiled once (in the modes that measure kernels: those that differ in places of
-    memory alone). `without`: names of passes (see `pipeline.PASSES`) that do not run, with commas between them.
-    `fusion_limit`: of a graph's loop nests the first so many are fused; None: all. `verify`: check the invariants of
-    graphs and of the scheduled program after every pass. Kernels use as many threads as torch does.
+    What is compiled:
+    - `fullgraph`: raise `exc.Unsupported` at the first graph break.
+    - `dynamic`: None: sizes of tensors that have changed are symbols from the next compile on, and dynamic Python
+      numbers become inputs of the graph; True: all sizes except 0 and 1 are symbols from the first compile on; False:
+      each size and each number makes a variant.
+    - `data_symbols`: sizes and integers computed from data (`nonzero`, `x[mask]`, `.item()`) are symbols of the graph;
+      otherwise they break it.
+    - `max_variants`: the limit of compiled variants of one code object, for each module that it is called with; further
+      calls run in plain Python.
+    - `hot_sizes`: the number of sizes of a dynamic graph that get specialised kernels if they dominate its calls and
+      these are measured to be faster; another thread compiles them.
+    - `keep_graphless`: keep variants without tensor operations; otherwise a code object that twice had none runs in
+      plain Python.
+    - `max_instructions`: a frame that takes more interpreted instructions to capture runs in plain Python.
+    - `standard_library`: capture frames of the standard library, too.
+    - `background`: calls run in eager while code is compiled by another thread; `deadline`: the seconds that a call
+      waits for its code.
+    - `suppress_errors`: after an internal error, run the frame in eager, with a warning.
+
+    Where it is kept and what is reported:
+    - `cache`: use the disk cache; `cache_dir`: its folder, None for the user's; `cache_limit`: its maximal size in
+      bytes, checked once a day, with the least recently used entries removed first, 0 for no limit.
+    - `keep_sizes`: keep in the cache which sizes have changed, so that other processes have symbols from their first
+      compile on.
+    - `keep_captures`: keep captures in the cache, so that other processes need not capture the same functions again
+      (see docs/capture-cache.md).
+    - `warn`: tell the user, once for each place, what runs in plain Python.
+    - `progress`: show compiles that take longer than a second, if stderr is a terminal.
+
+    How code is generated:
+    - `numerics`: "eager" rounds each operator's bfloat16 and float16 results before the next operator reads them, as
+      eager does; by default values computed in float32 stay so within a kernel. Random numbers are eager's in both
+      cases.
+    - `fusion`: fuse loop nests; `fusion_limit`: only the first so many of a graph, None for all.
+    - `vectorize`: use vectors on the CPU; `tiling`: on a GPU, use two-dimensional tiles where accesses are contiguous
+      along two axes.
+    - `parallel_threshold`: elements of work in a kernel below which it runs on one thread; otherwise kernels use as
+      many threads as torch.
+    - `library_choice`: choose kernels of contractions by measurement, otherwise eager's; `packing`: pack frozen weights.
+    - `freezing`: evaluate expressions of parameters once; `weight_caching`: keep their values (casts, packed weights)
+      between calls.
+    - `sharing`: merge kernels that differ only in sizes (in the modes that measure kernels: only in places of memory).
+    - `partitioner`: choose which values a forward saves; otherwise all that the backward reads; `activation_budget`:
+      the fraction, from 0 to 1, of these bytes that may be saved, while the rest is recomputed.
+    - `scoped_memory`: allocate large values of a graph from their first write to their last use, and let inputs that
+      the caller releases die as early; otherwise values are in one arena (graphs of training always have this on).
+    - `recordings`: in the modes "reduce-overhead" and "max-autotune", the number of CUDA graphs kept for one graph (by
+      sizes, addresses of inputs and stream); the least recently used is dropped first, 0: none.
+    - `compiler`: the C++ compiler; `compiler_flags`: further flags; `build_jobs`: the number of translation units
+      compiled at once.
+    - `without`: names of passes (see `pipeline.PASSES`) to skip, separated by commas.
+    - `verify`: check the invariants of graphs and of the scheduled program after every pass.
     """
 
     fullgraph: bool = False
@@ -106,7 +124,7 @@ class Config:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Config:
-        """Defaults, then the environment's values, then `overrides` that are not None."""
+        """Return the defaults, overridden by the environment's values, then by `overrides` that are not None."""
         env = os.environ if environ is None else environ
         values = {f.name: _READERS[str(f.type)](f.name, text) for f in fields(cls)
                   if (text := env.get("FRAMESMITH_" + f.name.upper())) is not None}

@@ -45,9 +45,8 @@ def report(path: str | os.PathLike[str] | None = None, format: str | None = None
     """Report the compiler's work in this process so far: see `tools.report.Report`.
 
     `path`: a file to write. `format`: "html", "json" or "console"; by default that of the file's ending. Without a
-    path, "console" prints. `measure`: time each kernel now, on data that is made up. `call`: (model, *args): time a
-    call of a compiled model against eager, and what the breaks cost in it. Buffers and generators are as before
-    afterwards.
+    path, "console" prints. `measure`: time each kernel now, on synthetic data. `call`: (model, *args): time a call of a
+    compiled model against eager, and the cost of its breaks. Buffers and generators are restored.
     """
     if call is not None:
         call[0](*call[1:])  # what it compiles is in the report
@@ -66,8 +65,8 @@ def report(path: str | os.PathLike[str] | None = None, format: str | None = None
 
 
 def report_at_exit(path: str, format: str | None = None, measure: bool = False) -> None:
-    """Write a report when the process ends. `reset` does not shorten it. Processes that this one has started write
-    one each, if they compile anything, with their number in its name."""
+    """Write a report when the process ends; `reset` does not drop its events. Child processes that compile write one
+    each, with their number in its name."""
     events.keep("report at exit")
 
     def write() -> None:
@@ -84,8 +83,8 @@ def report_at_exit(path: str, format: str | None = None, measure: bool = False) 
 
 def metrics() -> dict[str, Any]:
     """Counters since the process began: compiles by outcome, seconds by stage, graphs, kernels, bytes of constants,
-    breaks by reason, recompiles by guard, fallbacks, lookups in the cache; and the variants that are alive, with how
-    often calls took them."""
+    breaks by reason, recompiles by guard, fallbacks, lookups in the cache; and the live variants with their numbers of
+    calls."""
     return counters.snapshot([*callbacks])
 
 
@@ -115,7 +114,7 @@ def check(model: Callable[..., Any], /, *args: Any, tolerance: float | None = No
 
     `tolerance`: relative, in the place of the dtype's own. `train`: with gradients of parameters and of arguments that
     require grad. `options`: as for `compile`; those of `model`, if it is compiled, by default. Buffers and generators
-    are as before afterwards.
+    are restored.
     """
     plain, root, config = _asked(model, options)
     return check_call(plain, root, args, kwargs, config, train, tolerance)
@@ -124,13 +123,12 @@ def check(model: Callable[..., Any], /, *args: Any, tolerance: float | None = No
 def minify(model: Callable[..., Any], /, *args: Any, train: bool = False, options: dict[str, Any] | None = None,
            setup: Setup = None, seconds: float = 30.0, slow: float = 2.0, budget: float = 300.0,
            tolerance: float | None = None, **kwargs: Any) -> Minified:
-    """Find the smallest program that shows what is wrong with `model(*args, **kwargs)`: a wrong result, an error, a
+    """Find the smallest program that reproduces the fault of `model(*args, **kwargs)`: a wrong result, an error, a
     crash, a hang, or code slower than eager. `str()` of what is returned is a script: see `tools.minify.Minified`.
 
-    Candidates are compiled and run in a child process. `setup`: "module", "module:function" or a function, called
-    there first. `seconds`: a candidate that gives no answer for so long hangs. `slow`: so many times as long as eager
-    is slow; 0: that is no fault. `budget`: seconds for the whole search. `train`, `options`, `tolerance`: as for
-    `check`.
+    Candidates are compiled and run in a child process. `setup`: "module", "module:function" or a function, called there
+    first. `seconds`: the time after which a candidate counts as hanging. `slow`: that many times eager's time is slow;
+    0: slowness is no fault. `budget`: seconds for the whole search. `train`, `options`, `tolerance`: as for `check`.
     """
     _, root, config = _asked(model, options)
     return minify_call(root, args, kwargs, config, train, setup, seconds, slow, budget, tolerance)
@@ -139,8 +137,8 @@ def minify(model: Callable[..., Any], /, *args: Any, train: bool = False, option
 def bisect(model: Callable[..., Any], /, *args: Any, train: bool = False, options: dict[str, Any] | None = None,
            setup: Setup = None, seconds: float = 30.0, slow: float = 2.0, tolerance: float | None = None,
            **kwargs: Any) -> Bisected:
-    """Find which option, pass, decomposition or lowering is to blame for what is wrong with `model(*args, **kwargs)`:
-    see `tools.bisect.Bisected`. The arguments are those of `minify`."""
+    """Find the option, pass, decomposition or lowering that causes the fault of `model(*args, **kwargs)`: see
+    `tools.bisect.Bisected`. The arguments are those of `minify`."""
     _, root, config = _asked(model, options)
     return bisect_call(root, args, kwargs, config, train, setup, seconds, slow, tolerance)
 
