@@ -59,7 +59,8 @@ class Config:
       along two axes.
     - `parallel_threshold`: elements of work in a kernel below which it runs on one thread; otherwise kernels use as
       many threads as torch.
-    - `library_choice`: choose kernels of contractions by measurement, otherwise eager's; `packing`: pack frozen weights.
+    - `library_choice`: choose kernels of contractions by measurement, otherwise eager's; `packing`: pack frozen
+      weights.
     - `freezing`: evaluate expressions of parameters once; `weight_caching`: keep their values (casts, packed weights)
       between calls.
     - `sharing`: merge kernels that differ only in sizes (in the modes that measure kernels: only in places of memory).
