@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, view
-from framesmith.fake.layout import geometry, infer_size, meets_itself, view_strides
+from framesmith.fake.layout import geometry, infer_size, may_be_viewed, meets_itself
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, copied, is_row_major, new_fake, widened
 from framesmith.graph.traversal import ancestors, last_node
@@ -60,7 +60,7 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     if shape is None:
         return composite(rec, func, args, kwargs)
     with widened(source) as answers:
-        viewed = is_row_major(source) or view_strides(source.shape, source.stride(), shape) is not None
+        viewed = is_row_major(source) or may_be_viewed(source, shape)
     if viewed:
         return view(rec, aten.view.default, (source, shape), {})
     return copied(source, functional(rec, func, (source, list(shape)), {}), answers)

@@ -12,8 +12,8 @@ import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major, new_fake
 from framesmith.symbolic.expr import eq, le
-from framesmith.symbolic.layout import expected, generally, is_dense, strides_in_order
-from framesmith.symbolic.node import env_of, expr_of
+from framesmith.symbolic.layout import decided, expected, generally, is_dense, strides_in_order
+from framesmith.symbolic.node import env_of, expr_of, hint_of
 
 Sizes = tuple
 
@@ -270,6 +270,16 @@ def view_strides(shape: Sizes, strides: tuple, wanted: Sizes) -> tuple | None:
             base = strides[i - 1]
             old, new = 1, 1
     return tuple(out) if d == -1 else None
+
+
+def may_be_viewed(x: FakeTensor, wanted: Sizes) -> bool:
+    """Return whether a tensor has a view of another shape, with the same number of elements. Where only sizes of 1
+    give one, the environment notes that."""
+    def has_view(dims: list[tuple[Any, Any]]) -> bool:
+        target = wanted if len(dims) == x.dim() else tuple([hint_of(n) for n in wanted])
+        return view_strides(tuple([n for n, _ in dims]), tuple([s for _, s in dims]), target) is not None
+
+    return decided(has_view, list(zip(x.shape, x.stride(), strict=True)))
 
 
 Geometry = tuple[tuple, tuple, Any]
