@@ -183,12 +183,13 @@ class DifferentiableGraph:
     `kept`: what the node keeps, (0 input, 1 result, 2 extra; place). `watched`: what nobody may write before the
     backward, though it is not kept. `needed`: inputs that `whole` is given; `exact`: those of them that nobody may
     write; `copied`: inputs that the graph writes, but that are needed as they were. `order`: places in `wanted`, as
-    eager accumulates gradients; `later`: for each of `differentiable`, those that are computed of it.
+    eager accumulates gradients; `later`: for each of `differentiable`, those that are computed of it. `sizes`: sizes of
+    inputs that vary, (place, dimension).
 
-    The engine calls `program.backward(kept, tangents, asked)`, or `program.whole(inputs, kept, tangents, asked)` in
-    grad mode; both give a tuple, a gradient or None for each of `wanted`, None where it is not `asked` for. Where that
-    or a tangent is missing, or in grad mode, it calls `program.reads(tangents there, asked, grad mode)` before, which
-    says what of `kept` to give.
+    The engine calls `program.backward(kept, tangents, asked, sizes)`, or `program.whole(inputs, kept, tangents, asked,
+    sizes)` in grad mode; both give a tuple, a gradient or None for each of `wanted`, None where it is not `asked` for.
+    Where that or a tangent is missing, or in grad mode, it calls `program.reads(tangents there, asked, grad mode,
+    sizes)` before, which says what of `kept` to give.
     """
 
     def __new__(
@@ -207,6 +208,7 @@ class DifferentiableGraph:
         copied: Sequence[int],
         order: Sequence[int],
         later: Sequence[Sequence[int]],
+        sizes: Sequence[tuple[int, int]],
         /,
     ) -> DifferentiableGraph: ...
     def __call__(self, inputs: tuple[Any, ...], /) -> tuple[Any, ...]: ...

@@ -22,6 +22,7 @@ from framesmith.autograd.formulas import DIFFERENTIABLE, Copied, Written
 from framesmith.autograd.gradient_order import later_results
 from framesmith.autograd.index_dtype import narrow_places
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
+from framesmith.fake.dynamic_scalars import of_sizes
 from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
 from framesmith.fake.layout import meets_itself, preserved_strides
@@ -269,17 +270,21 @@ def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Ten
         taken.add(root)
 
 
-_STAYS_NOTHING: dict[Any, Any] = {aten.mul.Tensor: any, aten.div.Tensor: operator.itemgetter(0), aten.add.Tensor: all,
-                                  aten.sub.Tensor: all}
+_STAYS_NOTHING: dict[Any, Any] = {
+    aten.mul.Tensor: any, aten.mul.Scalar: any, aten.div.Tensor: operator.itemgetter(0),
+    aten.div.Scalar: operator.itemgetter(0), aten.add.Tensor: all, aten.sub.Tensor: all,
+}
 """Of which arguments without memory autograd's results have none."""
 
 
 class _Recorder(Recorder):
-    """Records zeros that autograd gives no memory so that they stay zeros, whatever they are multiplied with."""
+    """Records zeros that autograd gives no memory so that they stay zeros, whatever they are multiplied with, and
+    quotients of sizes, which formulas have, as tensors without dimensions."""
 
     zeros = False
 
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        args = tuple([a if (number := of_sizes(self, a)) is None else number.symbol() for a in args])
         result = super().dispatch(func, args, kwargs)
         if self.zeros and func in _STAYS_NOTHING and _STAYS_NOTHING[func]([self._is_nothing(x) for x in args[:2]]):
             options = {"dtype": result.dtype, "device": result.device}

@@ -9,7 +9,9 @@ tangents, differentiable in its turn: so any order of derivative is one more suc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -21,7 +23,8 @@ from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
-from framesmith.graph.symbols import size_sources
+from framesmith.graph.symbols import environment, size_sources
+from framesmith.symbolic.expr import Rel, Symbol
 from framesmith.symbolic.node import expr_of
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off
@@ -30,6 +33,8 @@ from framesmith.util.interrupts import raised_by_handler
 from framesmith.util.locks import COMPILE_LOCK, forkable_lock
 
 Values = tuple[Any, ...]
+Sizes = tuple[int, ...]
+"""Of a call, those of `size_sources` of the captured graph."""
 Compiled = Callable[[Any], Values]
 """Called with one tuple, or with a list, which it may empty: what is given up so dies after its last use."""
 Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
@@ -44,6 +49,8 @@ require grad."""
 
 _MANY = 8
 """So many results have their values freed with the first of their gradients."""
+_VARIANTS = 8
+"""So many variants of one backward are kept, for sizes of which different relations hold."""
 _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
@@ -70,9 +77,8 @@ class Differentiable:
             self.forward = compile(self.parts.forward, examples)
         copies = {("input", k) for k in self.parts.copied}  # what is kept of these is nobody else's
         self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept or place in copies]
-        self._backwards: dict[Pattern, _Backward] = {}
-        self._wholes: dict[Pattern, Compiled] = {}
-        self._by_operators: dict[Pattern, _Backward] = {}
+        self._full = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), self.joint.read)
+        self._backwards, self._wholes, self._by_operators = (_Variants(graph) for _ in range(3))
         self._lock: Any = forkable_lock()
 
     def in_engine(self) -> Compiled:
@@ -81,10 +87,11 @@ class Differentiable:
         kept, watched = ([(_KINDS[kind], place) for kind, place in places] for places in (parts.kept, self._watched))
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written,
                                    kept, watched,
-                                   parts.needed, parts.exact, parts.copied, j.order, j.later)
+                                   parts.needed, parts.exact, parts.copied, j.order, j.later,
+                                   tuple(size_sources(self._graph).values()))
 
-    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool) -> tuple[tuple[bool, ...],
-                                                                                             tuple[bool, ...], Values]:
+    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
+              sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
         """Return which of the kept values a backward takes, by which tangents there are and which gradients are asked
         for; which of the kept and the watched values eager's would take, so that they may not have been written; and
         the numbers of the values kept by eager that its backward would take, which it may do once.
@@ -92,22 +99,22 @@ class Differentiable:
         `again`: it is to be differentiated in its turn.
         """
         with self._lock:
-            plan = self._plan(there, wanted)
+            plan = self._plan(there, wanted, sizes)
         if again:
             count = len(self.parts.kept)
             return tuple([k in self.parts.drawn
                           for k in range(count)]), (False,) * (count + len(self._watched)), plan.taken
         return plan.reads, plan.checks, plan.taken
 
-    def spent(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> tuple[bool, ...]:
+    def spent(self, there: tuple[bool, ...], wanted: tuple[bool, ...], sizes: Sizes) -> tuple[bool, ...]:
         """Return which of the kept values may be freed once a last backward has run: those that no gradient of another
         result reads which may still follow. None may follow that takes what eager's backward can read only once."""
         with self._lock:
-            plan = self._plan(there, wanted)
+            plan = self._plan(there, wanted, sizes)
             if plan.spent is None:
                 rest = [k for k, given in enumerate(there) if not given]
                 needed = {place for k in rest if not self._passes_all(there, plan, k)
-                          for place in self._needed_after(plan, k)} if len(rest) < _MANY else ()
+                          for place in self._needed_after(plan, k, sizes)} if len(rest) < _MANY else ()
                 plan.spent = tuple([place not in needed for place in range(len(self.parts.kept))])
             return plan.spent
 
@@ -116,13 +123,13 @@ class Differentiable:
         computed of each of the results that the backward had tangents of."""
         return bool(plan.taken) and all(result in self.joint.later[k] for k, given in enumerate(there) if given)
 
-    def _needed_after(self, plan: _Backward, result: int) -> list[int]:
+    def _needed_after(self, plan: _Backward, result: int, sizes: Sizes) -> list[int]:
         """The kept values of which the gradients of one result are computed, if these may follow."""
         count = len(self.joint.differentiable)
-        other = self._plan(tuple([k == result for k in range(count)]), (True,) * len(self.joint.wanted))
+        other = self._plan(tuple([k == result for k in range(count)]), (True,) * len(self.joint.wanted), sizes)
         return [] if set(other.taken) & set(plan.taken) else [place for place, read in enumerate(other.reads) if read]
 
-    def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
+    def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...], sizes: Sizes) -> Values:
         """The gradients of the wanted inputs. A tangent that is None is none of the graph's: what depends on it alone
         has no gradient.
 
@@ -133,7 +140,7 @@ class Differentiable:
             given = [*[x for x in kept if x is not None], *tangents]
             kept.clear()
             tangents.clear()
-            plan = self._plan(there, wanted)
+            plan = self._plan(there, wanted, sizes)
             if plan.call is None:
                 later = self._later if plan.graph is self.parts.backward else None
                 compile = self._apart if later is None else lambda graph, fitted: later()
@@ -152,71 +159,85 @@ class Differentiable:
 
         return compiled
 
-    def _plan(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
-        found = self._backwards.get((there, wanted))
-        if found is None:
-            if all(there) and all(wanted):
-                found = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), self.joint.read)
-            else:
-                found = CompiledFunction(self._partial, None)(there, wanted)
-            self._backwards[there, wanted] = found
-        return found
+    def _plan(self, there: tuple[bool, ...], wanted: tuple[bool, ...], sizes: Sizes) -> _Backward:
+        if all(there) and all(wanted):
+            return self._full
+        return self._backwards.get((there, wanted), sizes, lambda: self._partial(there, wanted))
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
-        with COMPILE_LOCK, dynamo_off(), collector_paused():
-            joint = trace_joint(self._graph, there,
-                                [k for k, asked in zip(self.joint.wanted, wanted, strict=True) if asked])
-            graph, reads = backward_of(joint, self.parts, wanted)
+        joint = trace_joint(self._graph, there, list(compress(self.joint.wanted, wanted)))
+        graph, reads = backward_of(joint, self.parts, there, wanted)
         saved = _saved(joint)
         return _Backward(graph, tuple(reads), tuple([place in saved for place in (*self.parts.kept, *self._watched)]),
                          joint.read)
 
-    def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...]) -> Values:
+    def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
+              sizes: Sizes) -> Values:
         """The same, differentiable; of the kept values, those that were drawn."""
         given = (*inputs, *[kept[k] for k in self.parts.drawn], *tangents)
         there = tuple([x is not None for x in tangents])
         requires = tuple([x is not None and x.requires_grad for x in given])
         with self._lock:
-            found = self._wholes.get((there, wanted, requires))
-            if found is None:
-                found = self._wholes[there, wanted, requires] = CompiledFunction(self._compiled_whole,
-                                                                                 None)(there, wanted, requires, given)
-        return found(given)
+            found = self._wholes.get((there, wanted, requires), sizes,
+                                     lambda: self._compiled_whole(there, wanted, requires, given))
+        return found(given)  # type: ignore[no-any-return]
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...],
                         given: Values) -> Compiled:
-        with COMPILE_LOCK, dynamo_off(), collector_paused():
-            graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
-            try:
-                return _Fitted(graph, given, lambda part,
-                               there: Differentiable(part, there, self._compile, *self._how).in_engine())
-            except Unsupported:  # autograd's own nodes have the derivatives that cannot be recorded
-                pass
-        by_operators = self._interpreted(there, wanted, requires).graph
+        graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
+        try:
+            return _Fitted(graph, given, lambda part,
+                           there: Differentiable(part, there, self._compile, *self._how).in_engine())
+        except Unsupported:  # autograd's own nodes have the derivatives that cannot be recorded
+            by_operators = self._interpreted(there, wanted, requires).graph
         return lambda given: evaluated(by_operators, given)
 
     def by_operators(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
-                     again: bool) -> Values:
+                     again: bool, sizes: Sizes) -> Values:
         """The gradients of values that compiled code does not take; `again`: differentiable."""
         there = tuple([x is not None for x in tangents])
         given = [*inputs, *[kept[k] for k in self.parts.drawn], *tangents] if again else [*kept, *tangents]
         requires = tuple([x is not None and x.requires_grad for x in given]) if again else ()
-        with self._lock:
-            found = self._by_operators.get((there, wanted, requires))
-            if found is None:
-                with untransformed():
-                    found = CompiledFunction(self._interpreted, None)(there, wanted, requires)
-                self._by_operators[there, wanted, requires] = found
+        with self._lock, untransformed():
+            found = self._by_operators.get((there, wanted, requires), sizes,
+                                           lambda: self._interpreted(there, wanted, requires))
         return evaluated(found.graph, [x for x, read in zip(given, found.reads, strict=True) if read])
 
     def _interpreted(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...]) -> _Backward:
-        with COMPILE_LOCK, dynamo_off(), collector_paused():
-            joint = trace_joint(self._graph, there, self.joint.wanted)
-            if requires:
-                return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)),
-                                 (True,) * len(requires))
-            graph, reads = backward_of(joint, self.parts, wanted)
-            return _Backward(of_any_layout(graph), (*reads, *[True] * len(there)))
+        joint = trace_joint(self._graph, there, self.joint.wanted)
+        if requires:
+            return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)), (True,) * len(requires))
+        graph, reads = backward_of(joint, self.parts, there, wanted)
+        return _Backward(of_any_layout(graph), (*reads, *[True] * len(there)))
+
+
+class _Variants:
+    """What a graph of gradients is compiled to, by what is asked of it and, where relations between sizes of `graph`
+    are assumed in it, by these: it is compiled when the guards are complete."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._env = environment(graph)
+        self._symbols = tuple(size_sources(graph))
+        self._found: dict[Any, list[tuple[list[Rel], Any]]] = {}
+
+    def get(self, key: Any, sizes: Sizes, make: Callable[[], Any]) -> Any:
+        """Return the one for `key` that holds for `sizes`; the caller has the graph's lock."""
+        for assumed, value in self._found.get(key, ()):
+            if not assumed or all(rel.evaluate(self._named(sizes)) for rel in assumed):
+                return value
+        return CompiledFunction(self._made, None)(key, sizes, make)
+
+    def _made(self, key: Any, sizes: Sizes, make: Callable[[], Any]) -> Any:
+        late: Any = nullcontext([]) if self._env is None else self._env.assuming(self._named(sizes))
+        with COMPILE_LOCK, dynamo_off(), collector_paused(), late as assumed:
+            value = make()
+        variants = self._found.setdefault(key, [])
+        variants.insert(0, (assumed, value))
+        del variants[_VARIANTS:]
+        return value
+
+    def _named(self, sizes: Sizes) -> dict[Symbol, int]:
+        return dict(zip(self._symbols, sizes, strict=True))
 
 
 def _saved(joint: Joint) -> list[tuple[str, int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from framesmith.fake.tensor import new_fake
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import without_derivatives
 from framesmith.graph.purity import is_needed
-from framesmith.graph.symbols import argument_symbols, size_sources, symbols_held, symbols_of
+from framesmith.graph.symbols import argument_symbols, symbols_held, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, descendants
 from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.layout import contiguous_strides
@@ -39,24 +40,24 @@ class Parts:
     """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an
     input nor a result. `backward` takes the values of `kept` and then the tangents, and gives the gradients.
 
-    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `numbers`: what it
-    is, in `table`; `layouts`: its strides, where they are not eager's. `drawn`: places among them of random values.
-    `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`: those of them whose values
-    matter. `copied`: those that the graph writes, of which the backward needs the value before. `carried`: the sizes
-    that are handed to the backward by a tensor without elements.
+    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `values`: its node
+    among `nodes`, those of the joint graph; `layouts`: its strides, where they are not eager's. `drawn`: places among
+    them of random values. `needed`: the inputs that gradients can be computed of, with the drawn values. `exact`: those
+    of them whose values matter. `copied`: those that the graph writes, of which the backward needs the value before.
+    `carried`: the sizes that are handed to the backward by a tensor without elements.
     """
 
     forward: fx.Graph
     backward: fx.Graph
     kept: tuple[tuple[str, int], ...]
-    numbers: tuple[int, ...]
+    values: tuple[fx.Node, ...]
     layouts: tuple[Layout, ...]
     drawn: tuple[int, ...]
     needed: tuple[int, ...]
     exact: tuple[int, ...]
     copied: tuple[int, ...]
     carried: tuple[Any, ...]
-    table: Table
+    nodes: tuple[fx.Node, ...]
 
 
 def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_out: bool = True) -> Parts:
@@ -81,8 +82,13 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     kept |= _symbol_holders(nodes, late, kept)
     carried: tuple[Any, ...] = ()
     if sizes := _varying_sizes(inputs):
-        trial = _graph(nodes, [*(n for n in nodes if n in kept), *tangents], grads, None)
-        missing = _undefined_symbols(trial, len(tangents) if len(tangents) > 1 else 0)
+        order = [n for n in nodes if n in kept]
+        trial = _graph(nodes, [*order, *tangents], grads, None)
+        # of several tangents some may be missing; what the program has may be written before a backward that reads
+        # its sizes alone
+        programs = {*inputs, *given, *(tangents if len(tangents) > 1 else ())}
+        own = [n not in programs for n in [*order, *tangents]]
+        missing = _undefined_symbols(trial, list(compress(_placeholders(trial), own)))
         carried = tuple([n for symbol, n in sizes.items() if symbol in missing])
     if carried:
         kept.add(_carry(graph, carried))
@@ -95,46 +101,49 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     forward = _graph(nodes, inputs, [*results, *extras], late)
     backward = _graph(nodes, [*order, *tangents], grads, None)
     varies = sizes or any("binds" in n.meta for n in nodes)
-    if varies and (unknown := _undefined_symbols(backward)):
+    if varies and (unknown := _undefined_symbols(backward, _placeholders(backward))):
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
-    table: Table = {}
-    numbers = numbered(nodes, table)
     roots = [g for g in grads if isinstance(g, fx.Node)]
     needed, exact = ([k for k, n in enumerate(inputs) if n in found]
                      for found in (ancestors(roots), ancestors(roots, UNREAD)))
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default} | {inputs[k] for k in joint.written}
     copied = [k for k, n in enumerate(inputs) if n in written and (n in kept or k in exact)]
     layouts = tuple([n.meta.get("layout") for n in order])
-    return Parts(forward, backward, tuple(ways), tuple([numbers[n] for n in order]), layouts,
+    return Parts(forward, backward, tuple(ways), tuple(order), layouts,
                  tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied),
-                 carried, table)
+                 carried, tuple(nodes))
 
 
-def backward_of(joint: Joint, parts: Parts, wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
+def backward_of(joint: Joint, parts: Parts, there: Sequence[bool],
+                wanted: Sequence[bool]) -> tuple[fx.Graph, list[bool]]:
     """The backward graph of another joint graph of the same captured one, for some of the gradients, and which of the
-    kept values are its inputs, before the tangents."""
+    kept values are its inputs, before the tangents. `there`: which of the tangents are given."""
     whole = without_derivatives(joint.graph)
     if parts.carried:
         _carry(whole, parts.carried)
     nodes = list(whole.nodes)
-    found = _where(nodes, parts)
+    kept = _where(nodes, parts)
     tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
     grads = _asked(joint, nodes, wanted)
-    # of equal values that are kept apart, the first is read
-    kept = [found.pop(number, None) for number in parts.numbers]
     for node, layout in zip(kept, parts.layouts, strict=True):
         if node is not None and layout is not None:
             node.meta["layout"] = layout
     _give_up([*[n for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None and way == "extra"],
               *tangents])
     graph = _graph(nodes, [*[n for n in kept if n is not None], *tangents], grads, None)
-    places = [n for n in graph.nodes if n.op == "placeholder"]
-    read = {n.name for n in places if n.users or n in output_node(graph).all_input_nodes}
-    read |= {places[k].name for k, _ in size_sources(graph).values()}
+    places = _placeholders(graph)
+    ends = dict(zip(places, [*[way for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None],
+                             *[TANGENT if given else "" for given in there]], strict=True))
+    read = {n for n in places if n.users or n in output_node(graph).all_input_nodes or ends[n] == TANGENT}
+    # sizes that none of these has: rather of what is not the program's, which would be checked for writes
+    for place in sorted((n for n in places if n not in read and ends[n]), key=lambda n: ends[n] != "extra"):
+        if len(_undefined_symbols(graph, [*read, place])) < len(_undefined_symbols(graph, [*read])):
+            read.add(place)
+    names = {n.name for n in read}
     for place in places[:-len(tangents)]:
-        if place.name not in read:
+        if place not in read:
             graph.erase_node(place)
-    return graph, [n is not None and n.name in read for n in kept]
+    return graph, [n is not None and n.name in names for n in kept]
 
 
 def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: Iterable[bool]) -> fx.Graph:
@@ -143,7 +152,7 @@ def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: It
     nodes = list(joint.graph.nodes)
     found = _where(nodes, parts)
     places = [n for n in nodes if n.op == "placeholder"]
-    given = [*places[:joint.inputs], *[found[parts.numbers[k]] for k in parts.drawn], *places[joint.inputs:]]
+    given: Any = [*places[:joint.inputs], *[found[k] for k in parts.drawn], *places[joint.inputs:]]
     grads = _asked(joint, nodes, wanted)
     graph = _graph(nodes, given, grads, None)
     for place, flag in zip((n for n in graph.nodes if n.op == "placeholder"), requires, strict=True):
@@ -160,15 +169,17 @@ def _asked(joint: Joint, nodes: list[fx.Node], wanted: Sequence[bool]) -> list[A
     return [g if asked else None for g, asked in zip(grads, wanted, strict=True)]
 
 
-def _where(nodes: list[fx.Node], parts: Parts) -> dict[int, fx.Node]:
-    """The nodes of another joint graph by what they compute: one for each number that `parts` has kept, in the place of
-    its equals."""
+def _where(nodes: list[fx.Node], parts: Parts) -> list[fx.Node | None]:
+    """Return the nodes of another joint graph that compute the kept values, in the place of their equals; of equal
+    values that are kept apart the first has one. Both graphs are numbered now, by what is known of their sizes now."""
+    table: Table = {}
+    first = numbered(parts.nodes, table)
+    numbers = [first[n] for n in parts.values]
     found: dict[int, fx.Node] = {}
-    kept = set(parts.numbers)
-    for node, number in numbered(nodes, parts.table).items():
-        if number in kept and behind(node) is node and found.setdefault(number, node) is not node:
+    for node, number in numbered(nodes, table).items():
+        if number in numbers and behind(node) is node and found.setdefault(number, node) is not node:
             node.replace_all_uses_with(found[number])
-    return found
+    return [found.pop(number, None) for number in numbers]
 
 
 def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
@@ -280,15 +291,13 @@ def _carry(graph: fx.Graph, sizes: Sequence[Any]) -> fx.Node:
     return node
 
 
-def _undefined_symbols(backward: fx.Graph, last: int = 0) -> set[Symbol]:
-    """The symbols that the graph reads and that are sizes of none of its inputs, but for the `last` ones, which may be
-    missing."""
-    nodes = list(backward.nodes)
-    places = [n for n in nodes if n.op == "placeholder"]
-    known = {expr_of(n) for place in places[:len(places) - last] for n in getattr(place.meta["val"], "shape", ())}
+def _undefined_symbols(backward: fx.Graph, places: list[fx.Node]) -> set[Symbol]:
+    """The symbols that the graph reads and that are sizes of none of `places`, which are inputs of it."""
+    nodes = [n for n in backward.nodes if n.op != "placeholder"]
+    known = {expr_of(n) for place in places for n in getattr(place.meta["val"], "shape", ())}
     known |= {n.meta["binds"] for n in nodes if "binds" in n.meta}
     strides = {s for place in places for n in strides_of(place) if type(n) is not int for s in expr_of(n).free}
-    return symbols_of(nodes).union(strides, *map(argument_symbols, nodes)) - known
+    return symbols_of([*nodes, *places]).union(strides, *map(argument_symbols, nodes)) - known
 
 
 def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]) -> set[fx.Node]:
@@ -309,6 +318,10 @@ def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]
         else:
             found.update(n for n in (node, *node.users) if symbol in map(expr_of, getattr(n.meta["val"], "shape", ())))
     return found
+
+
+def _placeholders(graph: fx.Graph) -> list[fx.Node]:
+    return [n for n in graph.nodes if n.op == "placeholder"]
 
 
 def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node]) -> list[fx.Node]:

@@ -27,8 +27,10 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
             return tuple([key(v) for v in value])
         if isinstance(value, dict):
             return tuple([(k, key(v)) for k, v in value.items()])
-        if isinstance(value, torch.SymInt):
+        if isinstance(value, torch.SymInt) or type(value) is int:  # a size may be known by now
             return expr_of(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            return type(value), value.node.expr
         return type(value), value if value.__hash__ is not None else repr(value)
 
     for node in nodes:

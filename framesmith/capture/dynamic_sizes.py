@@ -64,9 +64,9 @@ class DynamicSizes:
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """The dimensions of the tensor at `source` that have symbols, and what is said of them. Sizes 0 and 1 are
-        assumed, unless they are marked to be in a range. Raises ContradictedMark for a size outside of a mark's range.
-        `part`: the tensor is one that another is made of. There the class marks sizes, not the program: to assume one
-        is no error, and 0 and 1 are sizes as others are."""
+        assumed, unless they are marked to be in a range; so is not a 1 that was seen to vary: the range begins there.
+        Raises ContradictedMark for a size outside of a mark's range. `part`: the tensor is one that another is made of.
+        There the class marks sizes, not the program: to assume one is no error, and 0 and 1 are sizes as others are."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
@@ -77,7 +77,9 @@ class DynamicSizes:
                 raise ContradictedMark(f"{_named(source, d)} is {x.shape[d]}, and marked to be in the range from "
                                        f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
                                        hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
-        seen = dict.fromkeys(range(x.dim()) if self.every else self.seen.get(str(source), ()), Mark(strict=False))
+        seen = dict.fromkeys(range(x.dim()) if self.every else (), Mark(strict=False))
+        seen |= {d: Mark(1 if x.shape[d] == 1 else None, strict=False, seen=True)
+                 for d in self.seen.get(str(source), ()) if d < x.dim()}
         return {d: mark for d, mark in (seen | marked).items() if d < x.dim() and d not in fixed
                 and (x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed))}
 
@@ -115,6 +117,8 @@ class Sizes(Session):
             lo = 2 if mark.lo is None and mark.backed else mark.lo or 0
             symbol = env.new_symbol(shape[d], (source, "size", d), lo=lo, hi=mark.hi, specialise=not mark.small,
                                     guarded=mark.backed)
+            if mark.seen and mark.small:
+                env.exact.add(symbol)
             if mark.strict:
                 self._marked[symbol] = _named(source, d)
             shape[d] = symint(symbol, env)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.dynamic_scalars import Number
-from framesmith.symbolic.node import SymNode, quotient, specialised
+from framesmith.fake.dynamic_scalars import Number, of_sizes
+from framesmith.symbolic.node import SymNode, specialised
 from framesmith.util.errors import DataDependent
 
 from . import data
@@ -177,21 +177,14 @@ def _number(tracer: Any, x: t.SymbolicNumber) -> Number:
 
 
 def _of_sizes(tracer: Any, x: t.Sym) -> Number | None:
-    """A quotient of sizes, which the graph computes from them; None for other numbers of sizes."""
-    if type(x.value) is not torch.SymFloat or type(x.value.node) is not SymNode:
-        return None
+    """A float of sizes, which the graph computes from them; None for other numbers of sizes."""
     found = tracer.numbers.get(id(x))
     if found is None:
-        parts = quotient(x.value)
-        if parts is None:
+        made = of_sizes(tracer.recorder, x.value)
+        if made is None:
             return None
-        made = Number(x.value.node.hint, lambda: tracer.recorder.inside(_divided, *parts), lambda: specialised(x.value))
-        found = tracer.numbers[id(x)] = x, tracer.recorder.number_of(made)
+        found = tracer.numbers[id(x)] = x, made
     return found[1]  # type: ignore[no-any-return]
-
-
-def _divided(num: Any, den: Any) -> torch.Tensor:
-    return torch.full((), num, dtype=torch.float64) / torch.full((), den, dtype=torch.float64)
 
 
 def _of_data(tracer: Any, x: t.Data) -> Number:

@@ -27,12 +27,12 @@ using Places = std::vector<std::pair<int, int64_t>>;  // (0 input, 1 result, 2 e
 // Where the values of a call are, by number. `watched`: what nobody may write before the backward, though it is not
 // kept. `needed`: inputs of a backward that is differentiated, `exact` those of them whose values matter. `copied`:
 // inputs that are written and needed as they were. `order`: places in `wanted`, as eager accumulates their gradients.
-// `later`: by differentiable result, those that are computed of it.
+// `later`: by differentiable result, those that are computed of it. `sizes`: (input, dimension) of sizes that vary.
 struct Layout {
   int64_t results = 0, outputs = 0;
   std::vector<int64_t> differentiable, wanted, written, needed, exact, copied, order;
   std::vector<std::vector<int64_t>> later;
-  Places kept, watched;
+  Places kept, watched, sizes;
 };
 
 struct GraphObject {
@@ -126,11 +126,12 @@ struct GraphNode : public ag::Node {
     py::gil_scoped_acquire lock;
     auto program = py::reinterpret_borrow<py::object>(reinterpret_cast<GraphObject*>(owner)->program);
     auto asked = steal(flags(wanted));
+    const py::tuple sized = py::cast(sizes);
     std::vector<bool> read(saved.size(), true), check;
     std::vector<bool> spent(saved.size(), ending);
     if (again || !full || released || !taken.empty()) {
       std::vector<int64_t> takes;
-      auto found = program.attr("reads")(steal(flags(there)), asked, again);
+      auto found = program.attr("reads")(steal(flags(there)), asked, again, sized);
       using Found = std::tuple<std::vector<bool>, std::vector<bool>, std::vector<int64_t>>;
       std::tie(read, check, takes) = py::cast<Found>(found);
       const bool gone = released && (again || std::find(read.begin(), read.end(), true) != read.end());
@@ -138,7 +139,7 @@ struct GraphNode : public ag::Node {
                       std::none_of(takes.begin(), takes.end(), [&](int64_t k) { return taken.count(k); }),
                   ag::ERR_BACKWARD_TWICE);
       if (ending && !full) {
-        spent = py::cast<std::vector<bool>>(program.attr("spent")(steal(flags(there)), asked));
+        spent = py::cast<std::vector<bool>>(program.attr("spent")(steal(flags(there)), asked, sized));
         taken.insert(takes.begin(), takes.end());
         all_taken = !saved.empty() && all(spent);
       }
@@ -158,9 +159,9 @@ struct GraphNode : public ag::Node {
     const bool by_operators = is_transformed() || !are_plain(grads) || !are_plain(values);
     auto kept = steal(moved(values)), tangents = steal(moved(grads));
     py::object found = by_operators
-                           ? program.attr("by_operators")(steal(tuple_of(inputs)), kept, tangents, asked, again)
-                       : again ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked)
-                               : program.attr("backward")(kept, tangents, asked);
+                           ? program.attr("by_operators")(steal(tuple_of(inputs)), kept, tangents, asked, again, sized)
+                       : again ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked, sized)
+                               : program.attr("backward")(kept, tangents, asked, sized);
     TORCH_CHECK(PyTuple_Check(found.ptr()) && PyTuple_GET_SIZE(found.ptr()) == static_cast<Py_ssize_t>(out.size()),
                 "framesmith: a backward gave another number of gradients");
     for (size_t i = 0; i < out.size(); ++i)
@@ -196,6 +197,7 @@ struct GraphNode : public ag::Node {
   PyObject* owner;
   std::vector<ag::SavedVariable> saved;
   ag::variable_list inputs;  // for a backward that is differentiated in its turn
+  std::vector<int64_t> sizes;
   std::vector<Version> watched, versions;
   bool last = false, released = false;  // the run at hand is the last one; it is over
   bool all_taken = false;               // after the run at hand no gradients are left
@@ -265,6 +267,7 @@ py::object no_views(py::object values, int64_t results) {
 }
 
 void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs, PyObject* values) {
+  for (auto [place, dim] : layout.sizes) node.sizes.push_back(inputs[place].size(dim));
   node.saved.reserve(layout.kept.size());
   node.inputs.resize(inputs.size());
   for (int64_t i : layout.needed) node.inputs[i] = inputs[i];
@@ -331,10 +334,10 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
 }
 
 // DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept, watched, needed,
-// exact, copied, order, later)
+// exact, copied, order, later, sizes)
 PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 14 && !kwargs, "DifferentiableGraph takes 14 arguments, none by name");
+  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 15 && !kwargs, "DifferentiableGraph takes 15 arguments");
   auto layout = std::make_unique<Layout>();
   auto put = [&](Py_ssize_t i, auto& part) {
     part = py::cast<std::decay_t<decltype(part)>>(PyTuple_GET_ITEM(args, i));
@@ -342,6 +345,7 @@ PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   put(2, layout->results), put(3, layout->outputs), put(4, layout->differentiable), put(5, layout->wanted);
   put(6, layout->written), put(7, layout->kept), put(8, layout->watched), put(9, layout->needed);
   put(10, layout->exact), put(11, layout->copied), put(12, layout->order), put(13, layout->later);
+  put(14, layout->sizes);
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = call;

@@ -8,7 +8,7 @@ number; an operator without a row, or arguments that a row does not take, fix th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ import torch
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor
 from framesmith.prims.promotion import result_dtype
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.floats import FloatExpr
+from framesmith.symbolic.node import SymNode, specialised, symint
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -93,6 +96,38 @@ class Number:
             size = self.size()
             return getattr(size.node if isinstance(size, torch.SymInt) else torch.SymInt(size), name)
         raise Unsupported(f"{name.strip('_')} of a number that varies from call to call, within torch")
+
+
+_ROUNDED_ONCE: dict[str, Callable[..., torch.Tensor]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "truediv": torch.div, "neg": torch.neg, "abs": torch.abs,
+    "sqrt": torch.sqrt,
+}
+"""Operations on floats of which a kernel gives the same bits as Python."""
+
+
+def of_sizes(rec: Recording, x: Any) -> Number | None:
+    """A float of sizes as a number that the graph computes from them; None for every other value."""
+    if type(x) is not torch.SymFloat or type(x.node) is not SymNode or not isinstance(x.node.value, FloatExpr):
+        return None
+    if not all(part.op in _ROUNDED_ONCE for part in _inner(x.node.value)):
+        return None
+    return rec.number_of(Number(x.node.hint, lambda: rec.inside(_computed, x.node.value, x.node.env),
+                                lambda: specialised(x)))
+
+
+def _inner(x: FloatExpr) -> Iterator[FloatExpr]:
+    """The operations of a float."""
+    if x.op not in ("const", "int"):
+        yield x
+        for arg in x.args:
+            yield from _inner(arg)
+
+
+def _computed(x: FloatExpr, env: ShapeEnv) -> torch.Tensor:
+    if x.op in ("const", "int"):
+        value: Any = x.args[0] if x.op == "const" else symint(x.args[0], env)
+        return torch.full((), value, dtype=torch.float64)
+    return _ROUNDED_ONCE[x.op](*[_computed(arg, env) for arg in x.args])
 
 
 def entered(rec: Recording, func: Any, args: tuple, kwargs: dict) -> tuple[Any, tuple, dict]:

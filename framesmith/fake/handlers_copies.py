@@ -125,7 +125,8 @@ def cat(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     tensors, dim = (*positional(func, args, kwargs), 0)[:2]
     if len(tensors) > 1 and not all(isinstance(t, FakeTensor) for t in tensors):
         tensors = [t if isinstance(t, FakeTensor) else rec.constant(t) for t in tensors]
-    kept = [t for t in tensors if t.requires_grad or not (t.dim() == 1 and type(t.shape[0]) is int and t.shape[0] == 0)]
+    kept = [t for t in tensors if not (t.dim() == 1 and type(t.shape[0]) is int and t.shape[0] == 0)
+            or t.requires_grad or rec.keeps_history and rec.keeps_history(t)]
     if not kept or len(kept) == len(tensors):
         return functional(rec, func, (list(tensors), dim), {})
     dtype = result_dtype(*tensors)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch.fx import Node
 
 from framesmith.fake.wrappers import is_wrapper
+from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Rel, as_expr, eq
-from framesmith.symbolic.layout import contiguous_strides
+from framesmith.symbolic.layout import contiguous_strides, decided
 from framesmith.symbolic.node import env_of, expr_of
 from framesmith.util.errors import DataDependent, Unsupported
 
@@ -196,12 +198,16 @@ def is_row_major(x: torch.Tensor) -> bool:
     """Return whether a tensor is contiguous. Of sizes that may be 0 or 1, others decide."""
     if (env := env_of(*x.shape)) is None:
         return x.is_contiguous()
-    dims = [(expr_of(n), expr_of(s)) for n, s in zip(x.shape, x.stride(), strict=True)]
+    empty = any(type(n) is int and n == 0 for n in x.shape)
+    return empty or decided(partial(_in_rows, env), list(zip(x.shape, x.stride(), strict=True)))
+
+
+def _in_rows(env: ShapeEnv, dims: list[tuple[Any, Any]]) -> bool:
     expected = as_expr(1)
-    for n, stride in reversed(dims):
+    for n, stride in [(expr_of(n), expr_of(s)) for n, s in reversed(dims)]:
         fits = eq(stride, expected)
         if env.known(fits) is not True and not env.generally(eq(n, 1)) and not env.generally(fits):
-            return any(n.is_const and not n.const for n, _ in dims)
+            return False
         expected = expected * n
     return True
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.node import env_of, expr_of
 
@@ -56,9 +57,14 @@ def varying_convolutions(graph: fx.Graph) -> bool:
                for n in _sizes(node.args[0]))
 
 
+def environment(graph: fx.Graph) -> ShapeEnv | None:
+    """The environment of the sizes of a graph's inputs, if some vary."""
+    return env_of(*[n for node in graph.nodes if node.op == "placeholder" for n in _sizes(node)])
+
+
 def close_guards(graph: fx.Graph) -> None:
     """Refuse further guards on the sizes of a graph: those of its inputs are all that its code may assume."""
-    if (env := env_of(*[n for node in graph.nodes if node.op == "placeholder" for n in _sizes(node)])) is not None:
+    if (env := environment(graph)) is not None:
         env.closed = True
 
 

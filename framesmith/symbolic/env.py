@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from framesmith.symbolic.expr import (
     Expr,
@@ -43,6 +44,13 @@ class ShapeGuard:
         return f"{self.rel}" + (f"  # {self.stack[-1][0]}:{self.stack[-1][1]}" if self.stack else "")
 
 
+class Late(NamedTuple):
+    """Relations between sizes that were assumed when the guards were complete, of symbols that are `known` then."""
+
+    relations: list[Rel]
+    known: frozenset[Symbol]
+
+
 class ShapeEnv:
     """Symbols, hints and guards. `where` tells the user's stack now. `closed`: the guards are complete, and a relation
     that they do not decide is an error. `data`: the symbols of which no guard can be taken: those that the graph itself
@@ -51,16 +59,19 @@ class ShapeEnv:
     and 1 give what the way for all others gives, or operators in C++, "composites", of whose short cuts only those for
     1 do. `assumed`: what is taken for granted of them: the graph looks when it has the values, and raises where it does
     not hold. `narrow`: quotients and remainders of sizes are not taken to be large where a layout is asked for;
-    `widened`: what was answered because they were."""
+    `widened`: what was answered because they were, or because one of `exact` was: symbols among `small` of which 1 is
+    to give eager's layout where it is seen. `late`: see `assuming`."""
 
-    __slots__ = ("asked_by", "assumed", "closed", "data", "given", "hints", "small", "sources", "symbols", "guards",
-                 "where", "narrow", "widened", "_names", "_facts", "_equal", "_change", "_canonical", "_simplify")
+    __slots__ = ("asked_by", "assumed", "closed", "data", "exact", "given", "hints", "late", "small", "sources",
+                 "symbols", "guards", "where", "narrow", "widened", "_names", "_facts", "_equal", "_change",
+                 "_canonical", "_simplify")
 
     probing = False
     """Operators without a shape rule are asked at several sizes, not at the hints alone."""
 
     def __init__(self) -> None:
         self.closed = False
+        self.late: Late | None = None
         self.asked_by = ""
         self.assumed: list[Rel] = []
         self.narrow = False
@@ -68,6 +79,7 @@ class ShapeEnv:
         self.data: set[Symbol] = set()
         self.given: set[Symbol] = set()
         self.small: set[Symbol] = set()
+        self.exact: set[Expr] = set()
         self.hints: dict[str, int] = {}
         self.sources: dict[Symbol, Any] = {}
         self.symbols: list[Symbol] = []
@@ -174,13 +186,29 @@ class ShapeEnv:
         return self._taken(rel)
 
     def _taken(self, rel: Rel) -> bool:
-        if self.closed:
-            raise GuardError(f"a back end asks whether {rel}, which the guards do not decide")
         truth = rel.evaluate(self.hints)
         holds = rel if truth else not_(rel)
-        self.guards.append(ShapeGuard(holds, self.where()))
-        self._learn(holds)
+        if not self.closed:
+            self.guards.append(ShapeGuard(holds, self.where()))
+            self._learn(holds)
+        elif self.late is not None and (own := holds.subs(self._canonical)).free <= self.late.known:
+            self.late.relations.append(own)
+        else:
+            raise GuardError(f"a back end asks whether {rel}, which the guards do not decide")
         return truth
+
+    @contextmanager
+    def assuming(self, sizes: Mapping[Symbol, int]) -> Iterator[list[Rel]]:
+        """Decide what the guards of a closed environment do not for these values of canonical symbols; gives the
+        relations that are so assumed. For what is compiled late, and used for sizes of which they hold."""
+        before = self.hints, self.late
+        canonical = {s.name: self.canonical(s) for s in self.symbols}
+        values = {name: e.evaluate(sizes) for name, e in canonical.items() if e.free <= sizes.keys()}
+        self.hints, self.late = self.hints | values, Late([], frozenset(sizes))
+        try:
+            yield self.late.relations
+        finally:
+            self.hints, self.late = before
 
     def generally(self, rel: Rel) -> bool:
         """The truth of `rel` as `guard` has it; of symbols and of quotients of sizes that may be 0 or 1, and of
@@ -198,12 +226,18 @@ class ShapeEnv:
             self.widened.append(rel if known else not_(rel))
         return known
 
+    def may_be_one(self, e: Expr) -> bool:
+        """Return whether a size is one of `exact` that may be 1."""
+        return e in self.exact and self.known(ge(e, 2)) is None
+
     def is_large(self, e: Expr) -> bool:
-        """The truth of `e >= 2`, which is guarded, for a size with quotients that `generally` took to be 2 or more;
-        True for others."""
-        if not self.widened or not self.data.isdisjoint(e.free) or all(type(q) is not FloorDiv for q, _ in _small(e)):
+        """The truth of `e >= 2`, which is guarded, for a size that decided a layout as it was taken to be 2 or more, or
+        has such quotients; True for others."""
+        if not self.widened or not self.data.isdisjoint(e.free):
             return True
-        return self.guard(ge(e, 2))
+        large = ge(e, 2)
+        decisive = large in self.widened or any(type(q) is FloorDiv for q, _ in _small(e))
+        return not decisive or self.guard(large)
 
     def asked(self, rel: Rel) -> bool:
         """The truth of `rel` for C++ that asks: see `asked_by`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from framesmith.symbolic.expr import FALSE, Expr, Int, Rel, and_, eq, le, lt, max_, ne, or_
+import torch
+
+from framesmith.symbolic.expr import FALSE, Expr, Int, Rel, and_, eq, ge, le, lt, max_, ne, or_
 
 Hint = Callable[[Expr], int]
 Predicate = Callable[[Sequence[Expr], Sequence[Expr], Hint], Rel]
@@ -42,10 +44,27 @@ def contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
 def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Return whether the elements fill one block of memory, each at a place of its own, in some order of the
     dimensions. Sizes and strides are ints, `Expr` or `torch.SymInt`; an empty tensor is dense."""
-    left = [(n, s) for n, s in zip(sizes, strides, strict=True) if generally(n != 1)]
-    if any(type(n) is int and n == 0 for n, _ in left):
+    dims = [(n, s) for n, s in zip(sizes, strides, strict=True) if generally(n != 1)]
+    return any(type(n) is int and n == 0 for n, _ in dims) or decided(_fill_memory, dims)
+
+
+def decided(rule: Callable[[list[tuple[Any, Any]]], bool], dims: list[tuple[Any, Any]]) -> bool:
+    """The answer of a rule about sizes with their strides. If it is False, and True of the present ones if sizes that
+    `generally` takes to be larger are 1, the environment notes that: see `ShapeEnv.widened`."""
+    if rule(dims):
         return True
-    step: Any = 1
+    small = [n.node for n, _ in dims if type(n) is torch.SymInt and n.node.env.may_be_one(n.node.expr)]
+    if small and rule([(_present(n), _present(s)) for n, s in dims if type(n) is int or n.node not in small]):
+        small[0].env.widened += [ge(node.expr, 2) for node in small]
+    return False
+
+
+def _present(n: Any) -> int:
+    return n if type(n) is int else n.node.hint  # type: ignore[no-any-return]
+
+
+def _fill_memory(left: list[tuple[Any, Any]]) -> bool:
+    left, step = list(left), 1
     while left:
         at = next((i for i in reversed(range(len(left))) if generally(left[i][1] == step)), None)
         if at is None:

@@ -441,13 +441,6 @@ def rounded(x: torch.SymFloat | torch.SymInt, method: str) -> int | torch.SymInt
     return symint(node.value, node.env)
 
 
-def quotient(x: torch.SymFloat) -> tuple[Any, Any] | None:
-    """The numerator and the denominator, integers, of a float that is a ratio of such; None for other floats."""
-    value, env = x.node.value, x.node.env
-    found = value.ratio() if isinstance(value, FloatExpr) else None
-    return None if found is None else (symint(found[0], env), symint(found[1], env))
-
-
 def env_of(*values: Any) -> ShapeEnv | None:
     """The shape environment of the first symbolic value among `values`."""
     for x in values:

@@ -19,12 +19,14 @@ _UNBACKED, _BOUNDS = ("_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indic
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What a program says of a size that varies: its range, and whether code that assumes one size is an error.
-    `backed`: the size may be looked at, and decide how the program goes on."""
+    `backed`: the size may be looked at, and decide how the program goes on. `seen`: the program says nothing, but the
+    size was seen to vary; where 1 gives another layout that is seen, it has a variant of its own."""
 
     lo: int | None = None
     hi: int | None = None
     strict: bool = True
     backed: bool = True
+    seen: bool = False
 
     @property
     def small(self) -> bool:

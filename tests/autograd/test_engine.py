@@ -44,6 +44,19 @@ def hooks_on_tensors(c):
 
 
 @scenario
+def a_list_of_tensors_of_which_one_is_empty_and_requires_grad(c):
+    x = leaf(3, 0)
+    y = c(lambda a, b: torch.cat([a, b.flatten(0, 1)], -1))(torch.ones(3, 1, 0), x * 1)
+    return y, torch.autograd.grad(y.sum(), x)
+
+
+@scenario
+def zeros_of_a_step_stay_zeros_times_infinity(c):
+    x = leaf(1)
+    return [torch.autograd.grad(c(fn)(x), x) for fn in (lambda x: x.var(-1).sgn(), lambda x: (x.std(-1) / 2).floor())]
+
+
+@scenario
 def hooks_on_parameters(c):
     m, seen = net(), []
     for p in m.parameters():

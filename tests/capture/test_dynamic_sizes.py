@@ -59,8 +59,14 @@ PROGRAMS = {
     "a matrix by a batch": lambda x: WEIGHT @ x.view(-1, 8, 1).expand(-1, 8, 5),
     "windows put together": lambda x: F.fold(x.view(-1, 8, 1).expand(-1, -1, 4), (4, 4), 2, stride=2),
     "pooled": lambda x: (F.max_pool1d(x.t()[None], 2, 1), F.max_pool1d(x[:, None], 3, stride=2, padding=1)),
+    "above and below a diagonal": lambda x: (x.tril(x.shape[0] - 4), x.triu(4 - x.shape[0])),
     "a product of sizes": lambda x: x.reshape(math.prod(x.shape)) * math.prod((x.shape[0], 2), start=3),
 }
+
+
+OTHERWISE_FOR_ONE = {"branches", "loops over a list", "attention", "sorted with gaps", "a number into a part",
+                     "a part is set"}
+"""These do something else for one row, or give a tensor that lies otherwise."""
 
 
 def test_containers_are_written_where_sizes_are_symbols():
@@ -102,6 +108,20 @@ def test_the_second_size_makes_a_variant_for_all(name, captures):
         x = torch.randn(n, 8)
         alike(compiled(x), program(x))
     assert captures == ["<lambda>"] * 2
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_size_that_has_varied_and_is_1_makes_a_variant_for_all(name, captures):
+    program = PROGRAMS[name]
+    compiled = framesmith.compile(program)
+    for n in (9, 1, 7, 1, 33):
+        x = torch.randn(n, 8)
+        try:
+            want = program(x)
+        except (RuntimeError, IndexError):
+            continue
+        alike(compiled(x), want)
+    assert len(captures) == 2 + (name in OTHERWISE_FOR_ONE)
 
 
 FIXING = {

@@ -10,6 +10,7 @@ from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Symbol, and_, eq, ge, gt, le, lt, ne, or_
 from framesmith.symbolic.layout import contiguous_strides
 from framesmith.symbolic.node import SymNode, env_of, expr_of, hint_of, symbool, symfloat, symint
+from framesmith.util.errors import GuardError
 
 
 class Shell(torch.Tensor):
@@ -112,6 +113,23 @@ def test_stack_goes_with_the_guard(env):
     env.where = lambda: (("model.py", 12, "forward"),)
     env.guard(eq(env.new_symbol(8, "a") % 8, 0))
     assert "model.py:12" in str(env.guards[0])
+
+
+def test_late_questions_are_answered_for_other_values(env):
+    s, t = env.new_symbol(3, "x"), env.new_symbol(4, "y")
+    env.guard(ge(t, 4))
+    env.closed = True
+    with pytest.raises(GuardError):
+        env.guard(eq(s, t))
+    with env.assuming({s: 5, t: 5}) as assumed:
+        assert env.guard(eq(s, t))
+        assert env.guard(ge(t, 4))
+        assert env.hint(s + t) == 10
+    assert assumed == [eq(s, t)]
+    assert env.hint(s + t) == 7
+    assert env.known(eq(s, t)) is None
+    with env.assuming({s: 5}), pytest.raises(GuardError):
+        env.guard(eq(t, 6))
 
 
 def test_symint_arithmetic(env):

@@ -82,13 +82,15 @@ def surely_filled(*values: Any, behind: int = 0) -> bool:
     return all((as_expr(size).lo or 0) > 0 for value in values for size in sizes_of(value)[behind:])
 
 
-MORE = 8  # times as many rows are the other number that a kernel of a varying number is measured for
+MORE = 8
+"""A kernel of a varying number of rows is measured for this many or more, and for this many times as many."""
 
 
 def usual(*sizes: Any) -> int:
-    """The product of sizes, for which a kernel is chosen: where it varies, the power of two at the present one."""
+    """The product of sizes, for which a kernel is chosen: where it varies, the power of two at the present one, which
+    says little of others where it is 0 or 1."""
     present = prod(map(hint_of, sizes))
-    return present if all(type(n) is int for n in sizes) else 1 << (present - 1).bit_length()
+    return present if all(type(n) is int for n in sizes) else max(1 << (present - 1).bit_length(), MORE)
 
 
 def value_of(node: Any) -> Any:

@@ -102,7 +102,7 @@ def places(b: Builder, shape: tuple[Any, ...], dim: int, device: torch.device) -
 
 def _below(b: Builder, x: Value, diagonal: int) -> Value:
     rows, columns = places(b, x.shape, x.ndim - 2, x.device), places(b, x.shape, x.ndim - 1, x.device)
-    return b.le(columns, rows + diagonal if diagonal else rows)
+    return b.le(columns, rows if diagonal == 0 else rows + diagonal)
 
 
 @decomposes(aten.tril.default)
@@ -129,4 +129,4 @@ def diag_embed(b: Builder, x: Value, offset: int = 0, dim1: int = -2, dim2: int 
     order = (*rest, dim1)
     apart = b.permute(along, tuple([order.index(dim) for dim in sorted(order)]))
     apart = b.unsqueeze(apart, dim2)
-    return b.where(b.eq(columns, rows + offset if offset else rows), apart, coerce(0, x.dtype))
+    return b.where(b.eq(columns, rows if offset == 0 else rows + offset), apart, coerce(0, x.dtype))

@@ -1,0 +1,53 @@
+"""Gradients of some results of a graph whose sizes vary: their backward is compiled when the guards are complete."""
+
+import pytest
+import torch
+
+import framesmith
+
+PROGRAMS = {
+    "a result that is written, of which the backward reads the sizes alone": (
+        lambda a, c: [(t := a * 2), c * 2, t.softmax(-1).logical_not_(), t * 1][1::2], [(2, 4), (4,)]),
+    "an empty result that is written": (
+        lambda a, c: [(t := a[torch.tensor([0, -1, 0])]).detach().add_(1), a.sigmoid().logical_not_(),
+                      t * c.norm()][2:],
+        [(3, 0), (3, 4)]),
+    "a size that is known by then": (
+        lambda a: [(h := torch.nn.functional.gelu(a.copy_(a + a))).var(-1), h], [(3, 4)]),
+    "an order of strides that the guards leave open": (
+        lambda a, b: [b[:, ::2].index_fill_(-1, torch.tensor([0]), 0.5).fmod(2), b.clone(), a.sqrt().real.mul_(3)][:2],
+        [(3, 4), (3, 4)]),
+    "equal sizes that the guards leave open": (
+        lambda a, c: [a, c.select(1, -1).clamp_(min=0.5), c.sum(-1)][::2], [(3, 4), (0, 3, 4)]),
+    "a quotient of sizes in a formula": (lambda a: [(a * 1).var(-1), a.hsplit(2)[0].std(1), a.mean()], [(4, 6)]),
+}
+
+
+def gradients(fn, shapes, add):
+    torch.manual_seed(0)
+    leaves = [torch.rand([n + add if n else n for n in shape], requires_grad=True) for shape in shapes]
+    results = fn(*[x * 1 for x in leaves])
+    found = []
+    for y in reversed([y for y in results if y.requires_grad]):
+        tangent = torch.linspace(0.5, 1.5, y.numel()).view(y.shape)
+        try:
+            grads = torch.autograd.grad(y, leaves, tangent, allow_unused=True, retain_graph=True)
+        except RuntimeError as error:
+            grads = [type(error).__name__]
+        found += [*grads, *[g.stride() for g in grads if isinstance(g, torch.Tensor)]]
+    return found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_of_each_result(name):
+    fn, shapes = PROGRAMS[name]
+    compiled = framesmith.compile(fn, dynamic=True, options={"warn": False})
+    for add in (0, 2, 6):
+        torch.testing.assert_close(gradients(compiled, shapes, add), gradients(fn, shapes, add))
+
+
+def test_floats_of_sizes_do_not_fix_them(captures):
+    compiled = framesmith.compile(lambda a: (a * 1).var(-1).sum(), dynamic=True)
+    for n in (4, 5, 9):
+        gradients(lambda a: [compiled(a)], [(3, n)], 0)
+    assert len(captures) == 1
