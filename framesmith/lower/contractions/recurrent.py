@@ -97,7 +97,8 @@ def _rewriter(name: str) -> Rule:
         batch, steps = found.x.meta["val"].shape[:2] if found.batch_first else found.x.meta["val"].shape[1::-1]
         width, hidden = found.x.meta["val"].shape[2], found.weights[0][1].meta["val"].shape[1]
         directions = 2 if found.bidirectional else 1
-        shape = (usual(batch), usual(steps), width, hidden, len(found.weights) // directions, directions, len(found.weights[0]) // 2)
+        shape = (usual(batch), usual(steps), width, hidden, len(found.weights) // directions, directions,
+                 len(found.weights[0]) // 2)
         if choose(Request(name, torch.float32, shape)) != "own":
             return None
         packed = [_pack(graph, node, group, cell.gates, choose.unit) for group in found.weights]
