@@ -87,8 +87,9 @@ def test_programs_in_c_and_by_ctypes(installed, tmp_path):
     assert "x86-64" in called(example / "run_cpp", tmp_path / "m.fsm", 3, 3)
     by_ctypes = called(sys.executable, "-S", NATIVE / "examples" / "run.py", library, tmp_path / "m.fsm")
     assert by_ctypes.startswith("(1, 36, 5)")
-    failed = subprocess.run([example / "run_c", tmp_path], capture_output=True, text=True)
-    assert failed.returncode == 1 and "no package" in failed.stderr
+    for program in ("run_c", "run_cpp"):
+        failed = subprocess.run([example / program, tmp_path], capture_output=True, text=True)
+        assert failed.returncode == 1 and "no package" in failed.stderr
 
 
 NUMPY = """
