@@ -17,15 +17,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.node import map_aggregate
 
 from framesmith.config import Config
-from framesmith.fake.tensor import FakeTensor, new_fake
+from framesmith.fake.tensor import FakeTensor, with_sizes
 from framesmith.graph.interpreter import evaluate
 from framesmith.graph.pieces import is_cut
 from framesmith.graph.purity import draws, is_pure
 from framesmith.graph.symbols import size_sources
-from framesmith.graph.traversal import copy_node
+from framesmith.graph.traversal import copy_graph
 from framesmith.symbolic.node import SYMBOLIC
 from framesmith.util import log
 from framesmith.util.dynamo import dynamo_off
@@ -60,7 +59,7 @@ class HotSizes:
                  "_what", "_worthwhile")
 
     def __init__(self, graph: fx.Graph, most: int, compile: Compile, what: str) -> None:
-        self._graph = _copied(graph, lambda value: _fixed(value, None))  # back ends rewrite the other
+        self._graph = copy_graph(graph, lambda value: _fixed(value, None))  # back ends rewrite the other
         self._places = sorted(set(size_sources(graph).values()))
         self._most, self._compile, self._what = most, compile, what
         self._call: Compiled = _missing
@@ -105,7 +104,7 @@ class HotSizes:
         """Compile for some sizes, and let calls take that if it is faster."""
         symbols = {s: given[place].size(dim) for s, (place, dim) in size_sources(self._graph).items()}
         with COMPILE_LOCK, dynamo_off():
-            static = self._compile(_copied(self._graph, lambda value: _fixed(value, symbols)), given)
+            static = self._compile(copy_graph(self._graph, lambda value: _fixed(value, symbols)), given)
         with torch.no_grad():
             varying, fixed = measured(self._call, static, tuple(given))
         log.emit("recompiles", f"{self._what}: {self._named(sizes)}: {varying * 1e6:.1f} us with code for all sizes, "
@@ -154,26 +153,13 @@ def measured(varying: Compiled, fixed: Compiled, given: tuple[Any, ...]) -> tupl
     return min(times[0]), min(times[1])
 
 
-def _copied(graph: fx.Graph, change: Callable[[Any], Any]) -> fx.Graph:
-    """A copy of a graph in which each argument and each value is changed."""
-    made = fx.Graph()
-    nodes: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        nodes[node] = copy = copy_node(made, node, nodes.__getitem__)
-        copy.args, copy.kwargs = map_aggregate((copy.args, copy.kwargs), change)  # type: ignore[misc, assignment]
-        if "val" in copy.meta:
-            copy.meta["val"] = map_aggregate(copy.meta["val"], change)
-    return made
-
-
 def _fixed(value: Any, symbols: dict[Any, int] | None) -> Any:
     """A value whose sizes are those that the symbols have; None: of such sizes as it has, without what recorded it."""
     if type(value) in SYMBOLIC:
         return value if symbols is None else evaluate(value, symbols)
     if not isinstance(value, FakeTensor):
         return value
-    shape, stride = (tuple([_fixed(n, symbols) for n in given]) for given in (value.shape, value.stride()))
-    return new_fake(shape, stride, value.dtype, value.device, _fixed(value.storage_offset(), symbols))
+    return with_sizes(value, lambda n: _fixed(n, symbols))
 
 
 class _Worker:

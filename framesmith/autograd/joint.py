@@ -270,8 +270,10 @@ def _apart(outputs: Sequence[Any], late: list[FakeTensor]) -> Iterator[torch.Ten
         taken.add(root)
 
 
-_STAYS_NOTHING: dict[Any, Any] = {aten.mul.Tensor: any, aten.div.Tensor: operator.itemgetter(0), aten.add.Tensor: all,
-                                  aten.sub.Tensor: all}
+_STAYS_NOTHING: dict[Any, Any] = {
+    aten.mul.Tensor: any, aten.mul.Scalar: any, aten.div.Tensor: operator.itemgetter(0),
+    aten.div.Scalar: operator.itemgetter(0), aten.add.Tensor: all, aten.sub.Tensor: all,
+}
 """Of which arguments without memory autograd's results have none."""
 
 

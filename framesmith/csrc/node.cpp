@@ -337,14 +337,15 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
 // exact, copied, order, later, sizes)
 PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 15 && !kwargs, "DifferentiableGraph takes 15 arguments, none by name");
+  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 15 && !kwargs, "DifferentiableGraph takes 15 arguments");
   auto layout = std::make_unique<Layout>();
   auto put = [&](Py_ssize_t i, auto& part) {
     part = py::cast<std::decay_t<decltype(part)>>(PyTuple_GET_ITEM(args, i));
   };
   put(2, layout->results), put(3, layout->outputs), put(4, layout->differentiable), put(5, layout->wanted);
   put(6, layout->written), put(7, layout->kept), put(8, layout->watched), put(9, layout->needed);
-  put(10, layout->exact), put(11, layout->copied), put(12, layout->order), put(13, layout->later), put(14, layout->sizes);
+  put(10, layout->exact), put(11, layout->copied), put(12, layout->order), put(13, layout->later);
+  put(14, layout->sizes);
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = call;

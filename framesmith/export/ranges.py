@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from framesmith.export.dims import Dim, Hint, Wish
 from framesmith.symbolic.env import ShapeEnv, ShapeGuard
-from framesmith.symbolic.expr import Expr, Rel, Symbol, linear
+from framesmith.symbolic.expr import Expr, FloorDiv, Rel, Symbol, ge, linear, lt
 from framesmith.util.errors import ExportError
 
 USUAL = 2
@@ -151,6 +151,8 @@ def _bound(env: RangedEnv, rel: Rel, bounds: dict[str, list[int | None]], out: C
     if rel.op not in ("le", "ne", "eq"):
         return False
     terms, offset = linear(rel.args[0])
+    if rel.op == "le" and len(terms) == 1 and isinstance(terms[0][0], FloorDiv) and terms[0][0].args[1].is_const:
+        return _bound(env, _undivided(terms[0][0], terms[0][1], offset), bounds, out, place, line)
     if len(terms) != 1 or not isinstance(terms[0][0], Symbol):
         return False
     name, k = terms[0][0].name, terms[0][1]
@@ -188,6 +190,14 @@ def _bound(env: RangedEnv, rel: Rel, bounds: dict[str, list[int | None]], out: C
                                         place, line, f"declare {_declared(wish, kind, edge)}"))
     bounds[name] = [max(low, lo), high]
     return True
+
+
+def _undivided(quotient: FloorDiv, k: int, offset: int) -> Rel:
+    """k * (e // c) + offset <= 0, without the division."""
+    e, c = quotient.args[0], quotient.args[1].const
+    if k > 0:  # e // c <= q -> e < (q + 1) * c
+        return lt(e, (-offset // k + 1) * c)
+    return ge(e, -(offset // k) * c)  # e // c >= q -> e >= q * c
 
 
 def _declared(wish: Wish, kind: str, value: int | None) -> Dim:

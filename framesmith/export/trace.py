@@ -70,8 +70,10 @@ class Traced:
 
 
 class _Tracer(Tracer):
-    """A capture whose sizes are those that are declared, and that may assume no data of an argument."""
+    """A capture whose sizes are those that are declared, and that may assume no data of an argument. `assumed`: tensors
+    of the model's of which it assumes data."""
 
+    assumed: list[torch.Tensor]
     asked: dict[int, dict[int, Wish]]
     labels: dict[int, str]
     paths: dict[int, str]
@@ -142,6 +144,26 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     program ties down are left in `constraints.violations`.
     """
     leaves, _ = flatten((args, kwargs))
+    changing = {id(x) for x in leaves if isinstance(x, torch.Tensor)}
+    while True:
+        traced, assumed = _trace(model, args, kwargs, leaves, shapes, labels, training, changing)
+        written = assumed & {id(traced.state.get(name)) for name in written_state(traced)}
+        if not written:
+            return traced
+        changing |= written
+
+
+def written_state(traced: Traced) -> list[str]:
+    """Names of the parameters, buffers and constants that the program writes or sets."""
+    placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    copied = {n.args[0] for n in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
+    return [*(target for (kind, target), node in zip(traced.places, placeholders, strict=True)
+              if node in copied and kind != "input"), *traced.written]
+
+
+def _trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], shapes: Shapes,
+           labels: list[str], training: bool, changing: set[int]) -> tuple[Traced, set[int]]:
+    """The capture, and the tensors of which it assumes data: none of those that are `changing`, by identity."""
     code, call = _root(model)
     state = read_state()
     recorder = Recorder()
@@ -154,14 +176,15 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     tracer.shapes_of = {}
     tracer.stacks, tracer.paths = {}, {id(m): path for path, m in model.named_modules()} if isinstance(
         model, nn.Module) else {}
-    ours = {id(x) for x in leaves if isinstance(x, torch.Tensor)}
-    recorder.content = lambda node: None if _is_argument(tracer, node, ours) else data.content(tracer, node)
+    tracer.assumed = []
+    recorder.content = lambda node: _content(tracer, node, changing)
     try:
         with (dynamo_off(), collector_paused(), torch.set_grad_enabled(training), dispatch_restored(),
               deep_recursion()):
             tracer.state = read_state()
             recorder.follows_grad = training
-            return _captured(tracer, code, call, args, kwargs, model, leaves)
+            traced = _captured(tracer, code, call, args, kwargs, model, leaves)
+            return traced, set(map(id, tracer.assumed))
     except t.CapturedError as e:
         error = UserError(e.tracker, tracer.where())
         raise ExportError(str(error)) from None
@@ -182,9 +205,19 @@ def _root(model: Callable[..., Any]) -> tuple[types.CodeType, Any]:
     return call_model.__code__, call_model
 
 
-def _is_argument(tracer: Tracer, node: fx.Node, ours: set[int]) -> bool:
+def _content(tracer: _Tracer, node: fx.Node, changing: set[int]) -> tuple[torch.Tensor, Callable[[], None]] | None:
+    """The elements of an input, and what assumes them; None of an input whose elements change."""
     x = next((i for i in tracer.inputs if i.fake._alias.storage.input is node), None)
-    return x is not None and id(x.value) in ours
+    found = None if x is None or id(x.value) in changing else data.content(tracer, node)
+    if x is None or found is None:
+        return None
+    elements, assume = found
+
+    def assumed() -> None:
+        tracer.assumed.append(x.value)
+        assume()
+
+    return elements, assumed
 
 
 @contextmanager

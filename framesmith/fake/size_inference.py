@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._library.simple_registry import singleton
 
-from framesmith.fake.layout import is_dense, strides_like
+from framesmith.fake.layout import elementwise_strides, is_dense, strides_like
 from framesmith.fake.size_rules import SIZES
 from framesmith.fake.tensor import FakeTensor, metadata_of, new_fake
 from framesmith.prims.metadata import results_of
@@ -45,7 +45,8 @@ def infer_sizes(infer: Infer, func: Any, args: tuple, kwargs: dict, present: Any
     now = present if several else (present,)
     if found is NotImplemented or len(rows) != len(now):
         return NotImplemented
-    made = [_like(one, said, sizes, env) for one, said in zip(now, rows, strict=True)]
+    operands = [a for a in args if isinstance(a, FakeTensor)] if torch.Tag.pointwise in func.tags else []
+    made = [_like(one, said, operands, sizes, env) for one, said in zip(now, rows, strict=True)]
     if any(one is NotImplemented for one in made):
         return NotImplemented
     return tuple(made) if several else made[0]
@@ -71,15 +72,22 @@ def _copy(value: Any) -> Any:
     return metadata_of(value, False) if isinstance(value, FakeTensor) else value
 
 
-def _like(now: Any, said: Any, sizes: dict[str, int], env: Any) -> Any:
-    """The fake of the sizes that are said, which lies as the one of the present sizes; NotImplemented if these are no
-    case of them."""
+def _like(now: Any, said: Any, operands: list[FakeTensor], sizes: dict[str, int], env: Any) -> Any:
+    """The fake of the sizes that are said, which lies as its element-wise `operands` have it or, where it has none, as
+    the one of the present sizes; NotImplemented if these are no case of them."""
     if not isinstance(now, FakeTensor):
         return now if said == now else NotImplemented
     shape = said if isinstance(said, tuple) else tuple(said.shape)
-    at_hand = tuple([n if type(n) is int else expr_of(n).evaluate(sizes) for n in shape])
+    at_hand = _evaluated(shape, sizes)
     like = getattr(said, "dtype", now.dtype) is now.dtype and not now.storage_offset()
     if not like or at_hand != tuple(now.shape) or not is_dense(at_hand, now.stride()):
         return NotImplemented
     shape = tuple([n if isinstance(n, torch.SymInt) else symint(n, env) for n in shape])
-    return new_fake(shape, strides_like(now, shape), now.dtype, now.device)
+    strides = elementwise_strides(shape, operands) if operands else ()
+    if _evaluated(strides, sizes) != now.stride():
+        strides = strides_like(now, shape)
+    return new_fake(shape, strides, now.dtype, now.device)
+
+
+def _evaluated(numbers: tuple, sizes: dict[str, int]) -> tuple[int, ...]:
+    return tuple([n if type(n) is int else expr_of(n).evaluate(sizes) for n in numbers])

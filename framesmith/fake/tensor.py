@@ -5,7 +5,7 @@ Invariant: a FakeTensor's own metadata never changes after creation; writes to i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -172,6 +172,12 @@ def new_fake(
     return _make_wrapper(
         FakeTensor, shape, strides=stride, storage_offset=offset, dtype=dtype, device=device, requires_grad=grad
     )
+
+
+def with_sizes(x: FakeTensor, change: Callable[[Any], Any]) -> FakeTensor:
+    """Another fake, without an alias, whose sizes, strides and offset are changed."""
+    shape, stride = tuple(map(change, x.shape)), tuple(map(change, x.stride()))
+    return new_fake(shape, stride, x.dtype, x.device, change(x.storage_offset()))
 
 
 def metadata_of(x: FakeTensor, grad: bool = False) -> FakeTensor:

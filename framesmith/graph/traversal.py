@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from torch.fx import Graph, Node
-from torch.fx.node import map_arg
+from torch.fx.node import map_aggregate, map_arg
 
 from framesmith.graph.nodes import free_name, insert_node
 from framesmith.graph.purity import is_view
@@ -20,6 +20,18 @@ def copy_node(graph: Graph, node: Node, made: Callable[[Node], Node]) -> Node:
     copy = insert_node(graph, node.op, free_name(graph, node.name), node.target, args, kwargs)
     copy.meta.update(node.meta)
     return copy
+
+
+def copy_graph(graph: Graph, change: Callable[[Any], Any]) -> Graph:
+    """A copy of a graph in which each argument and each value is changed."""
+    made = Graph()
+    nodes: dict[Node, Node] = {}
+    for node in graph.nodes:
+        nodes[node] = copy = copy_node(made, node, nodes.__getitem__)
+        copy.args, copy.kwargs = map_aggregate((copy.args, copy.kwargs), change)  # type: ignore[misc, assignment]
+        if "val" in copy.meta:
+            copy.meta["val"] = map_aggregate(copy.meta["val"], change)
+    return made
 
 
 def last_node(graph: Graph) -> Node | None:

@@ -124,7 +124,7 @@ for _op in (
     RESULT_LAYOUTS[_op] = _follow_first
 for _op in (
     aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default,
-    aten._addmm_activation.default,
+    aten._addmm_activation.default, aten.cumsum.default, aten.cumprod.default,
 ):
     RESULT_LAYOUTS[_op] = _row_major
 for _op in (

@@ -69,6 +69,8 @@ class _Lowering:
         self.inputs: list[str | None] = []
         self.symbols: dict[Symbol, SizeOf | ValueOf] = {}
         self.mutated: set[str] | None = None
+        self.written: dict[Any, Stored] = {}
+        """The inputs that epilogues write. What reads one behind the first of them has a copy in its place."""
         self.outputs: tuple[Any, ...] = ()
 
     def run(self) -> LoopGraph:
@@ -132,9 +134,10 @@ class _Lowering:
             if _elsewhere(ctx, args):
                 if self.mutated is None:
                     self.prepare_write_backs()
-                plain_call(ctx, _COPY, node, (args[0], ctx.env[node.all_input_nodes[-1]]), {}, None)
-                return args[0]
-            return self.write_back(node, args[0], args[1])
+                into = self.written[node.args[0]]
+                plain_call(ctx, _COPY, node, (into, ctx.env[node.all_input_nodes[-1]]), {}, None)
+                return into
+            return self.write_back(node)
         return self.settle(node, call_extern(ctx, node, args, kwargs))
 
     def settled_sources(self, prim: Prim, node: fx.Node, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -196,12 +199,12 @@ class _Lowering:
             base.kind = "output"
         return ref
 
-    def write_back(self, node: fx.Node, target: Stored, value: Lowered) -> Any:
+    def write_back(self, node: fx.Node) -> Any:
         """The epilogue `input.copy_(value)`. Values that read inputs which another epilogue writes are computed before
         the first one."""
         if self.mutated is None:
             self.prepare_write_backs()
-        ctx = self.ctx
+        ctx, target = self.ctx, self.written[node.args[0]]
         value = ctx.env[node.all_input_nodes[-1]]  # may have been put into memory just now
         if isinstance(value, Stored) and value.buffer == target.buffer and value.offset == target.offset:
             if same_layout(value.shape, value.stride, target.stride):
@@ -229,6 +232,7 @@ class _Lowering:
         ctx, pairs = self.ctx, []
         for node in self.graph.nodes:
             if node.op == "call_function" and node.target is _COPY:
+                self.written[node.args[0]] = ctx.env[node.args[0]]
                 pairs.append((ctx.env[node.args[0]].buffer, node.args[1]))
         self.mutated = {name for name, _ in pairs}
         for own, source in pairs:

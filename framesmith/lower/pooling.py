@@ -16,7 +16,7 @@ from torch import fx
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context
-from framesmith.lower.geometry import flat
+from framesmith.lower.geometry import Size, flat, is_empty
 from framesmith.lower.layouts import channels_last, is_channels_last
 from framesmith.lower.table import lowers_extern
 from framesmith.lower.values import Lowered, Stored
@@ -79,8 +79,9 @@ def _window(ctx: Context, x: Any, how: Any, shapes: tuple[Any, ...]) -> Depthwis
     """The window that arguments behind an image describe; None for a dilated or a large one, and for an image that is
     not pooled here."""
     kernel, stride, padding, dilation = (*how, *((), 0, 1)[len(how) - 1 :])[:4]
-    if not isinstance(x, Lowered) or len(x.shape) != 4 or any(type(n) is not int or not n for shape in shapes
-                                                              for n in shape):
+    if not isinstance(x, Lowered) or len(x.shape) != 4 or any(map(is_empty, shapes)):
+        return None
+    if type(x.shape[1]) is not int or ctx.device.type != "cpu" and any(type(n) is not int for n in x.shape):
         return None
     window = DepthwiseWindow(pair(kernel), pair(stride or kernel), pair(padding), pair(dilation))
     large = len(window.positions) > LARGEST or x.shape[1] < CHANNELS
@@ -129,6 +130,6 @@ def _first(b: Builder, at: Op | None, best: Op | None, value: Op, place: Op) -> 
     return b.scalar("where", later, place, at)
 
 
-def _positions(index: Any, size: int, kernel: int, stride: int, padding: int) -> list[Expr]:
+def _positions(index: Any, size: Size, kernel: int, stride: int, padding: int) -> list[Expr]:
     first = as_expr(index * stride - padding)
     return [min_(max_(first + k, 0), size - 1) for k in range(kernel)]

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,8 @@ def runtime(path: str) -> Any:
         getattr(library, f"framesmith_{name}").restype = ctypes.c_char_p
     pointer, count = ctypes.c_void_p, ctypes.c_int32
     library.framesmith_load.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(pointer))
-    for name in ("manifest", "target", "verify", "free", "inputs", "outputs"):
+    library.framesmith_instance.argtypes = (pointer, ctypes.POINTER(pointer))
+    for name in ("manifest", "target", "verify", "reset", "free", "inputs", "outputs"):
         getattr(library, f"framesmith_{name}").argtypes = (pointer,)
     library.framesmith_free.restype = None
     tensors = ctypes.POINTER(_Tensor)
@@ -67,14 +68,27 @@ def runtime(path: str) -> Any:
 
 
 class Model:
-    """A loaded package. `manifest`: what it says of itself (see docs/package.md)."""
+    """An instance of a loaded package. `manifest`: what it says of itself (see docs/package.md)."""
 
     def __init__(self, library: Any, path: str | os.PathLike[str], target: str | None = None) -> None:
-        self._library, self._handle = library, ctypes.c_void_p()
         name = None if target is None else target.encode()
-        self._checked(library.framesmith_load(os.fsencode(path), name, ctypes.byref(self._handle)))
+        self._take(library, lambda handle: library.framesmith_load(os.fsencode(path), name, handle))
+
+    def _take(self, library: Any, make: Callable[[Any], int]) -> None:
+        self._library, self._handle = library, ctypes.c_void_p()
+        self._checked(make(ctypes.byref(self._handle)))
         self.manifest: dict[str, Any] = json.loads(library.framesmith_manifest(self._handle))
         self.target: str = library.framesmith_target(self._handle).decode()
+
+    def instance(self) -> Model:
+        """Another instance, which shares code and weights, and whose buffers are as they were packaged."""
+        made = object.__new__(Model)
+        made._take(self._library, lambda handle: self._library.framesmith_instance(self._handle, handle))
+        return made
+
+    def reset(self) -> None:
+        """Make the buffers that runs write what they were when they were packaged."""
+        self._checked(self._library.framesmith_reset(self._handle))
 
     def _checked(self, status: int) -> None:
         if status:

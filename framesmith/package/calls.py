@@ -119,6 +119,15 @@ def _bags(plan: Plan, args: Sequence[Any], results: Sequence[Any]) -> str:
             f"{_truth(include_last)}, {padding}, {_operand(plan, results[0])})")
 
 
+def _scan(combine: str) -> Callable[..., str]:
+    def text(plan: Plan, args: Sequence[Any], results: Sequence[Any]) -> str:
+        x, dim = args[:2]
+        kind = "int64_t" if plan.values[x.value].dtype is torch.int64 else "float"
+        return f"framesmith::scan<{kind}, std::{combine}>({_operand(plan, x)}, {dim}, {_operand(plan, results[-1])})"
+
+    return text
+
+
 _CODE = "package/code/"
 _PRODUCT = (_CODE + "product.cpp", "csrc/matmul.cpp")
 _RECURRENCE = (_CODE + "recurrence.cpp", "csrc/rnn.cpp")
@@ -126,11 +135,14 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "framesmith::attention": ((_CODE + "attention.cpp", "csrc/attention.cpp"), _attention),
     "framesmith::embedding_bags": ((_CODE + "embedding_bags.cpp",), _bags),
     "framesmith::lstm": (_RECURRENCE, _recurrence(4)), "framesmith::gru": (_RECURRENCE, _recurrence(3)),
+    "aten::cumsum": ((_CODE + "scan.cpp",), _scan("plus")),
+    "aten::cumprod": ((_CODE + "scan.cpp",), _scan("multiplies")),
     **dict.fromkeys(("framesmith::matmul", "aten::mm", "aten::bmm"), (_PRODUCT, _product)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (_PRODUCT, _added)),
 }
 """By the operator's name: its sources, and the text of its call, given the plan, the arguments, and the tensors that it
 fills. The call's value is 0, or what ends the run (see codegen/host_function.py)."""
 _OTHER_TYPES = {"framesmith::attention": frozenset({torch.bool}),
-                "framesmith::embedding_bags": frozenset({torch.int64, torch.int32})}
+                "framesmith::embedding_bags": frozenset({torch.int64, torch.int32}),
+                "aten::cumsum": frozenset({torch.int64}), "aten::cumprod": frozenset({torch.int64})}
 """What tensors may have besides float32."""

@@ -1,9 +1,10 @@
-"""What a package is made of: a captured graph, and what its inputs and outputs are to a caller."""
+"""What a package is made of: a captured graph, what its inputs and outputs are to a caller, and what the model keeps
+from one call to the next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,22 +15,30 @@ from framesmith.export.dims import Dim, Shapes
 from framesmith.export.exported import Program
 from framesmith.export.program import STATE
 from framesmith.export.ranges import Constraints, SpecialisedDimension
-from framesmith.export.trace import Leaf, Traced, trace
+from framesmith.export.trace import Leaf, Traced, trace, written_state
 from framesmith.export.trees import Tree, flatten
+from framesmith.fake.tensor import new_fake
+from framesmith.graph.purity import is_view
+from framesmith.graph.traversal import copy_graph
+from framesmith.prims.core import size_of
 from framesmith.symbolic.expr import Expr, linear
 from framesmith.util.errors import PackageError
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """`graph`: of functional ATen operators; its placeholders take `values`, and `places` has for each of them the
-    number of the model's input, or None for a parameter, buffer or constant. `names`, `specs`: of the inputs.
+    """`graph`: of functional ATen operators; its placeholders take `values`, and `places` has for each of them its kind
+    and number: an "input" or "state" of the model's, or a "constant", which a call does not write. At its end it writes
+    inputs and state by `copy_`. `state`: tensors that calls write, by name. `names`, `specs`: of the inputs.
     `arguments`: the tree of a call, whose leaves are the inputs in order, but for those `fixed`, by number. `results`:
     the leaves of `tree`; those of kind "input" have the number of the argument's leaf."""
 
     graph: fx.Graph
     values: list[Any]
-    places: list[int | None]
+    places: list[tuple[str, int]]
+    state: dict[str, torch.Tensor]
     names: list[str]
     specs: list[Any]
     arguments: Tree
@@ -57,9 +66,9 @@ def capture(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def captured_program(program: Program) -> Captured:
-    """An exported program: captured anew, from its graph. Raises `PackageError` for one that writes its state."""
-    if program.mutations or program.is_joint:
-        raise PackageError(f"the program writes {', '.join(program.mutations) or 'gradients'}: return what it computes")
+    """An exported program: captured anew, from its graph. Raises `PackageError` for one with its backward."""
+    if program.is_joint:
+        raise PackageError("the program computes gradients: export it without its backward")
     inputs = [i for i in program.inputs if i.kind == "input"]
     sizes = {d.name: _example(d.lo, d.hi, k) for k, d in enumerate(program.constraints.dimensions)}
     ranges = {d.name: Dim(d.name, d.lo, d.hi) for d in program.constraints.dimensions}
@@ -71,8 +80,10 @@ def captured_program(program: Program) -> Captured:
     numbers = {leaf.value: leaf for leaf in traced.leaves if leaf.kind == "output"}
     if len(numbers) != len(traced.leaves):
         raise PackageError("the program returns its inputs or parameters: return what it computes")
-    return _captured(traced, args, range(len(args)), [i.name for i in inputs], program.arguments, program.fixed,
-                     program.results, program.result)
+    captured = _captured(traced, args, range(len(args)), [i.name for i in inputs], program.arguments, program.fixed,
+                         program.results, program.result)
+    targets = [str(i.target) for i in program.inputs if i.kind in STATE]
+    return replace(captured, state={targets[int(name.removeprefix("state_"))]: x for name, x in captured.state.items()})
 
 
 def _flat(program: Program) -> nn.Module:
@@ -91,7 +102,12 @@ def _flat(program: Program) -> nn.Module:
         if node.op not in ("placeholder", "output"):
             values[node] = graph.node_copy(node, values.__getitem__)
         elif node.op == "output":
-            graph.output(fx.map_arg(node.args[0], values.__getitem__))
+            given = fx.map_arg(node.args[0], values.__getitem__)
+            by_name = {n.name: value for n, value in values.items()}
+            for o, value in zip(program.outputs, given, strict=True):
+                if o.kind == "mutation":
+                    graph.call_function(aten.copy_.default, (by_name[o.target], value))
+            graph.output(tuple([v for o, v in zip(program.outputs, given, strict=True) if o.kind == "result"]))
     return fx.GraphModule(root, graph)
 
 
@@ -113,9 +129,6 @@ def _checked(traced: Traced) -> Traced:
         raise SpecialisedDimension(traced.constraints.violations)
     if traced.constraints.relations:
         raise PackageError("sizes depend on each other: " + "; ".join(map(str, traced.constraints.relations)))
-    if traced.written:
-        raise PackageError(f"the model writes its own buffers ({', '.join(traced.written)}): pass them as arguments, "
-                           "and return them")
     return traced
 
 
@@ -132,8 +145,60 @@ def _captured(traced: Traced, leaves: list[Any], tensors: Sequence[int], names: 
     for (kind, target), node in zip(traced.places, (n for n in traced.graph.nodes if n.op == "placeholder")):
         if kind == "input":
             specs[target] = node.meta["val"]
+    state = list(dict.fromkeys(written_state(traced)))
+    if unknown := set(state) - set(traced.state):
+        raise PackageError(f"the model sets {', '.join(sorted(unknown))}, which has another name, too")
+    _apart(traced.state, state)
+    graph, places = _writing(traced)
     return Captured(
-        traced.graph, [leaves[target] if kind == "input" else traced.state[target] for kind, target in traced.places],
-        [numbers[target] if kind == "input" else None for kind, target in traced.places], names,
-        [specs[i] for i in tensors], arguments, fixed, results, tree, traced.constraints,
+        graph, [leaves[target] if kind == "input" else traced.state[target] for kind, target in places],
+        [("input", numbers[target]) if kind == "input" else ("state", state.index(target)) if target in state
+         else ("constant", 0) for kind, target in places],
+        {name: traced.state[name] for name in state}, names, [specs[i] for i in tensors], arguments, fixed, results,
+        tree, traced.constraints,
     )  # fmt: skip
+
+
+def _writing(traced: Traced) -> tuple[fx.Graph, list[tuple[str, Any]]]:
+    """The graph, and what its placeholders take, where the buffers that the program sets are written as others are.
+    Raises `PackageError` for one that gets another shape or type, or becomes another tensor that lives on."""
+    graph, places = copy_graph(traced.graph, lambda value: value), list(traced.places)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    output = next(n for n in graph.nodes if n.op == "output")
+    returned = list(output.args[0])  # type: ignore[call-overload]
+    roots: set[fx.Node] = set()
+    for name, value in zip(traced.written, returned[traced.results:], strict=True):
+        buffer, now = traced.state[name], value.meta["val"]
+        if tuple(map(size_of, now.shape)) != tuple(buffer.shape) or now.dtype is not buffer.dtype:
+            raise PackageError(f"the model sets {name} to a tensor of another shape or type")
+        root = _root(value)
+        if root.op == "placeholder" or root in roots:
+            raise PackageError(f"the model sets {name} to what is another tensor of its own or of the caller's: set it "
+                               "to a clone, or write it in place")
+        roots.add(root)
+        if ("buffer", name) not in places:
+            with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+                placeholders.append(graph.placeholder(f"buffer_{len(places)}"))
+            placeholders[-1].meta["val"] = new_fake(tuple(buffer.shape), buffer.stride(), buffer.dtype)
+            places.append(("buffer", name))
+        with graph.inserting_before(output):
+            written = placeholders[places.index(("buffer", name))]
+            graph.call_function(aten.copy_.default, (written, value)).meta["val"] = written.meta["val"]
+    output.args = (tuple(returned[: traced.results]),)
+    return graph, places
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The node whose memory a value lies in."""
+    while is_view(node.target):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _apart(tensors: Mapping[str, torch.Tensor], written: Sequence[str]) -> None:
+    """Raise `PackageError` where a tensor that calls write shares memory with another."""
+    names: dict[int, str] = {}
+    for name in (*written, *(n for n in tensors if n not in written)):
+        first = names.setdefault(tensors[name].untyped_storage().data_ptr(), name)
+        if first != name and first in written:
+            raise PackageError(f"{first} and {name} share memory, and a call writes it: make them one buffer")

@@ -3,24 +3,26 @@ constants."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
 
 from framesmith.config import Config
-from framesmith.graph.traversal import copy_node
 from framesmith.package.calls import is_known, print_calls, sources_of
 from framesmith.package.captured import Captured
 from framesmith.package.machines import Machine
+from framesmith.package.sizes import with_plain_symbols
 from framesmith.pipeline import Generated, PendingGraph, begin_graph
 from framesmith.runtime.cache import Cache, package_identity
-from framesmith.runtime.plan import Dyn, Kind, PlanValue
+from framesmith.runtime.plan import Dyn, Kind
 from framesmith.targets import PortableTarget
 from framesmith.util.errors import PackageError
 from framesmith.util.stack import user_frame
+
+_KINDS = {"input": int(Kind.INPUT), "constant": int(Kind.CONSTANT), "state": len(Kind)}
+"""The kind of a value in a package's plan, by that of its place: those of other plans, and the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +44,17 @@ def compile_for(machine: Machine, captured: Captured) -> Compiled:
     cache = Cache(config.cache_dir, config.cache, config.cache_limit)
     toolchain = machine.toolchain(cache.toolchain(config.compiler, config.compiler_flags))
     target = PortableTarget(config, toolchain, cache, torch.device("cpu"), machine.unit)
-    graph = _copied(captured.graph)
-    for node, number in zip((n for n in graph.nodes if n.op == "placeholder"), captured.places, strict=True):
-        node.meta["param"] = number is None
+    sized = with_plain_symbols(captured.graph, captured.constraints.dimensions)
+    for node, (kind, _) in zip((n for n in sized.graph.nodes if n.op == "placeholder"), captured.places):
+        node.meta["param"] = kind == "constant"
     with torch.no_grad():
-        pending = begin_graph(graph, config, captured.values, target)
+        pending = begin_graph(sized.graph, config, [*captured.values, *sized.numbers], target)
         generated = pending.generate()
         if pending.draft is not None:
             cache.store(pending.key, generated)
     _refuse(pending, generated)
-    plan, constants = _plan(generated, pending.constants.values, captured.values, captured.places)
+    plan, constants = _plan(generated, pending.constants.values, captured, sized.dimensions)
     return Compiled(machine, _library(generated, target), plan, constants)
-
-
-def _copied(graph: fx.Graph) -> fx.Graph:
-    out = fx.Graph()
-    made: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        made[node] = copy_node(out, node, made.__getitem__)
-        made[node].meta = {k: v for k, v in node.meta.items() if k not in ("frozen", "input free")}
-    return out
 
 
 def _refuse(pending: PendingGraph, generated: Generated) -> None:
@@ -89,42 +82,36 @@ def _included(name: str) -> str:
     return f'#include "{name}"  // {package_identity()}\n'
 
 
-def _plan(generated: Generated, frozen: Sequence[torch.Tensor], inputs: Sequence[Any],
-          given: Sequence[int | None]) -> tuple[dict[str, Any], tuple[torch.Tensor, ...]]:
-    """The plan as JSON, and its constants: what is frozen, and the parameters that code reads as they are."""
-    plan = generated.plan
+def _plan(generated: Generated, frozen: Sequence[torch.Tensor], captured: Captured,
+          dimensions: Mapping[str, str]) -> tuple[dict[str, Any], tuple[torch.Tensor, ...]]:
+    """The plan as JSON, and its constants: what is frozen, and the parameters that code reads as they are.
+    `dimensions`: by symbol."""
+    plan, given, inputs = generated.plan, captured.places, captured.values
     constants = [frozen[k].contiguous() for k in generated.order]
     values = []
     for value in plan.values:
         kind, ref = value.kind, value.ref
+        number = int(kind)
         if kind is Kind.INPUT:
-            number = given[ref]  # type: ignore[index]
-            if number is not None:
-                ref = number
-            elif value.written:
-                raise PackageError("the model writes its own parameters or buffers: pass them as arguments")
-            else:
-                kind, ref = Kind.CONSTANT, len(constants)
-                constants.append(_flat(inputs[value.ref], value))  # type: ignore[index]
-        values.append({"kind": int(kind), "ref": _integer(ref), "offset": _integer(value.offset),
+            place, at = given[ref]  # type: ignore[index]
+            number, ref = _KINDS[place], at
+            if place == "constant":
+                ref = len(constants)
+                constants.append(elements(inputs[value.ref], value.size, value.stride))  # type: ignore[index]
+        values.append({"kind": number, "ref": _integer(ref), "offset": _integer(value.offset),
                        "dtype": dtype_name(value.dtype), "size": list(map(_integer, value.size)),
                        "stride": list(map(_integer, value.stride)), "written": value.written, "late": value.late})
-    symbols = []
-    for symbol, source in zip(generated.symbols, plan.symbols, strict=True):
-        number = given[source.input]
-        if number is None or source.dim < 0:
-            raise PackageError(f"the size {symbol} comes from no tensor among the arguments")
-        symbols.append({"name": str(symbol), "input": number, "dim": source.dim})
     outputs = [o.value for o in plan.outputs]
     if any(v < 0 for v in outputs):
         raise PackageError("the model's graph gives a number that is no tensor")
-    return {"table": plan.table, "arena": _integer(plan.arena), "calls": len(plan.externs), "symbols": symbols,
-            "values": values, "outputs": outputs}, tuple(constants)
+    return {"table": plan.table, "arena": _integer(plan.arena), "calls": len(plan.externs),
+            "symbols": [dimensions[str(symbol)] for symbol in generated.symbols], "values": values,
+            "outputs": outputs}, tuple(constants)
 
 
-def _flat(tensor: torch.Tensor, value: PlanValue) -> torch.Tensor:
-    """The elements of a tensor in memory, from the first to the last, where the plan's strides find them."""
-    span = 1 + sum((n - 1) * s for n, s in zip(value.size, value.stride)) if tensor.numel() else 0  # type: ignore
+def elements(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]) -> torch.Tensor:
+    """The elements of a tensor in memory, from the first to the last, where these strides find them."""
+    span = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if tensor.numel() else 0
     return tensor.detach().as_strided((span,), (1,)).contiguous()
 
 

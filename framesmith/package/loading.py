@@ -21,14 +21,17 @@ ERRORS = {BAD_ARGUMENT: ValueError, BAD_INDEX: IndexError}
 
 
 class Packaged:
-    """A package, called as the model was. Results have no autograd history."""
+    """A package, called as the model was. Results have no autograd history. A model that writes its buffers keeps them
+    from one call to the next."""
 
     def __init__(self, path: str | os.PathLike[str], target: str | None = None) -> None:
         try:
-            self.model = Model(runtime(library_path()), path, target)
+            self._take(Model(runtime(library_path()), path, target))
         except RuntimeFailure as e:
             raise PackageError(str(e)) from None
-        manifest = self.model.manifest
+
+    def _take(self, model: Model) -> None:
+        self.model, manifest = model, model.manifest
         self._arguments = Tree.from_json(manifest["arguments"]["tree"])
         self._fixed = {int(k): value for k, value in manifest["arguments"]["fixed"].items()}
         self._result = Tree.from_json(manifest["results"]["tree"])
@@ -52,6 +55,16 @@ class Packaged:
             raise ERRORS.get(e.status, PackageError)(str(e)) from None
         made = [_LEAVES[kind](value, outputs, inputs) for kind, value in self._leaves]
         return unflatten(made, self._result)
+
+    def instance(self) -> Packaged:
+        """Another instance, which shares code and weights, and whose buffers are as they were packaged."""
+        made = object.__new__(Packaged)
+        made._take(self.model.instance())
+        return made
+
+    def reset(self) -> None:
+        """Make the buffers that calls write what they were when they were packaged."""
+        self.model.reset()
 
     def verify(self) -> None:
         """Compare each member of the file with its digest, weights included. Raises `PackageError`."""

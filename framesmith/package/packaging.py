@@ -14,12 +14,13 @@ from framesmith.export.exported import Program
 from framesmith.export.trace import Leaf
 from framesmith.package.archive import write_archive
 from framesmith.package.captured import Captured, capture, captured_program
-from framesmith.package.compiling import Compiled, compile_for, dtype_name
+from framesmith.package.compiling import Compiled, compile_for, dtype_name, elements
 from framesmith.package.machines import machines_of
+from framesmith.package.sizes import size_over
 from framesmith.prims.core import size_of
 from framesmith.util.errors import PackageError
 
-FORMAT = 1
+FORMAT = 2
 TARGETS = ("x86-64-v4", "x86-64-v3", "x86-64")
 
 
@@ -40,14 +41,16 @@ def package(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping
     interface = _interface(captured)
     compiled = [compile_for(machine, captured) for machine in machines]
     name = model.name if isinstance(model, Program) else type(model).__name__
-    write_archive(path, *_contents({"format": FORMAT, "name": name, **interface}, compiled))
+    write_archive(path, *_contents({"format": FORMAT, "name": name, **interface}, captured.state, compiled))
 
 
 def _interface(c: Captured) -> dict[str, Any]:
     """What a caller sees: sizes, inputs, outputs, and how arguments and results are made of them."""
+    names = [d.name for d in c.constraints.dimensions]
     return {
         "dimensions": [{"name": d.name, "min": d.lo, "max": d.hi} for d in c.constraints.dimensions],
-        "inputs": [_tensor(name, spec) for name, spec in zip(c.names, c.specs, strict=True)],
+        "inputs": [{**_tensor(name, spec), "sizes": [size_over(size_of(n), names) for n in spec.shape]}
+                   for name, spec in zip(c.names, c.specs, strict=True)],
         "outputs": [_tensor(name, value) for name, value in zip(_names(c), c.outputs, strict=True)],
         "arguments": {"tree": c.arguments.to_json(), "fixed": {str(i): _plain(x) for i, x in c.fixed.items()}},
         "results": {"tree": c.tree.to_json(), "leaves": [_leaf(leaf, c) for leaf in c.results]},
@@ -83,22 +86,29 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _contents(manifest: dict[str, Any], compiled: list[Compiled]) -> tuple[dict[str, Any], dict[str, bytes]]:
+def _contents(manifest: dict[str, Any], state: Mapping[str, torch.Tensor],
+              compiled: list[Compiled]) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The manifest and the members. Constants that targets share are there once."""
     members: dict[str, bytes] = {}
-    constants: dict[str, str] = {}
+    names: dict[str, str] = {}
+
+    def stored(tensor: torch.Tensor) -> str:
+        data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+        name = names.setdefault(hashlib.sha256(data).hexdigest(), f"constants/{len(names)}")
+        members[name] = data
+        return name
+
+    kept = []
+    for name, tensor in state.items():
+        flat = elements(tensor, tensor.shape, tensor.stride())
+        kept.append({**_tensor(name, tensor), "bytes": flat.numel() * flat.itemsize,
+                     "initial": stored(flat) if flat.view(torch.uint8).any() else None})
     entries = []
     for code in compiled:
-        names = []
-        for tensor in code.constants:
-            data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-            name = constants.setdefault(hashlib.sha256(data).hexdigest(), f"constants/{len(constants)}")
-            members[name] = data
-            names.append(name)
         machine = code.machine
         library, plan = f"{machine.name}/code.so", f"{machine.name}/plan.json"
         members[library] = code.library
-        members[plan] = json.dumps({**code.plan, "constants": names}).encode()
+        members[plan] = json.dumps({**code.plan, "constants": list(map(stored, code.constants))}).encode()
         entries.append({"name": machine.name, "machine": machine.machine, "features": list(machine.features),
                         "code": library, "plan": plan})
-    return {**manifest, "targets": entries}, members
+    return {**manifest, "state": kept, "targets": entries}, members

@@ -36,6 +36,10 @@ class FloatExpr:
             return self.args[0]
         return OPS[self.op](*(a.evaluate(env) for a in self.args))
 
+    def subs(self, mapping: Mapping[Expr, Expr | int]) -> FloatExpr:
+        """Replace integer symbols by expressions."""
+        return FloatExpr(self.op, *[a if isinstance(a, float) else a.subs(mapping) for a in self.args])
+
     def ratio(self) -> tuple[Expr, Expr] | None:
         """`(num, den)` with den > 0 and value num/den, if it has one."""
         row = _RATIOS.get(self.op)

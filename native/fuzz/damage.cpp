@@ -57,17 +57,12 @@ void read(std::string_view bytes, bool checked) {
     const Plan plan(manifest, Json::parse(text));
     std::vector<std::string_view> constants;
     for (const std::string& constant : plan.constants) constants.push_back(archive.member(constant));
-    std::vector<framesmith_tensor> inputs;
-    for (const auto& input : plan.inputs) {
-      framesmith_tensor t{};
-      t.dtype = input.dtype, t.rank = input.rank;
-      if (input.value >= 0) {
-        const auto& size = plan.values[static_cast<size_t>(input.value)].size;
-        for (size_t d = 0; d < size.size(); d++) t.size[d] = size[d].entry < 0 ? size[d].literal : 1;
-      }
-      inputs.push_back(t);
-    }
-    Frame frame(plan, Functions{}, constants);
+    const State state(plan, archive);
+    Frame frame(plan, Functions{}, constants, state);
+    std::vector<int64_t> sizes;
+    for (const Dimension& d : plan.dimensions) sizes.push_back(d.least);
+    std::vector<framesmith_tensor> inputs(plan.inputs.size());
+    frame.bind(sizes.data(), inputs.data());
     frame.bind(inputs.data(), static_cast<int>(inputs.size()));
   }
 }

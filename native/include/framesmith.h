@@ -7,7 +7,8 @@
  *     framesmith_free(model);
  *
  * Each function that can fail returns a status; the text of a thread's last error is `framesmith_error()`. A model may
- * be run by many threads at once, and a process may have many models. What stands here stays as it is while
+ * be run by many threads at once, and a process may have many models. A model that writes its buffers keeps them from
+ * one run to the next, and its runs follow each other: each of its instances has buffers of its own. What stands here stays as it is while
  * FRAMESMITH_ABI does: functions are added, none changes. */
 #ifndef FRAMESMITH_H
 #define FRAMESMITH_H
@@ -70,6 +71,13 @@ typedef struct framesmith_info {
   int32_t written;
 } framesmith_info;
 
+/* A size that varies, and the least and the greatest that it may be (INT64_MAX: there is no limit). */
+typedef struct framesmith_range {
+  const char* name;
+  int64_t least;
+  int64_t most;
+} framesmith_range;
+
 FRAMESMITH_API int32_t framesmith_abi(void);
 
 /* The text of this thread's last error, or "". It is valid until the thread's next call. */
@@ -79,6 +87,14 @@ FRAMESMITH_API const char* framesmith_error(void);
  * code are checked against their digests; weights are mapped, and read when they are needed. */
 FRAMESMITH_API framesmith_status framesmith_load(const char* path, const char* target, framesmith_model** model);
 FRAMESMITH_API void framesmith_free(framesmith_model* model);
+
+/* Another instance of a loaded model: it shares code and mapped weights with it, and its buffers are as they were
+ * packaged. Each is freed for itself, in any order. */
+FRAMESMITH_API framesmith_status framesmith_instance(const framesmith_model* model, framesmith_model** other);
+
+/* Makes the buffers of an instance what they were when they were packaged; after an error of a run they may be neither
+ * as before it nor as behind it. Without buffers that runs write, it does nothing. */
+FRAMESMITH_API framesmith_status framesmith_reset(framesmith_model* model);
 
 /* Compares every member of the file with its digest, weights included. */
 FRAMESMITH_API framesmith_status framesmith_verify(const framesmith_model* model);
@@ -91,6 +107,16 @@ FRAMESMITH_API int32_t framesmith_inputs(const framesmith_model* model);
 FRAMESMITH_API int32_t framesmith_outputs(const framesmith_model* model);
 FRAMESMITH_API framesmith_status framesmith_input(const framesmith_model* model, int32_t index, framesmith_info* info);
 FRAMESMITH_API framesmith_status framesmith_output(const framesmith_model* model, int32_t index, framesmith_info* info);
+
+/* The sizes that vary. */
+FRAMESMITH_API int32_t framesmith_dimensions(const framesmith_model* model);
+FRAMESMITH_API framesmith_status framesmith_dimension(const framesmith_model* model, int32_t index,
+                                                      framesmith_range* range);
+
+/* Fills in dtype, rank and sizes of the inputs where the dimensions are as given, in their order. */
+FRAMESMITH_API framesmith_status framesmith_input_shapes(framesmith_model* model, const int64_t* dimensions,
+                                                         int32_t dimension_count, framesmith_tensor* inputs,
+                                                         int32_t input_count);
 
 /* Fills in dtype, rank and sizes of the outputs of a run on these inputs; `data` of neither is read. */
 FRAMESMITH_API framesmith_status framesmith_shapes(framesmith_model* model, const framesmith_tensor* inputs,

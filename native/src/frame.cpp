@@ -1,6 +1,6 @@
 #include "frame.h"
 
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -9,10 +9,8 @@
 namespace framesmith {
 namespace {
 
-constexpr size_t kAlignment = 64;
 constexpr size_t kMostBytes = size_t{1} << 46;
-
-size_t rounded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr int64_t kMostElements = int64_t{1} << 46;
 
 [[noreturn]] void refused(const std::string& text) { throw Error(FRAMESMITH_BAD_ARGUMENT, text); }
 
@@ -65,64 +63,69 @@ size_t extent(const Geometry& g, size_t item) {
 
 }  // namespace
 
-void Free::operator()(char* p) const { std::free(p); }
-
-Memory memory(size_t bytes) {
-  if (bytes > kMostBytes) throw std::bad_alloc();
-  Memory made(static_cast<char*>(std::aligned_alloc(kAlignment, rounded(bytes ? bytes : 1))));
-  return made ? std::move(made) : throw std::bad_alloc();
-}
-
-char* Blocks::take(size_t bytes) {
-  const auto found = idle_.lower_bound(bytes);
-  if (found != idle_.end() && found->first / 2 <= bytes) {
-    char* block = found->second;
-    idle_.erase(found);
-    return block;
-  }
-  owned_.push_back(memory(bytes));
-  char* block = owned_.back().get();
-  sizes_.emplace(block, rounded(bytes ? bytes : 1));
-  return block;
-}
-
-void Blocks::give(char* block) { idle_.emplace(sizes_.at(block), block); }
-
-Frame::Frame(const Plan& plan, const Functions& code, const std::vector<std::string_view>& constants)
-    : plan_(plan), code_(code), constants_(constants),
+Frame::Frame(const Plan& plan, const Functions& code, const std::vector<std::string_view>& constants,
+             const State& state)
+    : plan_(plan), code_(code), constants_(constants), state_(state),
       host_{this, &Frame::call, &Frame::allocate, &Frame::release, nullptr, nullptr, nullptr, nullptr},
-      table_(plan.table), geometry_(plan.values.size()), pointers_(plan.values.size()), own_(plan.values.size()),
-      given_(plan.values.size()) {}
+      dimensions_(plan.dimensions.size()), table_(plan.table), geometry_(plan.values.size()),
+      pointers_(plan.values.size()), own_(plan.values.size()), given_(plan.values.size()) {}
 
 void Frame::bind(const framesmith_tensor* inputs, int count) {
   if (count != static_cast<int>(plan_.inputs.size()))
     refused("the model takes " + std::to_string(plan_.inputs.size()) + " inputs, not " + std::to_string(count));
   for (int i = 0; i < count; i++) {
     const auto& input = plan_.inputs[static_cast<size_t>(i)];
-    if (inputs[i].dtype != input.dtype || inputs[i].rank != input.rank)
+    if (inputs[i].dtype != input.dtype || inputs[i].rank != static_cast<int>(input.sizes.size()))
       refused(input.name + " is of another type or rank than the model takes");
+    for (int d = 0; d < inputs[i].rank; d++)
+      if (inputs[i].size[d] < 0 || inputs[i].size[d] > kMostElements)
+        refused("dimension " + std::to_string(d) + " of " + input.name + " is " + std::to_string(inputs[i].size[d]));
+  }
+  for (size_t k = 0; k < dimensions_.size(); k++) {
+    const Dimension& d = plan_.dimensions[k];
+    const Size& size = plan_.inputs[static_cast<size_t>(d.input)].sizes[static_cast<size_t>(d.at)];
+    dimensions_[k] = (inputs[d.input].size[d.at] - size.offset) / size.scale;
+  }
+  take_dimensions();
+  for (int i = 0; i < count; i++) check(i, inputs[i]);
+}
+
+void Frame::bind(const int64_t* dimensions, framesmith_tensor* inputs) {
+  dimensions_.assign(dimensions, dimensions + dimensions_.size());
+  take_dimensions();
+  for (const auto& input : plan_.inputs) {
+    framesmith_tensor& t = *inputs++;
+    t.dtype = input.dtype;
+    t.rank = static_cast<int32_t>(input.sizes.size());
+    for (int d = 0; d < t.rank; d++) t.size[d] = input.sizes[static_cast<size_t>(d)].get(dimensions_.data());
+  }
+}
+
+void Frame::take_dimensions() {
+  for (size_t k = 0; k < dimensions_.size(); k++) {
+    const Dimension& d = plan_.dimensions[k];
+    if (dimensions_[k] < d.least || dimensions_[k] > std::min(d.most, kMostElements))
+      refused(d.name + " is " + std::to_string(dimensions_[k]) + ", out of its range from " + std::to_string(d.least) +
+              (d.most == INT64_MAX ? "" : " to " + std::to_string(d.most)));
   }
   for (size_t k = 0; k < plan_.symbols.size(); k++) {
-    const Symbol& s = plan_.symbols[k];
-    const int64_t n = inputs[s.input].size[s.dim];
-    if (n < s.least || n > s.most)
-      refused(s.name + " is " + std::to_string(n) + ", out of its range from " + std::to_string(s.least) +
-              (s.most == INT64_MAX ? "" : " to " + std::to_string(s.most)));
+    const int64_t n = dimensions_[plan_.symbols[k]];
     resolved_ = resolved_ && table_[k] == n;
     table_[k] = n;
   }
   if (!resolved_) resolve();
-  for (int i = 0; i < count; i++) check(i, inputs[i]);
 }
 
 void Frame::check(int i, const framesmith_tensor& given) const {
   const auto& input = plan_.inputs[static_cast<size_t>(i)];
-  if (input.value < 0) return;
-  const Geometry& g = geometry_[static_cast<size_t>(input.value)];
-  for (size_t d = 0; d < g.size.size(); d++)
-    if (g.size[d] != given.size[d])
+  for (size_t d = 0; d < input.sizes.size(); d++) {
+    const Size& size = input.sizes[d];
+    const int64_t n = size.get(dimensions_.data());
+    if (given.size[d] != n)
       refused("dimension " + std::to_string(d) + " of " + input.name + " is " + std::to_string(given.size[d]) +
-              ", not " + std::to_string(g.size[d]));
+              (size.dimension < 0 ? ", not " : "; " + size.text + " is ") + std::to_string(n));
+    if (input.value >= 0 && geometry_[static_cast<size_t>(input.value)].size[d] != n) damaged("a size of an input");
+  }
 }
 
 void Frame::resolve() {
@@ -139,7 +142,9 @@ void Frame::resolve() {
     }
     g.offset = value.offset.get(table_.data());
     g.bytes = extent(g, item_size(value.dtype));
-    if (value.kind == Kind::Constant && g.bytes > constants_[static_cast<size_t>(value.ref.literal)].size())
+    const auto at = static_cast<size_t>(value.ref.literal);
+    if ((value.kind == Kind::Constant && g.bytes > constants_[at].size()) ||
+        (value.kind == Kind::State && g.bytes > state_.bytes(at)))
       damaged("a constant is smaller than its sizes");
   }
   const int64_t bytes = plan_.arena.get(table_.data());
@@ -154,6 +159,7 @@ void Frame::resolve() {
     const Value& value = plan_.values[v];
     if (value.kind == Kind::Constant)
       pointers_[v] = const_cast<char*>(constants_[static_cast<size_t>(value.ref.literal)].data());
+    if (value.kind == Kind::State) pointers_[v] = state_.at(static_cast<size_t>(value.ref.literal));
     if (value.kind != Kind::Arena) continue;
     const int64_t at = value.ref.get(table_.data());
     if (at < 0 || static_cast<size_t>(at) + geometry_[v].bytes > arena_bytes_) damaged("a place in its arena");

@@ -1,32 +1,14 @@
 // The state of one run: where each value of the plan is.
 #pragma once
-#include <map>
-#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "code.h"
+#include "memory.h"
 #include "plan.h"
+#include "state.h"
 
 namespace framesmith {
-
-struct Free {
-  void operator()(char* p) const;
-};
-using Memory = std::unique_ptr<char, Free>;
-Memory memory(size_t bytes);  // at a multiple of 64
-
-// Memory by size: what is given back is taken again by what needs about as much.
-class Blocks {
- public:
-  char* take(size_t bytes);
-  void give(char* block);
-
- private:
-  std::multimap<size_t, char*> idle_;
-  std::map<char*, size_t> sizes_;
-  std::vector<Memory> owned_;
-};
 
 struct Geometry {
   std::vector<int64_t> size, stride;
@@ -36,14 +18,17 @@ struct Geometry {
 
 class Frame {
  public:
-  Frame(const Plan& plan, const Functions& code, const std::vector<std::string_view>& constants);
+  Frame(const Plan& plan, const Functions& code, const std::vector<std::string_view>& constants, const State& state);
 
   // Reads sizes; throws `Error` unless the inputs are what the plan takes.
   void bind(const framesmith_tensor* inputs, int count);
+  // Takes the sizes of the plan's dimensions as they are given, in order, and says what the inputs then are.
+  void bind(const int64_t* dimensions, framesmith_tensor* inputs);
   void shape(int output, framesmith_tensor& out) const;
   void run(const framesmith_tensor* inputs, const framesmith_tensor* outputs, int count);
 
  private:
+  void take_dimensions();
   void check(int input, const framesmith_tensor& given) const;
   void resolve();
   void place_inputs(const framesmith_tensor* inputs);
@@ -59,8 +44,9 @@ class Frame {
   const Plan& plan_;
   const Functions code_;
   const std::vector<std::string_view>& constants_;
+  const State& state_;
   Host host_;
-  std::vector<int64_t> table_;
+  std::vector<int64_t> dimensions_, table_;
   bool resolved_ = false;
   int failed_ = 0;  // what the call that failed returned
   std::vector<Geometry> geometry_;

@@ -1,6 +1,7 @@
 // The C interface: models, and errors as codes with text.
 #include "framesmith.h"
 
+#include <memory>
 #include <mutex>
 #include <new>
 
@@ -8,19 +9,20 @@
 #include "digest.h"
 #include "error.h"
 #include "frame.h"
+#include "state.h"
 #include "threads.h"
 
 using namespace framesmith;
 
 namespace framesmith {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 
 Json read_manifest(const Archive& archive) {
   Json manifest = Json::parse(archive.checked_member("manifest.json"));
-  if (manifest["format"].integer() > kFormat)
+  if (manifest["format"].integer() != kFormat)
     throw Error(FRAMESMITH_UNSUPPORTED, "the package has format " + std::to_string(manifest["format"].integer()) +
-                                            "; this runtime reads formats up to " + std::to_string(kFormat));
+                                            "; this runtime reads format " + std::to_string(kFormat));
   return manifest;
 }
 
@@ -43,10 +45,9 @@ const Json& choose_target(const Json& manifest, const char* wanted) {
                                           "; the package has:" + names);
 }
 
-}  // namespace framesmith
-
-struct framesmith_model {
-  framesmith_model(const char* path, const char* target_name)
+// What the instances of a model share.
+struct Package {
+  Package(const char* path, const char* target_name)
       : archive(Bytes::of_file(path)), manifest(read_manifest(archive)),
         target(choose_target(manifest, target_name)),
         plan(manifest, Json::parse(digested(archive, manifest, target["plan"].string()))),
@@ -62,6 +63,18 @@ struct framesmith_model {
   Code code;
   std::vector<std::string_view> constants;
   std::string text;
+};
+
+}  // namespace framesmith
+
+struct framesmith_model {
+  explicit framesmith_model(std::shared_ptr<const Package> of)
+      : package(std::move(of)), state(package->plan, package->archive) {}
+
+  const std::shared_ptr<const Package> package;
+  const Plan& plan = package->plan;
+  State state;
+  std::mutex writing;  // of state: runs that write it follow each other
 
   // A frame for the time of a run: as many threads as run the model have one each.
   class Lease {
@@ -72,7 +85,7 @@ struct framesmith_model {
         frame_ = std::move(m.idle_.back());
         m.idle_.pop_back();
       }
-      if (!frame_) frame_ = std::make_unique<Frame>(m.plan, m.code.functions(), m.constants);
+      if (!frame_) frame_ = std::make_unique<Frame>(m.plan, m.package->code.functions(), m.package->constants, m.state);
     }
     ~Lease() {
       const std::lock_guard<std::mutex> held(model_.mutex_);
@@ -134,7 +147,23 @@ framesmith_status framesmith_load(const char* path, const char* target, framesmi
   return guarded([&] {
     require(path && model, "a path and a place for the model are needed");
     *model = nullptr;
-    *model = new framesmith_model(path, target);
+    *model = new framesmith_model(std::make_shared<const Package>(path, target));
+  });
+}
+
+framesmith_status framesmith_instance(const framesmith_model* model, framesmith_model** other) {
+  return guarded([&] {
+    require(model && other, "a model and a place for the other are needed");
+    *other = nullptr;
+    *other = new framesmith_model(model->package);
+  });
+}
+
+framesmith_status framesmith_reset(framesmith_model* model) {
+  return guarded([&] {
+    require(model, "a model is needed");
+    const std::lock_guard<std::mutex> held(model->writing);
+    model->state.reset();
   });
 }
 
@@ -143,13 +172,18 @@ void framesmith_free(framesmith_model* model) { delete model; }
 framesmith_status framesmith_verify(const framesmith_model* model) {
   return guarded([&] {
     require(model, "a model is needed");
-    for (const auto& entry : model->manifest["digests"].object())
-      digested(model->archive, model->manifest, entry.first);
+    const Package& p = *model->package;
+    for (const auto& entry : p.manifest["digests"].object()) digested(p.archive, p.manifest, entry.first);
   });
 }
 
-const char* framesmith_manifest(const framesmith_model* model) { return model->text.c_str(); }
-const char* framesmith_target(const framesmith_model* model) { return model->target["name"].string().c_str(); }
+const char* framesmith_manifest(const framesmith_model* model) { return model->package->text.c_str(); }
+const char* framesmith_target(const framesmith_model* model) {
+  return model->package->target["name"].string().c_str();
+}
+int32_t framesmith_dimensions(const framesmith_model* model) {
+  return static_cast<int32_t>(model->plan.dimensions.size());
+}
 int32_t framesmith_inputs(const framesmith_model* model) { return static_cast<int32_t>(model->plan.inputs.size()); }
 int32_t framesmith_outputs(const framesmith_model* model) { return static_cast<int32_t>(model->plan.outputs.size()); }
 
@@ -157,10 +191,9 @@ framesmith_status framesmith_input(const framesmith_model* model, int32_t index,
   return guarded([&] {
     require(model && info && index >= 0 && index < framesmith_inputs(model), "no such input");
     const auto& input = model->plan.inputs[static_cast<size_t>(index)];
-    *info = {input.name.c_str(), input.dtype, input.rank, {}, 0};
-    const auto& shape = model->manifest["inputs"].array()[static_cast<size_t>(index)]["shape"].array();
-    for (size_t d = 0; d < shape.size(); d++)
-      info->size[d] = shape[d].kind() == Json::Kind::Integer ? shape[d].integer() : -1;
+    *info = {input.name.c_str(), input.dtype, static_cast<int32_t>(input.sizes.size()), {}, 0};
+    for (size_t d = 0; d < input.sizes.size(); d++)
+      info->size[d] = input.sizes[d].dimension < 0 ? input.sizes[d].offset : -1;
     if (input.value >= 0) info->written = model->plan.values[static_cast<size_t>(input.value)].written;
   });
 }
@@ -172,6 +205,25 @@ framesmith_status framesmith_output(const framesmith_model* model, int32_t index
     info->name = model->plan.output_names[static_cast<size_t>(index)].c_str();
     describe(model->plan.values[static_cast<size_t>(model->plan.outputs[static_cast<size_t>(index)])], *info);
     info->written = 1;
+  });
+}
+
+framesmith_status framesmith_dimension(const framesmith_model* model, int32_t index, framesmith_range* range) {
+  return guarded([&] {
+    require(model && range && index >= 0 && index < framesmith_dimensions(model), "no such dimension");
+    const Dimension& d = model->plan.dimensions[static_cast<size_t>(index)];
+    *range = {d.name.c_str(), d.least, d.most};
+  });
+}
+
+framesmith_status framesmith_input_shapes(framesmith_model* model, const int64_t* dimensions, int32_t dimension_count,
+                                          framesmith_tensor* inputs, int32_t input_count) {
+  return guarded([&] {
+    require(model && (dimensions || !dimension_count) && (inputs || !input_count), "a model and tensors are needed");
+    require(dimension_count == framesmith_dimensions(model), "the model has another number of dimensions");
+    require(input_count == framesmith_inputs(model), "the model takes another number of inputs");
+    const framesmith_model::Lease frame(*model);
+    frame->bind(dimensions, inputs);
   });
 }
 
@@ -192,6 +244,8 @@ framesmith_status framesmith_run(framesmith_model* model, const framesmith_tenso
     require(model && (inputs || !input_count) && (outputs || !output_count), "a model and tensors are needed");
     const framesmith_model::Lease frame(*model);
     frame->bind(inputs, input_count);
+    std::unique_lock<std::mutex> held(model->writing, std::defer_lock);
+    if (!model->state.empty()) held.lock();
     frame->run(inputs, outputs, output_count);
   });
 }

@@ -10,6 +10,8 @@ namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMostNumbers = 1 << 24;  // values, symbols, entries of a table
+constexpr int64_t kMostBytes = int64_t{1} << 46;
+constexpr int64_t kMostScale = 1 << 16;  // no size overflows
 
 const struct {
   const char* name;
@@ -42,35 +44,59 @@ std::vector<Integer> Plan::integers(const Json& from) const {
 }
 
 Value Plan::value(const Json& from) const {
-  Value v{static_cast<Kind>(from["kind"].integer(0, 5)), dtype_of(from["dtype"].string()), integer(from["ref"]),
+  Value v{static_cast<Kind>(from["kind"].integer(0, 6)), dtype_of(from["dtype"].string()), integer(from["ref"]),
           integer(from["offset"]), integers(from["size"]), integers(from["stride"]), from["written"].boolean(),
           from["late"].boolean()};
   if (v.size.size() != v.stride.size()) damaged("a value's strides");
   return v;
 }
 
+Size Plan::size(const Json& from, const Json& text) const {
+  if (from.kind() == Json::Kind::Integer) return {-1, 0, from.integer(0, kMostBytes), ""};
+  const auto& parts = from.array();
+  if (parts.size() != 3) damaged("a size of an input");
+  return {small(parts[0], 0, static_cast<int64_t>(dimensions.size()) - 1), parts[1].integer(1, kMostScale),
+          parts[2].integer(-kMostScale, kMostScale), text.string()};
+}
+
+void Plan::read_interface(const Json& manifest) {
+  for (const Json& item : manifest["dimensions"].array())
+    dimensions.push_back({item["name"].string(), item["min"].integer(0, kMost),
+                          item["max"].kind() == Json::Kind::Null ? kMost : item["max"].integer(0, kMost)});
+  for (const Json& item : manifest["inputs"].array()) {
+    Input input{item["name"].string(), dtype_of(item["dtype"].string()), {}};
+    const auto &sizes = item["sizes"].array(), &texts = item["shape"].array();
+    if (sizes.size() > FRAMESMITH_MAX_RANK || sizes.size() != texts.size()) damaged("an input's rank");
+    for (size_t d = 0; d < sizes.size(); d++) {
+      input.sizes.push_back(size(sizes[d], texts[d]));
+      const Size& read = input.sizes.back();
+      if (read.dimension < 0) continue;
+      Dimension& found = dimensions[static_cast<size_t>(read.dimension)];
+      if (found.input >= 0 && read.scale != 1) continue;
+      found.input = static_cast<int>(inputs.size()), found.at = static_cast<int>(d);
+    }
+    inputs.push_back(std::move(input));
+  }
+  for (const Json& item : manifest["outputs"].array()) output_names.push_back(item["name"].string());
+  for (const Json& item : manifest["state"].array())
+    state.push_back({static_cast<size_t>(item["bytes"].integer(0, kMostBytes)),
+                     item["initial"].kind() == Json::Kind::Null ? "" : item["initial"].string()});
+}
+
 Plan::Plan(const Json& manifest, const Json& plan) {
+  read_interface(manifest);
   table = static_cast<size_t>(plan["table"].integer(0, kMostNumbers));
   calls = small(plan["calls"], 0, kMostNumbers);
   arena = integer(plan["arena"]);
   for (const Json& item : plan["constants"].array()) constants.push_back(item.string());
   for (const Json& item : plan["values"].array()) values.push_back(value(item));
   const auto count = static_cast<int64_t>(values.size());
-  for (const Json& item : manifest["inputs"].array())
-    inputs.push_back({item["name"].string(), dtype_of(item["dtype"].string()),
-                      static_cast<int>(std::min<size_t>(item["shape"].array().size(), FRAMESMITH_MAX_RANK + 1)), -1});
-  for (const Json& item : manifest["outputs"].array()) output_names.push_back(item["name"].string());
   for (const Json& item : plan["outputs"].array()) outputs.push_back(small(item, 0, count - 1));
   for (const Json& item : plan["symbols"].array()) {
-    const Json& name = item["name"];
-    Symbol s{small(item["input"], 0, static_cast<int64_t>(inputs.size()) - 1),
-             small(item["dim"], 0, FRAMESMITH_MAX_RANK - 1), 0, kMost, name.string()};
-    for (const Json& d : manifest["dimensions"].array()) {
-      if (d["name"].string() != s.name) continue;
-      s.least = d["min"].integer(0, kMost);
-      s.most = d["max"].kind() == Json::Kind::Null ? kMost : d["max"].integer(0, kMost);
-    }
-    symbols.push_back(std::move(s));
+    const auto found = std::find_if(dimensions.begin(), dimensions.end(),
+                                    [&](const Dimension& d) { return d.name == item.string(); });
+    if (found == dimensions.end()) damaged("a size that has no name");
+    symbols.push_back(static_cast<size_t>(found - dimensions.begin()));
   }
   check();
   for (size_t v = 0; v < values.size(); v++)
@@ -86,11 +112,12 @@ void Plan::check() const {
     switch (v.kind) {
       case Kind::Input:
         within(v.ref, inputs.size());
-        if (v.size.size() != static_cast<size_t>(inputs[static_cast<size_t>(v.ref.literal)].rank) ||
+        if (v.size.size() != inputs[static_cast<size_t>(v.ref.literal)].sizes.size() ||
             v.dtype != inputs[static_cast<size_t>(v.ref.literal)].dtype)
           damaged("an input");
         break;
       case Kind::Constant: within(v.ref, constants.size()); break;
+      case Kind::State: within(v.ref, state.size()); break;
       case Kind::View:
         within(v.ref, values.size());
         if (values[static_cast<size_t>(v.ref.literal)].kind == Kind::View) damaged("a view of a view");
@@ -100,12 +127,10 @@ void Plan::check() const {
       case Kind::Arena: break;
     }
   }
-  for (const auto& input : inputs)
-    if (input.rank > FRAMESMITH_MAX_RANK) damaged("an input's rank");
+  for (const Dimension& d : dimensions)
+    if (d.input < 0) damaged("a size that no input has");
   for (int v : outputs)
     if (values[static_cast<size_t>(v)].size.size() > FRAMESMITH_MAX_RANK) damaged("an output's rank");
-  for (const Symbol& s : symbols)
-    if (s.dim >= inputs[static_cast<size_t>(s.input)].rank) damaged("where a size comes from");
   if (output_names.size() != outputs.size() || symbols.size() > table) damaged("its plan does not fit its manifest");
 }
 

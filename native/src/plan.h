@@ -18,7 +18,7 @@ struct Integer {
   int64_t get(const int64_t* table) const { return entry < 0 ? literal : table[entry]; }
 };
 
-enum class Kind : int { Input, Constant, Output, Result, Arena, View };
+enum class Kind : int { Input, Constant, Output, Result, Arena, View, State };
 
 struct Value {
   Kind kind;
@@ -28,11 +28,28 @@ struct Value {
   bool written, late;
 };
 
-// A size that varies is read from dimension `dim` of an input; it lies from `least` to `most`.
-struct Symbol {
-  int input, dim;
-  int64_t least, most;
+// A size of an input: that of a dimension of the model, times `scale` plus `offset`; or `offset` alone.
+struct Size {
+  int dimension = -1;
+  int64_t scale = 0, offset = 0;
+  std::string text;
+  int64_t get(const int64_t* dimensions) const {
+    return dimension < 0 ? offset : scale * dimensions[dimension] + offset;
+  }
+};
+
+// A size that varies from `least` to `most`. A call has it in size `at` of an input.
+struct Dimension {
   std::string name;
+  int64_t least, most;
+  int input = -1, at = 0;
+};
+
+// A tensor that runs write, and that later runs find as they left it. `initial`: the member that it is at first; empty:
+// zeros.
+struct Kept {
+  size_t bytes;
+  std::string initial;
 };
 
 struct Plan {
@@ -41,20 +58,25 @@ struct Plan {
 
   struct Input {
     std::string name;
-    int dtype, rank;
-    int value;  // -1: nothing reads it
+    int dtype;
+    std::vector<Size> sizes;
+    int value = -1;  // none: nothing reads it
   };
   std::vector<Value> values;
   std::vector<Input> inputs;
   std::vector<std::string> output_names;
   std::vector<int> outputs;  // values
   std::vector<std::string> constants;  // names of members
-  std::vector<Symbol> symbols;
+  std::vector<Kept> state;
+  std::vector<Dimension> dimensions;
+  std::vector<size_t> symbols;  // the first entries of the table: dimensions
   size_t table = 0;
   int calls = 0;
   Integer arena;
 
  private:
+  void read_interface(const Json& manifest);
+  Size size(const Json& from, const Json& text) const;
   Integer integer(const Json& from) const;
   std::vector<Integer> integers(const Json& from) const;
   Value value(const Json& from) const;

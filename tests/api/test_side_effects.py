@@ -176,6 +176,19 @@ def test_several_inputs_are_written_after_an_index_is_checked():
     agree(lambda: f, lambda: arguments(2), lambda: arguments(4))
 
 
+@pytest.mark.parametrize("factor", [1, 2])
+def test_inputs_that_exchange_their_values(factor):
+    def f(a, b):
+        before = a.clone()
+        a.copy_(b)
+        b.copy_(before * factor)
+        return a.sum()
+
+    given, expected = [x(), x() + 1], [x(), x() + 1]
+    assert torch.equal(framesmith.compile(f)(*given), f(*expected))
+    assert all(map(torch.equal, given, expected))
+
+
 def test_a_custom_operator():
     def f(x, limit):
         x.add_(1)

@@ -51,6 +51,12 @@ def a_list_of_tensors_of_which_one_is_empty_and_requires_grad(c):
 
 
 @scenario
+def zeros_of_a_step_stay_zeros_times_infinity(c):
+    x = leaf(1)
+    return [torch.autograd.grad(c(fn)(x), x) for fn in (lambda x: x.var(-1).sgn(), lambda x: (x.std(-1) / 2).floor())]
+
+
+@scenario
 def hooks_on_parameters(c):
     m, seen = net(), []
     for p in m.parameters():

@@ -76,6 +76,25 @@ def test_state_and_mutations():
     assert program.state["calls"] == 1 and model.calls == 0
 
 
+class Counting(nn.Module):
+    def __init__(self, reads):
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+        self.reads = reads
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return self.reads(x, self.calls)
+
+
+def test_data_of_a_buffer_that_the_program_writes_are_not_assumed():
+    model = Counting(lambda x, calls: x + 1 if calls < 2 else x - 1)
+    program = framesmith.export(model, (torch.ones(2),))
+    same(program, model, *[(torch.ones(2),)] * 3)
+    with pytest.raises(framesmith.exc.ExportError, match="known at run time"):
+        framesmith.export(Counting(lambda x, calls: x[:calls]), (torch.ones(2),))
+
+
 def test_the_text_runs():
     model, program = exported()
     space = {}

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import framesmith
 from framesmith.fake import Recorder
 from framesmith.fake.infer import infer
 from framesmith.fake.tensor import new_fake
@@ -42,3 +43,14 @@ def test_a_size_that_may_be_one_is_laid_out_as_others_are(size):
     n = symint(env.new_symbol(size, "n", lo=0, specialise=False), env)
     out = infer(torch.ops.aten.rot90.default, (new_fake((2, n), (n, 1), torch.float32), 1, (0, 1)), {})
     assert [str(x) for x in out.stride()] == ["1", str(n)] and not env.guards
+
+
+def test_operators_without_a_row_are_laid_out_by_their_operands():
+    def overlapping(x):
+        parts = x.unfold(-1, 2, 1).mT
+        return parts.sgn(), parts.signbit(), torch.hypot(parts, parts.mT.contiguous().mT), parts.nan_to_num()
+
+    compiled = framesmith.compile(overlapping, dynamic=True)
+    for n in (3, 5, 9, 2):
+        x = torch.randn(n)
+        assert [y.stride() for y in compiled(x)] == [y.stride() for y in overlapping(x)]

@@ -2,6 +2,7 @@
 // they return 0, or 2 for an index out of range.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 
 extern "C" int omp_get_max_threads();
@@ -31,5 +32,7 @@ int recurrence(int64_t gates, const Operand& x, Operands states, Operands packed
 template <class Index>
 int embedding_bags(Operands tables, Operands indices, Operands offsets, bool mean, bool include_last, int64_t padding,
                    const Operand& out);
+// Each element combined with all before it along a dimension. `Combine`: std::plus or std::multiplies.
+template <class T, template <class> class Combine> int scan(const Operand& x, int64_t along, const Operand& out);
 
 }  // namespace framesmith

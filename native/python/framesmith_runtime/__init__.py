@@ -24,11 +24,22 @@ _STORED = {**{name: name for name in DTYPES}, "bfloat16": "uint16"}
 
 
 class Package:
-    """A loaded package. `model`: what it says of itself, and memory by addresses."""
+    """A loaded package. `model`: what it says of itself, and memory by addresses. A model that writes its buffers keeps
+    them from one call to the next."""
 
     def __init__(self, path: str | os.PathLike[str], target: str | None = None) -> None:
         library = os.environ.get("FRAMESMITH_RUNTIME") or str(next(Path(__file__).parent.glob("_runtime*.so")))
         self.model = Model(runtime(library), path, target)
+
+    def instance(self) -> Package:
+        """Another instance, which shares code and weights, and whose buffers are as they were packaged."""
+        made = object.__new__(Package)
+        made.model = self.model.instance()
+        return made
+
+    def reset(self) -> None:
+        """Make the buffers that calls write what they were when they were packaged."""
+        self.model.reset()
 
     def __call__(self, *inputs: Any) -> list[np.ndarray]:
         """Run it. Raises TypeError for another number of inputs, and `RuntimeFailure` for what does not fit."""
