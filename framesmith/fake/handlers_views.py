@@ -69,7 +69,8 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 @handles(aten.flatten.using_ints)
 def flatten(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Of sizes that vary, a reshape: C++ asks whether they are 1."""
-    source, first, last = (*positional(func, args, kwargs), 0, -1)[:3]
+    given = positional(func, args, kwargs)
+    source, first, last = given + (0, -1)[len(given) - 1:]
     count = source.dim()
     if env_of(*source.shape) is None or not (-count <= first < count and -count <= last < count):
         return composite(rec, func, args, kwargs)

@@ -20,7 +20,8 @@ Sizes = tuple
 
 def same_shape(a: Any, b: Any) -> bool:
     """Equal sizes; the ranks first, since comparing sizes of different ranks would take guards that mean nothing."""
-    return len(a) == len(b) and all(m is n or not _are_data(m, n) and generally(m == n) for m, n in zip(a, b))
+    return len(a) == len(b) and all(m is n or expr_of(m) is expr_of(n) or not _are_data(m, n) and generally(m == n)
+                                    for m, n in zip(a, b))
 
 
 def must_match(a: Any, b: Any) -> bool:
