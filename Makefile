@@ -43,8 +43,7 @@ DAMAGED ?= 100000
 PACKAGE := build/damage/model.fsm
 damage: $(BUILT)
 	cmake -S native -B build/damage -DFRAMESMITH_FUZZ=ON && cmake --build build/damage
-	$(BIN)/python -c "import framesmith, torch; framesmith.package(torch.nn.Linear(4, 3), (torch.ones(2, 4),), \
-		path='$(PACKAGE)', targets=['x86-64'], dynamic_shapes=[{0: framesmith.Dim('batch')}])"
+	$(BIN)/python -m native.fuzz.model $(PACKAGE)
 	build/damage/damage $(PACKAGE) $(DAMAGED)
 
 # The C++ core and the generated kernels under AddressSanitizer and UndefinedBehaviorSanitizer, built in a copy of the

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, view
-from framesmith.fake.layout import geometry, infer_size, meets_itself, view_strides
+from framesmith.fake.layout import geometry, infer_size, may_be_viewed, meets_itself
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, collect_layout_assumptions, copied, is_row_major, new_fake
 from framesmith.graph.traversal import ancestors, last_node
@@ -60,7 +60,7 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     if shape is None:
         return composite(rec, func, args, kwargs)
     with collect_layout_assumptions(source) as answers:
-        viewed = is_row_major(source) or view_strides(source.shape, source.stride(), shape) is not None
+        viewed = is_row_major(source) or may_be_viewed(source, shape)
     if viewed:
         return view(rec, aten.view.default, (source, shape), {})
     return copied(source, functional(rec, func, (source, list(shape)), {}), answers)
@@ -69,7 +69,8 @@ def reshape(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 @handles(aten.flatten.using_ints)
 def flatten(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record, for dynamic sizes, a reshape: C++ would compare them with 1."""
-    source, first, last = (*positional(func, args, kwargs), 0, -1)[:3]
+    given = positional(func, args, kwargs)
+    source, first, last = given + (0, -1)[len(given) - 1:]
     count = source.dim()
     if env_of(*source.shape) is None or not (-count <= first < count and -count <= last < count):
         return composite(rec, func, args, kwargs)

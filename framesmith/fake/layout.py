@@ -12,15 +12,16 @@ import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major, new_fake
 from framesmith.symbolic.expr import eq, le
-from framesmith.symbolic.layout import decide_layout, expected, is_dense, strides_in_order
-from framesmith.symbolic.node import env_of, expr_of
+from framesmith.symbolic.layout import decide_layout, decided, expected, is_dense, strides_in_order
+from framesmith.symbolic.node import env_of, expr_of, hint_of
 
 Sizes = tuple
 
 
 def same_shape(a: Any, b: Any) -> bool:
     """Return whether shapes are equal; ranks are compared first, to avoid needless guards."""
-    return len(a) == len(b) and all(m is n or not _are_data(m, n) and decide_layout(m == n) for m, n in zip(a, b))
+    return len(a) == len(b) and all(m is n or expr_of(m) is expr_of(n) or not _are_data(m, n) and decide_layout(m == n)
+                                    for m, n in zip(a, b))
 
 
 def must_match(a: Any, b: Any) -> bool:
@@ -270,6 +271,16 @@ def view_strides(shape: Sizes, strides: tuple, wanted: Sizes) -> tuple | None:
             base = strides[i - 1]
             old, new = 1, 1
     return tuple(out) if d == -1 else None
+
+
+def may_be_viewed(x: FakeTensor, wanted: Sizes) -> bool:
+    """Return whether a tensor has a view of another shape, with the same number of elements. Where only sizes of 1
+    give one, the environment notes that."""
+    def has_view(dims: list[tuple[Any, Any]]) -> bool:
+        target = wanted if len(dims) == x.dim() else tuple([hint_of(n) for n in wanted])
+        return view_strides(tuple([n for n, _ in dims]), tuple([s for _, s in dims]), target) is not None
+
+    return decided(has_view, list(zip(x.shape, x.stride(), strict=True)))
 
 
 Geometry = tuple[tuple, tuple, Any]

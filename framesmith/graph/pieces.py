@@ -63,11 +63,13 @@ class Controlled:
 @dataclass(frozen=True, slots=True)
 class Steps:
     """The steps in order, and the symbols of the graph's inputs that they take as numbers: (place, dimension),
-    or (place, -1) where the input is the number."""
+    or (place, -1) where the input is the number. `terms`: for each output that is a sum of results of control flow, or
+    one, these: if all are gradients that were not given, the output is none, too."""
 
     steps: tuple[Piece | Binding | Controlled, ...]
     sizes: dict[Symbol, tuple[int, int]]
     outputs: tuple[Any, ...]
+    terms: tuple[tuple[fx.Node, ...], ...]
 
 
 def is_cut(graph: fx.Graph) -> bool:
@@ -108,7 +110,23 @@ def pieces(graph: fx.Graph) -> Steps:
     bound = {step.node.meta["binds"] for step in steps if not isinstance(step, Piece) and "binds" in step.node.meta}
     if unknown := read - bound - given.keys():
         raise CompileError(f"sizes {unknown} that nothing gives")
-    return Steps(tuple(steps), {s: given[s] for s in read - bound}, tuple(outputs))
+    return Steps(tuple(steps), {s: given[s] for s in read - bound}, tuple(outputs), tuple(map(_terms, outputs)))
+
+
+def _terms(output: Any) -> tuple[fx.Node, ...]:
+    """The terms of a sum of results of control flow; none of any other value."""
+    found, todo = [], [output]
+    while todo:
+        node = todo.pop()
+        if not isinstance(node, fx.Node):
+            return ()
+        if node.target is torch.ops.aten.add.Tensor and not node.kwargs:
+            todo += node.args
+        elif node.target is operator.getitem and isinstance(node.all_input_nodes[0].target, Control):
+            found.append(node)
+        else:
+            return ()
+    return tuple(found)
 
 
 def _check(steps: list[Piece | Binding | Controlled], assumed: list[Rel], known: Collection[Any]) -> None:

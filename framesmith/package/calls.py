@@ -128,6 +128,13 @@ def _scan(combine: str) -> Callable[..., str]:
     return text
 
 
+def _bilinear(plan: Plan, args: Sequence[Any], results: Sequence[Any]) -> str:
+    x, _, corners, *factors = args
+    rows, columns = (repr(float(f or 0)) for f in (*factors, None, None)[:2])
+    return f"framesmith::bilinear({_operand(plan, x)}, {_truth(corners)}, {rows}, {columns}, " + (
+        f"{_operand(plan, results[-1])})")
+
+
 _CODE = "package/code/"
 _PRODUCT = (_CODE + "product.cpp", "csrc/matmul.cpp")
 _RECURRENCE = (_CODE + "recurrence.cpp", "csrc/rnn.cpp")
@@ -135,6 +142,7 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "framesmith::attention": ((_CODE + "attention.cpp", "csrc/attention.cpp"), _attention),
     "framesmith::embedding_bags": ((_CODE + "embedding_bags.cpp",), _bags),
     "framesmith::lstm": (_RECURRENCE, _recurrence(4)), "framesmith::gru": (_RECURRENCE, _recurrence(3)),
+    "aten::upsample_bilinear2d": ((_CODE + "resample.cpp",), _bilinear),
     "aten::cumsum": ((_CODE + "scan.cpp",), _scan("plus")),
     "aten::cumprod": ((_CODE + "scan.cpp",), _scan("multiplies")),
     **dict.fromkeys(("framesmith::matmul", "aten::mm", "aten::bmm"), (_PRODUCT, _product)),

@@ -33,7 +33,8 @@ class Captured:
     and number: an "input" or "state" of the model's, or a "constant", which a call does not write. At its end it writes
     inputs and state by `copy_`. `state`: tensors that calls write, by name. `names`, `specs`: of the inputs.
     `arguments`: the tree of a call, whose leaves are the inputs in order, but for those `fixed`, by number. `results`:
-    the leaves of `tree`; those of kind "input" have the number of the argument's leaf."""
+    the leaves of `tree`; those of kind "input" have the number of the argument's leaf. `notes`: what the model
+    changes outside of tensors, which calls of the package do not."""
 
     graph: fx.Graph
     values: list[Any]
@@ -46,6 +47,7 @@ class Captured:
     results: list[Leaf]
     tree: Tree
     constraints: Constraints
+    notes: list[str]
 
     @property
     def outputs(self) -> list[Any]:
@@ -83,7 +85,8 @@ def captured_program(program: Program) -> Captured:
     captured = _captured(traced, args, range(len(args)), [i.name for i in inputs], program.arguments, program.fixed,
                          program.results, program.result)
     targets = [str(i.target) for i in program.inputs if i.kind in STATE]
-    return replace(captured, state={targets[int(name.removeprefix("state_"))]: x for name, x in captured.state.items()})
+    state = {targets[int(name.removeprefix("state_"))]: x for name, x in captured.state.items()}
+    return replace(captured, state=state, notes=program.notes)
 
 
 def _flat(program: Program) -> nn.Module:
@@ -102,7 +105,9 @@ def _flat(program: Program) -> nn.Module:
         if node.op not in ("placeholder", "output"):
             values[node] = graph.node_copy(node, values.__getitem__)
         elif node.op == "output":
-            given = fx.map_arg(node.args[0], values.__getitem__)
+            clone = aten.clone.default  # what is written below is read before
+            given = [graph.call_function(clone, (values[n],)) if _root(n).op == "placeholder" else values[n]
+                     for n in node.args[0]]
             by_name = {n.name: value for n, value in values.items()}
             for o, value in zip(program.outputs, given, strict=True):
                 if o.kind == "mutation":
@@ -155,7 +160,7 @@ def _captured(traced: Traced, leaves: list[Any], tensors: Sequence[int], names: 
         [("input", numbers[target]) if kind == "input" else ("state", state.index(target)) if target in state
          else ("constant", 0) for kind, target in places],
         {name: traced.state[name] for name in state}, names, [specs[i] for i in tensors], arguments, fixed, results,
-        tree, traced.constraints,
+        tree, traced.constraints, traced.dropped,
     )  # fmt: skip
 
 

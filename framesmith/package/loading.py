@@ -43,6 +43,11 @@ class Packaged:
         """The sizes that vary, with their inclusive ranges."""
         return {d["name"]: (d["min"], d["max"]) for d in self.model.manifest["dimensions"]}
 
+    @property
+    def notes(self) -> list[str]:
+        """What the model changed outside of tensors, which calls of the package do not."""
+        return list(self.model.manifest["notes"])
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. Raises TypeError, ValueError or IndexError for arguments that it does not take."""
         inputs = self._bind(args, kwargs)

@@ -54,6 +54,7 @@ def _interface(c: Captured) -> dict[str, Any]:
         "outputs": [_tensor(name, value) for name, value in zip(_names(c), c.outputs, strict=True)],
         "arguments": {"tree": c.arguments.to_json(), "fixed": {str(i): _plain(x) for i, x in c.fixed.items()}},
         "results": {"tree": c.tree.to_json(), "leaves": [_leaf(leaf, c) for leaf in c.results]},
+        "notes": c.notes,
     }
 
 

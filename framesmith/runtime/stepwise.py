@@ -28,7 +28,8 @@ class Stepwise:
     the arms of branches and loops, in order."""
 
     def __init__(self, graph: fx.Graph, steps: Steps, calls: Sequence[Compiled]) -> None:
-        self._slots: dict[Place, int] = {}
+        self._slots: dict[Any, int] = {}
+        self._terms = frozenset(n for terms in steps.terms for n in terms)
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._slot(node)
@@ -42,6 +43,7 @@ class Stepwise:
                                              last[k], _reads(steps.steps[k + 1:]))
                        for k, step in enumerate(steps.steps)]
         self._outputs = [(self._slots[x], None) if isinstance(x, fx.Node) else (-1, x) for x in steps.outputs]
+        self._sums = [(k, [self._replaced(n) for n in terms]) for k, terms in enumerate(steps.terms) if terms]
         self._blank = [None] * (len(self._slots) - self._inputs)
         drawn = [k for k, step in enumerate(steps.steps)
                  if any(map(draws, step.graph.nodes if isinstance(step, Piece) else [step.node]))]
@@ -49,6 +51,10 @@ class Stepwise:
 
     def _slot(self, place: Place) -> int:
         return self._slots.setdefault(place, len(self._slots))
+
+    def _replaced(self, term: fx.Node) -> int:
+        """The slot that says whether zeros stand for a gradient that was not given."""
+        return self._slots.setdefault(("replaced", term), len(self._slots))
 
     def __call__(self, inputs: Any) -> tuple[Any, ...]:
         values = [*inputs, *self._blank]
@@ -61,7 +67,11 @@ class Stepwise:
         else:
             for step in self._steps:
                 step(values)
-        return tuple([values[slot] if slot >= 0 else plain for slot, plain in self._outputs])
+        found = [values[slot] if slot >= 0 else plain for slot, plain in self._outputs]
+        for k, slots in self._sums:
+            if all(values[slot] for slot in slots):
+                found[k] = None
+        return tuple(found)
 
     def _run_or_rewind(self, values: list[Any]) -> None:
         """Run the steps; if one fails, restore the random state, so that eager, which runs instead, draws the same
@@ -116,12 +126,13 @@ class Stepwise:
 
     def _controlled(self, step: Controlled, arms: Sequence[Compiled], last: set[Place],
                     later: set[Place]) -> Callable[[list[Any]], None]:
-        """Return a step of control flow: a missing gradient of an arm is None where it leaves the graph, and zeros
-        where it is an operand."""
+        """Return a step of control flow: a missing gradient of an arm is None where it leaves the graph, by itself or
+        in a sum of only such, and zeros where it is an operand."""
         node = step.node
         call = partial(node.target.run, arms)  # type: ignore[union-attr]
         first, *operands = [self._argument(a) for a in node.args]
-        gives = [(k, self._slot(n), self._zeros(n.meta["val"]) if n in later else None)
+        gives = [(k, self._slot(n), self._zeros(n.meta["val"]) if n in later else None,
+                  self._replaced(n) if n in self._terms else -1)
                  for k, n in enumerate(step.gives) if n is not None]
         dead = [self._slot(n) for n in node.all_input_nodes if n in last]
         bound = (self._slot(node.meta["binds"]), node.target.size) if "binds" in node.meta else None  # type: ignore[union-attr]
@@ -133,9 +144,11 @@ class Stepwise:
             found = call(chosen, given)
             if bound is not None:
                 values[bound[0]] = found[bound[1]].shape[0]
-            for k, slot, zeros in gives:
+            for k, slot, zeros, replaced in gives:
                 value = found[k]
                 values[slot] = zeros(values) if value is None and zeros is not None else value
+                if replaced >= 0:
+                    values[replaced] = value is None
 
         return run
 

@@ -34,7 +34,9 @@ class Interface:
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> Interface:
-        """Raises `PackageError` for tensors of a dtype that NumPy lacks."""
+        """Raises `PackageError` for tensors of a dtype that NumPy lacks, and for a model that keeps state."""
+        if kept := ", ".join(s["name"] for s in manifest["state"]):
+            raise PackageError(f"calls write {kept}, which later calls read; but requests do not follow each other")
         inputs, outputs = (tuple([Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in manifest[part]])
                            for part in ("inputs", "outputs"))
         for tensor in (*inputs, *outputs):

@@ -1,4 +1,4 @@
-"""Runs a package by ctypes alone: run.py libframesmith.so model.fsm. Inputs are zeros, and sizes that vary are 1."""
+"""Runs a package by ctypes alone: run.py libframesmith.so model.fsm. Inputs are zeros, sizes that vary their least."""
 
 import ctypes
 import sys
@@ -9,9 +9,8 @@ class Tensor(ctypes.Structure):
                 ("size", ctypes.c_int64 * 8), ("stride", ctypes.c_int64 * 8)]
 
 
-class Info(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
-                ("size", ctypes.c_int64 * 8), ("written", ctypes.c_int32)]
+class Range(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("least", ctypes.c_int64), ("most", ctypes.c_int64)]
 
 
 library = ctypes.CDLL(sys.argv[1])
@@ -36,12 +35,12 @@ def fill(tensor):
 check(library.framesmith_load(sys.argv[2].encode(), None, ctypes.byref(model)))
 inputs = (Tensor * library.framesmith_inputs(model))()
 outputs = (Tensor * library.framesmith_outputs(model))()
-for i, tensor in enumerate(inputs):
-    info = Info()
-    check(library.framesmith_input(model, i, ctypes.byref(info)))
-    tensor.dtype, tensor.rank = info.dtype, info.rank
-    for d in range(info.rank):
-        tensor.size[d] = max(info.size[d], 1)
+sizes = (ctypes.c_int64 * library.framesmith_dimensions(model))()
+for i in range(len(sizes)):
+    dimension = Range()
+    check(library.framesmith_dimension(model, i, ctypes.byref(dimension)))
+    sizes[i] = dimension.least
+check(library.framesmith_input_shapes(model, sizes, len(sizes), inputs, len(inputs)))
 alive = [fill(tensor) for tensor in inputs]
 check(library.framesmith_shapes(model, inputs, len(inputs), outputs, len(outputs)))
 alive += [fill(tensor) for tensor in outputs]

@@ -71,9 +71,9 @@ void Plan::read_interface(const Json& manifest) {
       input.sizes.push_back(size(sizes[d], texts[d]));
       const Size& read = input.sizes.back();
       if (read.dimension < 0) continue;
-      Dimension& found = dimensions[static_cast<size_t>(read.dimension)];
-      if (found.input >= 0 && read.scale != 1) continue;
-      found.input = static_cast<int>(inputs.size()), found.at = static_cast<int>(d);
+      Dimension& of = dimensions[static_cast<size_t>(read.dimension)];
+      if (of.input >= 0 && of.scale <= read.scale) continue;
+      of.input = static_cast<int>(inputs.size()), of.at = static_cast<int>(d), of.scale = read.scale;
     }
     inputs.push_back(std::move(input));
   }

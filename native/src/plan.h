@@ -38,10 +38,10 @@ struct Size {
   }
 };
 
-// A size that varies from `least` to `most`. A call has it in size `at` of an input.
+// A size that varies from `least` to `most`. A call has it, times `scale`, in size `at` of an input.
 struct Dimension {
   std::string name;
-  int64_t least, most;
+  int64_t least, most, scale = 0;
   int input = -1, at = 0;
 };
 

@@ -239,14 +239,26 @@ def left_by_a_break(x):
     return z * y, n
 
 
-TRAINED = [newton, weighted, two_states, doubled, left_by_a_break]
+def one_after_the_other(x):
+    y, n = x * 1, 0
+    for most in (1, 4):
+        while y.abs().sum() > most and n < 9:
+            y = (y * U).tanh() * 0.9
+            n += 1
+        y = y - 0.1
+    if y.mean() > 0:
+        y = y * U
+    return y, n
+
+
+TRAINED = [newton, weighted, two_states, doubled, left_by_a_break, one_after_the_other]
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("program", TRAINED)
 def test_loops_are_trained(program, dynamic, captures):
     compiled = framesmith.compile(program, fullgraph=True, dynamic=dynamic)
-    for x in INPUTS[:4]:
+    for x in (*INPUTS[:4], -INPUTS[0] / 99):
         found = []
         for run in (compiled, program):
             leaf = x.double().requires_grad_()
@@ -294,8 +306,32 @@ def trained_in_a_branch(x):
     return x * 3
 
 
+def trained_in_a_loop(x):
+    n = 0
+    while x.abs().sum() < 30 and n < 9:
+        y = x.abs() * U + 1
+        while y.sum() < 20:
+            y = y * 2 + U
+        x, n = x + y, n + 1
+    return x
+
+
+def trained_in_a_branch_of_a_loop(x):
+    n = 0
+    while x.abs().sum() < 30 and n < 9:
+        n += 1
+        if x.sum() > 2:
+            while x.abs().sum() < 12:
+                x = x * 2 * (U + 1)
+            x = x + U
+        else:
+            x = x.abs() * 1.5 + 0.1
+    return x
+
+
 @pytest.mark.filterwarnings("ignore:framesmith")
-@pytest.mark.parametrize("program", [with_inputs_of_their_own, begins_without, trained_in_a_branch, with_a_branch])
+@pytest.mark.parametrize("program", [with_inputs_of_their_own, begins_without, trained_in_a_branch, with_a_branch,
+                                     trained_in_a_loop, trained_in_a_branch_of_a_loop])
 def test_loops_whose_gradients_depend_on_a_round_are_breaks(program):
     compiled = framesmith.compile(program)
     for x in INPUTS[:4]:

@@ -589,3 +589,13 @@ def test_comparisons_of_sizes_are_data():
         warnings.filterwarnings("error", message="Raw")
         for n in (5, 7):
             assert all(map(torch.equal, compiled(torch.ones(n)), program(torch.ones(n))))
+
+
+@pytest.mark.parametrize("fn", [lambda a: a.reshape(-1), lambda a: a.flatten(0, 1).narrow(-1, 0, 1)])
+def test_what_a_size_of_one_makes_a_view_is_one(fn):
+    compiled = framesmith.compile(fn, dynamic=True)
+    for shape in ((3, 4), (5, 6), (1, 4), (3, 1), (4, 1), (1, 1), (2, 2)):
+        x = torch.randn(shape).repeat(2, 1)[::2]
+        got, expected = compiled(x), fn(x)
+        assert (got.data_ptr() == x.data_ptr()) == (expected.data_ptr() == x.data_ptr())
+        assert got.stride() == expected.stride()

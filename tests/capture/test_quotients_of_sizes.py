@@ -37,6 +37,11 @@ def tokens(x):
     return image.reshape(y.shape[0], 4, -1).transpose(1, 2).sum(1)
 
 
+def flattened(x):
+    """As in CSATv2: tokens of what lies with channels innermost."""
+    return pooled(x).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2).flatten(2).transpose(1, 2).sum(1)
+
+
 def windows(x):
     """As in Swin: padded to whole windows, which are cut and put together."""
     y = pooled(x).permute(0, 2, 3, 1)
@@ -55,7 +60,7 @@ def alike(got, want):
 
 
 @pytest.mark.parametrize("sides", [(8, 16, 24, 40), (16, 8, 24, 40)])
-@pytest.mark.parametrize("program", [normed, tokens, windows])
+@pytest.mark.parametrize("program", [normed, tokens, flattened, windows])
 def test_unseen_layouts_need_no_variant(program, sides, captures):
     compiled = framesmith.compile(program, fullgraph=True, dynamic=True)
     for side in sides:

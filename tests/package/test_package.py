@@ -47,8 +47,11 @@ def runs_here(name):
         f in flags for f in machine.features if f not in ("bmi", "lzcnt"))
 
 
-@pytest.mark.parametrize("target", [pytest.param(name, marks=pytest.mark.skipif(
-    not runs_here(name), reason="another processor")) for name in ("x86-64-v4", "x86-64-v3", "x86-64")])
+TARGETS = [pytest.param(name, marks=pytest.mark.skipif(not runs_here(name), reason="another processor"))
+           for name in ("x86-64-v4", "x86-64-v3", "x86-64")]
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_each_target_runs_with_any_size_of_the_range(target, tmp_path):
     model = mlp()
     loaded = packaged(tmp_path, model, (torch.randn(4, 10),), dynamic_shapes=[{0: framesmith.Dim("batch", max=64)}],
@@ -82,11 +85,31 @@ def test_operators_that_are_kernels_of_the_library(mask, tmp_path):
     assert found["ids"] is not None and torch.equal(found["ids"], ids) and found["size"] == 32
 
 
-def test_the_recurrence(tmp_path):
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+def test_the_recurrence(cell, target, tmp_path):
     torch.manual_seed(0)
-    model, x = nn.LSTM(12, 20, 2, batch_first=True, bidirectional=True).eval(), torch.randn(3, 5, 12)
-    loaded = packaged(tmp_path, model, (x,), targets=["x86-64-v3", "x86-64-v4"])
-    torch.testing.assert_close(loaded(x), torch.utils._pytree.tree_map(torch.Tensor.detach, model(x)))
+    model = cell(12, 20, 2, batch_first=True, bidirectional=True).eval()
+    loaded = packaged(tmp_path, model, (torch.randn(3, 5, 12),), targets=[target],
+                      dynamic_shapes=[{0: framesmith.Dim("batch"), 1: framesmith.Dim("steps")}])
+    for size in ((3, 5), (1, 9), (4, 1)):
+        x = torch.randn(*size, 12)
+        torch.testing.assert_close(loaded(x), torch.utils._pytree.tree_map(torch.Tensor.detach, model(x)))
+
+
+def test_embedding_bags(tmp_path):
+    torch.manual_seed(0)
+    tables = nn.ModuleList([nn.EmbeddingBag(30, 8, mode=mode) for mode in ("sum", "sum", "mean")])
+    tables.forward = lambda indices, offsets: [table(i, offsets) for table, i in zip(tables, indices)]
+
+    def given(bags):
+        return torch.randint(0, 30, (3, 4 * bags)), torch.arange(0, 4 * bags, 4)
+
+    batch = framesmith.Dim("batch", max=64)
+    loaded = packaged(tmp_path, tables, given(5), targets=["x86-64-v3"], dynamic_shapes=[{1: 4 * batch}, {0: batch}])
+    for bags in (5, 1, 9):
+        args = given(bags)
+        torch.testing.assert_close(loaded(*args), [x.detach() for x in tables(*args)])
 
 
 def test_an_index_out_of_range_is_an_error(tmp_path):

@@ -8,11 +8,14 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
 import framesmith
+from framesmith.export.trees import flatten
+from tests.package import test_sizes, test_state
 
 NATIVE = Path(__file__).parents[2] / "native"
 ARM = "aarch64-linux-gnu"
@@ -42,7 +45,7 @@ def called(*command, **environment):
 
 
 def built(folder, *flags):
-    """The C example that finds the installed runtime."""
+    """The examples that find the installed runtime, and the runtime."""
     prefix = folder / "prefix"
     called("cmake", "-S", NATIVE, "-B", folder / "runtime", f"-DCMAKE_INSTALL_PREFIX={prefix}", *flags)
     called("cmake", "--build", folder / "runtime", "-j2")
@@ -53,23 +56,40 @@ def built(folder, *flags):
     return folder / "example", next(prefix.glob("lib*/libframesmith.so"))
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Programs in C and C++, and the runtime library."""
+    return built(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A folder with the package `framesmith_runtime`."""
+    folder = tmp_path_factory.mktemp("wheel")
+    called(sys.executable, NATIVE / "python" / "setup.py", "-q", "egg_info", "-e", folder, "build", "-b",
+           folder / "build")
+    (library,) = (folder / "build").glob("lib*")
+    return str(library)
+
+
 def numbers(text):
     return torch.tensor([float(word) for word in text.split()[1:]])
 
 
 @needs_cmake
-def test_programs_in_c_and_by_ctypes(tmp_path):
+def test_programs_in_c_and_by_ctypes(installed, tmp_path):
     model, x = Small().eval(), torch.ones(1, 3, 6, 6)
     framesmith.package(model, (x,), path=tmp_path / "m.fsm", targets=["x86-64", "x86-64-v3"])
-    example, library = built(tmp_path)
+    example, library = installed
     assert library.resolve().stat().st_size < 1_000_000
     assert not any(part in called("ldd", example / "run_c") for part in ("torch", "python", "gomp"))
     torch.testing.assert_close(numbers(called(example / "run_c", tmp_path / "m.fsm")), model(x).detach().flatten()[:4])
     assert "x86-64" in called(example / "run_cpp", tmp_path / "m.fsm", 3, 3)
     by_ctypes = called(sys.executable, "-S", NATIVE / "examples" / "run.py", library, tmp_path / "m.fsm")
     assert by_ctypes.startswith("(1, 36, 5)")
-    failed = subprocess.run([example / "run_c", tmp_path], capture_output=True, text=True)
-    assert failed.returncode == 1 and "no package" in failed.stderr
+    for program in ("run_c", "run_cpp"):
+        failed = subprocess.run([example / program, tmp_path], capture_output=True, text=True)
+        assert failed.returncode == 1 and "no package" in failed.stderr
 
 
 NUMPY = """
@@ -86,14 +106,100 @@ except framesmith_runtime.RuntimeFailure as e:
 """
 
 
-def test_numpy_without_pytorch(tmp_path):
+def test_numpy_without_pytorch(wheel, tmp_path):
     model, x = Small().eval(), torch.ones(1, 3, 6, 6)
     framesmith.package(model, (x,), path=tmp_path / "m.fsm", targets=["x86-64"])
-    called(sys.executable, NATIVE / "python" / "setup.py", "-q", "egg_info", "-e", tmp_path, "build", "-b",
-           tmp_path / "build")
-    (library,) = (tmp_path / "build").glob("lib*")
-    found = called(sys.executable, "-c", NUMPY, tmp_path / "m.fsm", PYTHONPATH=str(library))
+    found = called(sys.executable, "-c", NUMPY, tmp_path / "m.fsm", PYTHONPATH=wheel)
     torch.testing.assert_close(numbers(found), model(x).detach().flatten()[:4])
+
+
+AT_SIZES = """
+import pathlib, sys, numpy, framesmith_runtime
+folder = pathlib.Path(sys.argv[1])
+model = framesmith_runtime.load(folder / "m.fsm")
+for case in sorted(folder.glob("case*")):
+    outputs = model(*[numpy.load(case / f"{i['name']}.npy") for i in model.model.manifest["inputs"]])
+    for x, info in zip(outputs, model.model.manifest["outputs"]):
+        x.tofile(case / f"{info['name']}.numpy")
+try:
+    model(*[numpy.load(folder / "beyond" / f"{i['name']}.npy") for i in model.model.manifest["inputs"]])
+except framesmith_runtime.RuntimeFailure as e:
+    print(e)
+assert "torch" not in sys.modules
+"""
+
+
+@needs_cmake
+@pytest.mark.parametrize("name", test_sizes.CASES)
+def test_a_model_at_several_sizes_without_pytorch(name, installed, wheel, tmp_path):
+    torch.manual_seed(0)
+    build, inputs, dims, sizes, ((dimension, beyond), *_) = test_sizes.CASES[name]
+    model = build()
+    framesmith.package(model, (), inputs(*sizes[0]), path=tmp_path / "m.fsm", targets=["x86-64-v3"],
+                       dynamic_shapes=dims)
+    manifest = framesmith.load(tmp_path / "m.fsm").model.manifest
+    names = [d["name"] for d in manifest["dimensions"]]
+    cases = [(tmp_path / f"case{k}", size) for k, size in enumerate(sizes)]
+    wanted = []
+    for folder, size in [*cases, (tmp_path / "beyond", beyond)]:
+        folder.mkdir()
+        given = inputs(*size)
+        for key, x in given.items():
+            numpy.save(folder / f"{key}.npy", x.numpy())
+            x.numpy().tofile(folder / key)
+        if size != beyond:
+            with torch.no_grad():
+                wanted.append(flatten(model(**given))[0])
+
+    def in_c(folder, size):
+        files = [f"{i['name']}={folder / i['name']}" for i in manifest["inputs"]]
+        files += [f"{o['name']}={folder / o['name']}.c" for o in manifest["outputs"]]
+        return [installed[0] / "run_c", tmp_path / "m.fsm", *[f"{d}={n}" for d, n in zip(names, size)], *files]
+
+    for folder, size in cases:
+        called(*in_c(folder, size))
+    refused = [called(sys.executable, "-c", AT_SIZES, tmp_path, PYTHONPATH=wheel), subprocess.run(
+        list(map(str, in_c(tmp_path / "beyond", beyond))), capture_output=True, text=True).stderr]
+    assert all(f"{dimension} is {beyond[0]}, out of its range" in text for text in refused)
+    for (folder, _), tensors in zip(cases, wanted):
+        for info, x in zip(manifest["outputs"], tensors, strict=True):
+            for way in ("c", "numpy"):
+                found = torch.from_numpy(numpy.fromfile(folder / f"{info['name']}.{way}", numpy.float32))
+                torch.testing.assert_close(found.view(x.shape), x, atol=1e-5, rtol=1e-4)
+
+
+DECODE = """
+import sys, numpy, framesmith_runtime
+model = framesmith_runtime.load(sys.argv[1])
+other = model.instance()
+for turn, instances in enumerate(((model, other), (model,))):
+    tokens = [numpy.array([[1]]) for _ in instances]
+    for _ in range(20):
+        for k, instance in enumerate(instances):
+            logits, = instance(tokens[k])
+            tokens[k] = logits[:, -1:].argmax(-1)
+            print(turn, k, tokens[k][0, 0], logits.max())
+    model.reset()
+assert "torch" not in sys.modules
+"""
+
+
+@needs_cmake
+def test_a_llama_decodes_with_its_cache_without_pytorch(installed, wheel, tmp_path):
+    model = test_state.Llama().eval()
+    framesmith.package(model, (torch.tensor([[1]]),), path=tmp_path / "m.fsm", targets=["x86-64-v3"])
+    steps, token = [], torch.tensor([[1]])
+    with torch.no_grad():
+        for _ in range(20):
+            logits = model(token)
+            token = logits[:, -1:].argmax(-1)
+            steps.append([token.item(), logits.max().item()])
+    wanted = torch.tensor([[turn, k, *step] for turn, count in enumerate((2, 1)) for step in steps
+                           for k in range(count)])
+    for text in (called(installed[0] / "decode", tmp_path / "m.fsm", 1, 20),
+                 called(sys.executable, "-c", DECODE, tmp_path / "m.fsm", PYTHONPATH=wheel)):
+        found = torch.tensor([[float(word) for word in line.split()] for line in text.splitlines()])
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 
 
 @needs_cmake

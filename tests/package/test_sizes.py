@@ -112,6 +112,20 @@ def test_scans(model, tmp_path):
         assert torch.equal(loaded(x), model(x))
 
 
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("to", [lambda x: {"size": (x.shape[2] * 2 + 1, 5)}, lambda x: {"scale_factor": (2.0, 0.5)}],
+                         ids=["size", "factor"])
+def test_resizing(to, corners, tmp_path):
+    def model(x):
+        return nn.functional.interpolate(x * 2, mode="bilinear", align_corners=corners, **to(x))
+
+    loaded = packaged(tmp_path, model, (torch.randn(2, 3, 10, 12),),
+                      dynamic_shapes=[{2: Dim("height", min=4), 3: Dim("width", min=4)}])
+    for size in ((10, 12), (4, 31), (17, 4)):
+        x = torch.randn(2, 3, *size)
+        torch.testing.assert_close(loaded(x), model(x))
+
+
 def test_pooling_of_images_of_any_size(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.MaxPool2d(3, 2, 1), nn.Conv2d(16, 8, 1), nn.MaxPool2d(2)).eval()

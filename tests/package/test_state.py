@@ -1,6 +1,7 @@
 """Packages of models that write their buffers: each instance keeps its own from call to call, as eager does."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ class Writing(nn.Module):
         self.register_buffer("other", torch.arange(3.0))
         self.register_buffer("turned", torch.arange(6.0).view(2, 3).t())
         self.register_buffer("last", torch.zeros(3))
+        self.register_buffer("left", torch.zeros(2))
+        self.register_buffer("right", torch.ones(2))
 
     def forward(self, x):
         self.rows.index_copy_(0, self.place, x[None])
@@ -31,7 +34,10 @@ class Writing(nn.Module):
         self.one, self.other = self.other.clone(), self.one + 1
         self.turned.mul_(2).add_(1)
         self.last = x[:3].clone()
-        return self.rows.sum(0) + self.one.sum(), self.one + 0, self.turned * 1, self.copied.t() + 0
+        before = self.left.clone()
+        self.left.copy_(self.right)
+        self.right.copy_(before)
+        return self.rows.sum(0) + self.one.sum(), self.one + 0, self.turned * 1, self.copied.t() + 0, before
 
 
 def packaged(path, model, *args, **options):
@@ -52,7 +58,7 @@ def test_instances_keep_buffers_of_their_own(exported, tmp_path):
     assert not model.place and not model.rows.any()
     names = {s["name"]: s["initial"] is None for s in loaded.model.manifest["state"]}
     assert names == {"rows": True, "copied": False, "place": True, "one": False, "other": False, "turned": False,
-                     "last": True}  # whether they are zeros, which the file does not hold
+                     "last": True, "left": True, "right": False}  # whether they are zeros, which the file does not hold
     first, second = copy.deepcopy(model), copy.deepcopy(model)
     follow(loaded, first)
     other = loaded.instance()
@@ -63,6 +69,26 @@ def test_instances_keep_buffers_of_their_own(exported, tmp_path):
     follow(other, second)
     del loaded
     follow(other, second)
+
+
+def test_threads_share_an_instance(tmp_path):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1000))
+
+        def forward(self, x):
+            return self.calls.add_(x).sum()
+
+    loaded = packaged(tmp_path, Counting(), torch.ones(1000))
+    found = []
+    threads = [threading.Thread(target=lambda: found.extend([loaded(torch.ones(1000)).item() for _ in range(50)]))
+               for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [1000.0 * n for n in range(1, 201)]
 
 
 class Llama(nn.Module):
@@ -135,6 +161,16 @@ def test_what_would_live_on_as_another_tensor_is_refused(tmp_path):
     whole = torch.zeros(4)
     with pytest.raises(PackageError, match="whole and part share memory"):
         packaged(tmp_path, of(writes, whole=whole, part=whole[:2]), torch.ones(2))
+
+
+def test_what_is_changed_outside_of_tensors_is_noted(tmp_path):
+    def counts(model, x):
+        model.calls = 1
+        return x + 1
+
+    model = of(counts)
+    model.calls = 0
+    assert packaged(tmp_path, model, torch.ones(3)).notes == ["Module.calls"]
 
 
 def test_data_that_a_call_writes_are_not_assumed(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
+import framesmith
 from framesmith.serve.batcher import Limits
 from framesmith.serve.metrics import Metrics
 from framesmith.serve.protocol import decode
@@ -158,3 +159,17 @@ def test_a_killed_worker_is_replaced_and_its_requests_are_run_again(packages):
     for one, answer in zip(given, found, strict=True):
         assert_same(model, one, answer)
     assert metric("worker_restarts_total") == 1 and metric("requests_total", status="200") == 40
+
+
+def test_a_model_that_keeps_state_is_not_served(tmp_path):
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x):
+            return x + self.calls.add_(1)
+
+    framesmith.package(Counting(), (torch.ones(2, 3),), path=tmp_path / "m.fsm", targets=[TARGET])
+    with pytest.raises(PackageError, match="calls write calls, which later calls read"):
+        served(tmp_path / "m.fsm", Options(), None)

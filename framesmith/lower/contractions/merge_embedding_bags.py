@@ -15,7 +15,7 @@ from torch import fx
 from framesmith import _C
 from framesmith.graph.patterns import Match, match, p, tensors, values
 from framesmith.lower.contractions.nodes import Nodes
-from framesmith.lower.contractions.pack_linear import Choose, rewrites, static
+from framesmith.lower.contractions.pack_linear import Choose, rewrites, sizes_of, static, surely_filled
 from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
@@ -57,11 +57,11 @@ def _key(node: fx.Node) -> Any:
     if m is None or any(u.args[1] != 0 for u in node.users if u.users):
         return None
     rows, index, offset = kinds = [n.meta["val"] for n in m[table, indices, offsets]]
-    if any(v.device.type != "cpu" or any(type(n) is not int or not n for n in v.shape) for v in kinds):
+    if any(v.device.type != "cpu" for v in kinds) or not static(rows) or not surely_filled(*kinds):
         return None
     if rows.dtype is not torch.float32 or index.dtype is not offset.dtype or len(index.shape) != 1:
         return None
-    return index.dtype, tuple(offset.shape), rows.shape[1], *m[mode, include_last, padding]
+    return index.dtype, sizes_of(offset), rows.shape[1], *m[mode, include_last, padding]
 
 
 @rewrites(GRADIENT)

@@ -9,6 +9,7 @@ Initial states that are known zeros are left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ from framesmith import _C
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.patterns import Match, Operator, values
 from framesmith.lower.contractions.choice import CANDIDATES, Candidate, numbers
-from framesmith.lower.contractions.geometry import VectorUnit
-from framesmith.lower.contractions.pack_linear import Choose, Request, Rule, rewrites
+from framesmith.lower.contractions.geometry import HOST, VectorUnit
+from framesmith.lower.contractions.pack_linear import Choose, Request, Rule, rewrites, surely_filled, usual
 from framesmith.prims.core import Spec
 
 aten = torch.ops.aten
@@ -64,7 +65,7 @@ arguments = values("x state weights biases layers dropout train bidirectional ba
 
 def _layers(m: Match, cell: Cell) -> Layers | None:
     """Return the call's arguments if it is plain inference: no dropout, no projection, float32 on the CPU, frozen
-    weights, static sizes."""
+    weights, sizes that are never 0."""
     x, state, flat, biases, layers, dropout, train, bidirectional, batch_first = m[tuple(arguments)]
     states = tuple(state) if cell.states > 1 else (state,)
     group = 4 if biases else 2
@@ -74,10 +75,9 @@ def _layers(m: Match, cell: Cell) -> Layers | None:
     if not all(map(is_parameter_expression, flat)):
         return None
     tensors = [x.meta["val"], *(s.meta["val"] for s in states), *(w.meta["val"] for w in flat)]
-    if any(t.dtype is not torch.float32 or t.device.type != "cpu" or any(type(n) is not int or not n for n in t.shape)
-           for t in tensors):
+    if any(t.dtype is not torch.float32 or t.device.type != "cpu" for t in tensors) or not surely_filled(*tensors):
         return None
-    if len(tensors[0].shape) != 3:
+    if len(tensors[0].shape) != 3 or type(tensors[0].shape[2]) is not int:
         return None
     weights = tuple(tuple(flat[i : i + group]) for i in range(0, len(flat), group))
     return Layers(x, states, weights, bidirectional, batch_first)
@@ -97,7 +97,8 @@ def _rewriter(name: str) -> Rule:
         batch, steps = found.x.meta["val"].shape[:2] if found.batch_first else found.x.meta["val"].shape[1::-1]
         width, hidden = found.x.meta["val"].shape[2], found.weights[0][1].meta["val"].shape[1]
         directions = 2 if found.bidirectional else 1
-        shape = (batch, steps, width, hidden, len(found.weights) // directions, directions, len(found.weights[0]) // 2)
+        shape = (usual(batch), usual(steps), width, hidden, len(found.weights) // directions, directions,
+                 len(found.weights[0]) // 2)
         if choose(Request(name, torch.float32, shape)) != "own":
             return None
         packed = [_pack(graph, node, group, cell.gates, choose.unit) for group in found.weights]
@@ -114,9 +115,32 @@ def _pack(graph: fx.Graph, like: fx.Node, group: tuple[fx.Node, ...], gates: int
           unit: VectorUnit) -> fx.Node:
     shapes = [tuple(w.meta["val"].shape) for w in group]
     size = sum(-(-shapes[1][1] // unit.lanes) * unit.lanes * gates * rows for rows in (shapes[0][1], shapes[1][1], 2))
-    node = graph.call_function(library.pack_rnn.default, (list(group), gates))
+    node = graph.call_function(pack_rnn, (list(group), gates, unit.lanes))
     node.meta = {"val": Spec((size,), torch.float32, torch.device("cpu"), (1,)), "stack": like.meta.get("stack", ())}
     return node
+
+
+def pack_rnn(weights: Sequence[torch.Tensor], gates: int, lanes: int) -> torch.Tensor:
+    """The weights of a layer and direction as csrc/rnn.cpp reads them, for vectors of so many floats: panels of `lanes`
+    units, in each a row for each input, and in it a vector for each gate; then so for the states; then both biases."""
+    if lanes == HOST.lanes:
+        return library.pack_rnn(weights, gates)
+    w_x, w_h, *biases = weights
+    b_x, b_h = biases or [w_x.new_zeros(len(w_x))] * 2
+    joined, apart = b_x + b_h, torch.zeros_like(b_h)
+    if gates == CELLS["gru"].gates:  # the new gate scales the recurrent product with its bias
+        new = slice(-w_h.shape[1], None)
+        joined[new], apart[new] = b_x[new], b_h[new]
+
+    def panels(w: torch.Tensor) -> torch.Tensor:
+        rows = w.reshape(gates, -1, w[0].numel())
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[1] % lanes))
+        return rows.unflatten(1, (-1, lanes)).permute(1, 3, 0, 2).reshape(-1)
+
+    return torch.cat([panels(w) for w in (w_x, w_h, joined, apart)])
+
+
+pack_rnn.is_pure = True  # type: ignore[attr-defined]
 
 
 def _candidates(request: Request) -> dict[str, Candidate]:

@@ -32,6 +32,8 @@ int recurrence(int64_t gates, const Operand& x, Operands states, Operands packed
 template <class Index>
 int embedding_bags(Operands tables, Operands indices, Operands offsets, bool mean, bool include_last, int64_t padding,
                    const Operand& out);
+// An image resized between its elements. `corners`: those at the border stay there. Factors of 0: by the sizes.
+int bilinear(const Operand& x, bool corners, double rows_factor, double columns_factor, const Operand& out);
 // Each element combined with all before it along a dimension. `Combine`: std::plus or std::multiplies.
 template <class T, template <class> class Combine> int scan(const Operand& x, int64_t along, const Operand& out);
 
