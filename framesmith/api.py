@@ -13,7 +13,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from framesmith import _C
+from framesmith import (
+    _C,
+    distributed,  # noqa: F401  registers rows
+)
 from framesmith.backends import BACKENDS
 from framesmith.background import foreground
 from framesmith.buckets import Bucketed

@@ -38,6 +38,7 @@ from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
 from framesmith.graph.repetition import find_repetition
+from framesmith.graph.sink_waits import sink_waits
 from framesmith.graph.symbols import close_guards, varying_convolutions
 from framesmith.loops.ir import Program, SizeOf
 from framesmith.loops.live import live_bytes
@@ -134,6 +135,7 @@ PASSES = (
     Pass("flatten_rnn_weights", "aten", _in_place(flatten_rnn_weights), _CUDA, _caching),
     Pass("lay_out_conv_weights", "aten", _in_place(lay_out_conv_weights), _CUDA, _freezing),
     Pass("split_bias_gradients", "aten", _in_place(split_bias_gradients), _CUDA, _freezing),
+    Pass("sink_waits", "aten", _in_place(sink_waits)),
     Pass("repeat", "parts", lambda g, c: find_repetition(g), when=_unmeasured),
     Pass("decompose", "prims", lambda g, c: decompose(g, device=c.target.device, rounding=c.config.rounding),
          makes=True),

@@ -43,6 +43,9 @@ OUTSIDE: dict[str, Handler] = {}
 """module and name of a class that the package does not import -> handler(tracer, value, source) -> Tracker of an
 instance from outside"""
 
+IDENTIFIED: set[str] = set()
+"""Module and name of classes whose instances are constants, known by their identity."""
+
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
 

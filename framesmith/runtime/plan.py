@@ -151,11 +151,11 @@ class Plan:
     version counters must rise. `constants`: how many there are. `aligned`: input values whose memory kernels want to
     begin at a multiple of 16 bytes: in a call in which one does not, a copy is used. `numbers`: input values that
     kernels are given by value: one number each, in the CPU's memory. `late`: generated code asks for the arena (on a
-    CUDA device); otherwise it is there from the start. `clean`: so many externs run before anything is written to an
-    input; a kernel that finds an index out of range does, too, unless `spoilt`. `rewinds`: a call may fail after it has
-    drawn random numbers; the generators are then set back. `places`: by extern, the operator and the number of its
-    node in the graph that was compiled (or -1), for messages; the call path does not have them. `steps`: "kernel" or
-    "call", and its number, of each mark of the code, for profilers.
+    CUDA device); otherwise it is there from the start. `clean`: so many externs run before anything is written to
+    an input or sent to another process; a kernel that finds an index out of range does, too, unless `spoilt`.
+    `rewinds`: a call may fail after it has drawn random numbers; the generators are then set back. `places`: by extern,
+    the operator and the number of its node in the graph that was compiled (or -1), for messages; the call path does not
+    have them. `steps`: "kernel" or "call", and its number, of each mark of the code, for profilers.
     """
 
     inputs: int
