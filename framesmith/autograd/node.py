@@ -8,7 +8,7 @@ tangents, differentiable in its turn: so any order of derivative is one more suc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import compress
@@ -23,6 +23,7 @@ from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
+from framesmith.autograd.segments import Segments
 from framesmith.graph.symbols import environment, size_sources
 from framesmith.symbolic.expr import Rel, Symbol
 from framesmith.symbolic.node import expr_of
@@ -77,6 +78,7 @@ class Differentiable:
             self.forward = compile(self.parts.forward, examples)
         copies = {("input", k) for k in self.parts.copied}  # what is kept of these is nobody else's
         self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept or place in copies]
+        self._segments = Segments(self.parts.backward)
         self._full = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), self.joint.read)
         self._backwards, self._wholes, self._by_operators = (_Variants(graph) for _ in range(3))
         self._lock: Any = forkable_lock()
@@ -88,7 +90,7 @@ class Differentiable:
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written,
                                    kept, watched,
                                    parts.needed, parts.exact, parts.copied, j.order, j.later,
-                                   tuple(size_sources(self._graph).values()))
+                                   tuple(size_sources(self._graph).values()), self._segments.of)
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
               sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
@@ -146,6 +148,21 @@ class Differentiable:
                 compile = self._apart if later is None else lambda graph, fitted: later()
                 plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._or_by_operators(compile))
         return plan.call(given)
+
+    def segments(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
+                 sizes: Sizes) -> Values | Iterator[Values]:
+        """The same, by an iterator that gives those of one segment after another; all at once where some are missing.
+        """
+        if not (all(wanted) and all(x is not None for x in tangents)):
+            return self.backward(kept, tangents, wanted, sizes)
+        given = [*kept, *tangents]
+        kept.clear()
+        tangents.clear()
+        return self._segments.run(given, self._segment)
+
+    def _segment(self, graph: fx.Graph, given: list[Any]) -> Compiled:
+        with self._lock:
+            return CompiledFunction(_Fitted, None)(graph, given, self._or_by_operators(self._apart))
 
     def _or_by_operators(self, compile: Compile) -> Compile:
         def compiled(graph: fx.Graph, given: Sequence[Any]) -> Compiled:
