@@ -29,9 +29,9 @@ from framesmith.util.errors import Unsupported
 Body = Callable[..., None]
 
 
-def _collective(body: Body) -> Body:
-    """Register what a function of `torch.distributed` of the same name does: `body(group, **arguments)`, on fakes."""
-    name = f"torch.distributed.distributed_c10d.{body.__name__.rstrip('_')}"
+def _collective(name: str, body: Body) -> None:
+    """Register what a function of `torch.distributed` does: `body(group, **arguments)`, on fakes."""
+    name = f"torch.distributed.distributed_c10d.{name}"
 
     @by_name(name)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
@@ -43,8 +43,6 @@ def _collective(body: Body) -> Body:
         with torch.no_grad():  # autograd does not see what is written, so gradients go on through what was before
             tracer.torch_call(partial(body, group), [], given)
         return t.Const(_completed()) if asynchronous else t.NONE
-
-    return body
 
 
 @cache
@@ -78,19 +76,16 @@ def _rank(group: Any, on_all: int | None, in_group: int | None) -> int:
     return c10d._canonicalize_group_rank(group, on_all, in_group, return_global=False)
 
 
-@_collective
 def all_reduce(group: Any, tensor: FakeTensor, op: Any = dist.ReduceOp.SUM) -> None:
     _sendable(tensor)
     _write(tensor, o.ALL_REDUCE(tensor, _kind(op), group.group_name))
 
 
-@_collective
 def broadcast(group: Any, tensor: FakeTensor, src: int | None = None, group_src: int | None = None) -> None:
     _sendable(tensor)
     _write(tensor, o.BROADCAST(tensor, _rank(group, src, group_src), group.group_name))
 
 
-@_collective
 def reduce(group: Any, tensor: FakeTensor, dst: int | None = None, op: Any = dist.ReduceOp.SUM,
            group_dst: int | None = None) -> None:
     _sendable(tensor)
@@ -100,13 +95,11 @@ def reduce(group: Any, tensor: FakeTensor, dst: int | None = None, op: Any = dis
     tensor.copy_(recorder.own(value, recorder.emit(target, (recorder.nodes(tensor),), value)))
 
 
-@_collective
 def all_gather_into_tensor(group: Any, output_tensor: FakeTensor, input_tensor: FakeTensor) -> None:
     _sendable(output_tensor, input_tensor)
     _write(output_tensor, o.ALL_GATHER(input_tensor, group.size(), group.group_name))
 
 
-@_collective
 def all_gather(group: Any, tensor_list: Sequence[FakeTensor], tensor: FakeTensor) -> None:
     _sendable(tensor, *tensor_list)
     if len(tensor_list) != group.size() or any(x.shape != tensor.shape for x in tensor_list):
@@ -116,13 +109,11 @@ def all_gather(group: Any, tensor_list: Sequence[FakeTensor], tensor: FakeTensor
         target.copy_(part)
 
 
-@_collective
 def reduce_scatter_tensor(group: Any, output: FakeTensor, input: FakeTensor, op: Any = dist.ReduceOp.SUM) -> None:
     _sendable(output, input)
     _write(output, o.REDUCE_SCATTER(input, _kind(op), group.size(), group.group_name))
 
 
-@_collective
 def all_to_all_single(group: Any, output: FakeTensor, input: FakeTensor,
                       output_split_sizes: Sequence[int] | None = None,
                       input_split_sizes: Sequence[int] | None = None) -> None:
@@ -130,6 +121,16 @@ def all_to_all_single(group: Any, output: FakeTensor, input: FakeTensor,
     received, sent = (_splits(x, group.size(), sizes)
                       for x, sizes in ((output, output_split_sizes), (input, input_split_sizes)))
     _write(output, o.ALL_TO_ALL(input, received, sent, group.group_name))
+
+
+_FUNCTIONS = {
+    "all_reduce": all_reduce, "broadcast": broadcast, "reduce": reduce, "all_gather": all_gather,
+    "all_to_all_single": all_to_all_single,
+    **dict.fromkeys(("all_gather_into_tensor", "all_gather_single"), all_gather_into_tensor),
+    **dict.fromkeys(("reduce_scatter_tensor", "reduce_scatter_single"), reduce_scatter_tensor),
+}
+for _name, _body in _FUNCTIONS.items():
+    _collective(_name, _body)
 
 
 def _splits(x: FakeTensor, size: int, given: Sequence[int] | None) -> list[int]:

@@ -37,5 +37,5 @@ def lower_wait(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[
     sent = [] if start.target in _COPYING else names_in(start.args)
     reads, writes = start.reads | {value.buffer}, frozenset([value.buffer])
     refs = (ctx.ref(value), *map(Ref, sent))
-    ctx.items.append(Call(Wait(), refs, {}, (), (value.buffer,), reads, writes, ctx.origin))
+    ctx.items.append(Call(Wait(str(start.target)), refs, {}, (), (value.buffer,), reads, writes, ctx.origin))
     return value

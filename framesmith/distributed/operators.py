@@ -55,8 +55,9 @@ class Reduce(OfOneGraph):
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The call that waits for the collective which gives a tensor; until then that reads `operands`, whose memory must
-    last."""
+    last. `name`: the collective's, which an error is told with."""
 
+    name: str
     communicates: ClassVar[bool] = True
 
     @property
@@ -64,4 +65,8 @@ class Wait:
         return "wait"
 
     def __call__(self, x: torch.Tensor, *operands: torch.Tensor) -> None:
-        WAIT(x)
+        try:
+            WAIT(x)
+        except RuntimeError as error:
+            error.add_note(f"framesmith: while waiting for {self.name}")
+            raise

@@ -27,7 +27,7 @@ def raised(fn, *args):
     except Exception as error:
         lines = [linecache.getline(f.filename, f.lineno).strip() for f in traceback.extract_tb(error.__traceback__)
                  if f.filename == __file__]
-        return type(error).__name__, lines[-1], str(error)
+        return type(error).__name__, lines[-1], str(error), error.__notes__
     raise AssertionError("nothing is raised")
 
 
@@ -37,7 +37,8 @@ def alone():
     compiled = framesmith.compile(times_out, fullgraph=True)
     compiled(inputs(), group)
     if dist.get_rank() == 0:
-        kind, line, text = raised(compiled, inputs(), group)
+        kind, line, text, notes = raised(compiled, inputs(), group)
+        assert "all_reduce" in notes[0]
         assert kind == "RuntimeError" and "imed out" in text and "times_out" in line, (kind, line, text)
 
 
