@@ -13,15 +13,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from framesmith import (
-    _C,
-    distributed,  # noqa: F401  registers rows
-)
+from framesmith import _C
 from framesmith.backends import BACKENDS
 from framesmith.background import foreground
 from framesmith.buckets import Bucketed
 from framesmith.capture.break_points import GENERATORS
 from framesmith.capture.functions import marks
+from framesmith.capture.registry import LATE
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.passes import with_registered
@@ -33,6 +31,9 @@ from framesmith.util.alive import Alive
 from framesmith.util.errors import BackendError, FramesmithError
 from framesmith.util.state_restored import state_restored
 from framesmith.wrapping import CompiledModule, Request, wrap_function, wrap_module
+
+if torch.distributed.is_available():
+    LATE.append((torch.distributed.is_initialized, "framesmith.distributed"))
 
 callbacks: Alive[FrameCompiler] = Alive()
 

@@ -26,7 +26,7 @@ from framesmith.distributed.metadata import same_shape
 from framesmith.fake import FakeTensor
 from framesmith.util.errors import Unsupported
 
-Body = Callable[..., None]
+Body = Callable[..., Any]
 
 
 def _collective(name: str, body: Body) -> None:
@@ -123,7 +123,7 @@ def all_to_all_single(group: Any, output: FakeTensor, input: FakeTensor,
     _write(output, o.ALL_TO_ALL(input, received, sent, group.group_name))
 
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Body] = {
     "all_reduce": all_reduce, "broadcast": broadcast, "reduce": reduce, "all_gather": all_gather,
     "all_to_all_single": all_to_all_single,
     **dict.fromkeys(("all_gather_into_tensor", "all_gather_single"), all_gather_into_tensor),
