@@ -300,14 +300,14 @@ class PendingGraph:
             if meanwhile is not None:
                 meanwhile(Image(generated.plan.encode(), library, frozen, generated.order, facts))
 
-        library, call = self._loaded(generated, keep)
+        library, call = self._loaded(generated, generated.plan.located(places), keep)
         self.draft = None
         if config.records and generated.plan.device >= 0:
             record(call, generated.plan, [n.target for n in self.main.nodes], places, config.recordings, config.warn)
         announce(call, facts, str(library))
         return Result(call, report)
 
-    def _loaded(self, generated: Generated, keep: Callable[[str], None]) -> tuple[Path, CompiledGraph]:
+    def _loaded(self, generated: Generated, plan: Plan, keep: Callable[[str], None]) -> tuple[Path, CompiledGraph]:
         """The library, built if it is not there, and the graph in it. Another process may remove it in between.
 
         `keep(key of the library)` is called while it is built.
@@ -318,7 +318,7 @@ class PendingGraph:
                 library = self.cache.library(generated.units, self.toolchain, keep)
             try:
                 with stage("load"):
-                    return library, load(generated.plan, library, None if self.frozen else (), refresh)
+                    return library, load(plan, library, None if self.frozen else (), refresh)
             except RuntimeError:
                 if library.exists():
                     raise

@@ -55,18 +55,23 @@ class Reduce(OfOneGraph):
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The call that waits for the collective which gives a tensor; until then that reads `operands`, whose memory must
-    last. `name`: the collective's, which an error is told with."""
+    last. `name`, `line`: the collective's and the user's, which an error is told with."""
 
     name: str
+    line: str = ""
     communicates: ClassVar[bool] = True
 
     @property
     def __name__(self) -> str:
         return "wait"
 
+    def at(self, line: str) -> Wait:
+        """The same, at a line of the user's."""
+        return Wait(self.name, line)
+
     def __call__(self, x: torch.Tensor, *operands: torch.Tensor) -> None:
         try:
             WAIT(x)
         except RuntimeError as error:
-            error.add_note(f"framesmith: while waiting for {self.name}")
+            error.add_note(f"framesmith: while waiting for {self.name}, {self.line}")
             raise

@@ -13,7 +13,8 @@ A plan is plain data (ints, strings, tuples, dtypes), so that the disk cache kee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -180,6 +181,13 @@ class Plan:
     rewinds: bool = False
     places: tuple[tuple[str, int], ...] = ()
     steps: tuple[tuple[str, int], ...] = ()
+
+    def located(self, places: Sequence[tuple[str, str]]) -> Plan:
+        """The plan whose Python callables know the user's line, if they tell of it (`at`); by extern, the operator and
+        that line."""
+        externs = tuple([replace(call, name=call.name.at(line)) if hasattr(call.name, "at") else call
+                         for call, (_, line) in zip(self.externs, places, strict=True)])
+        return replace(self, externs=externs) if externs != self.externs else self
 
     def encode(self) -> tuple[Any, ...]:
         """The nested tuples for `_C.CompiledGraph`."""

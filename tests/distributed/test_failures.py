@@ -3,6 +3,7 @@
 import linecache
 import traceback
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from .world import World
 
 def times_out(x, group):
     y = x * 2
-    dist.all_reduce(y, group=group)
+    dist.all_reduce(y, group=group)  # here
     return y + 1
 
 
@@ -37,9 +38,10 @@ def alone():
     compiled = framesmith.compile(times_out, fullgraph=True)
     compiled(inputs(), group)
     if dist.get_rank() == 0:
-        kind, line, text, notes = raised(compiled, inputs(), group)
-        assert "all_reduce" in notes[0]
-        assert kind == "RuntimeError" and "imed out" in text and "times_out" in line, (kind, line, text)
+        kind, function, text, notes = raised(compiled, inputs(), group)
+        line = next(k for k, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "# here" in text)
+        assert "all_reduce" in notes[0] and f"{__file__}:{line} in times_out" in notes[0], notes
+        assert kind == "RuntimeError" and "imed out" in text and "times_out" in function, (kind, function, text)
 
 
 def test_a_timeout_is_raised_in_the_users_function():
