@@ -95,3 +95,51 @@ def test_gradients_are_accumulated_between_parts(world, how):
         names = [event for event in events if event != "part"]
         assert names[0].startswith(f"{LAYERS}.") and names[-1].startswith("0.0.")
         assert len(names) == 2 * (LAYERS + 1)
+
+
+OPTIONS = {
+    "views of buckets": {"gradient_as_bucket_view": True}, "unused parameters": {"find_unused_parameters": True},
+    "static graph": {"static_graph": True},
+}
+
+
+def with_options(name):
+    def train(how):
+        net = model()
+        ddp = DistributedDataParallel(net if how == "eager" else framesmith.compile(net), bucket_cap_mb=0.5,
+                                      **OPTIONS[name])
+        for step in range(6):
+            net.zero_grad()
+            if name != "static graph":
+                with ddp.no_sync():
+                    ddp(data(step + 50)).sum().backward()
+            ddp(data(step)).sum().backward()
+        return [p.grad for p in net.parameters()]
+
+    torch.testing.assert_close(train("compiled"), train("eager"), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(world, name):
+    world.run(with_options, name)
+
+
+def asked_for_some():
+    """Gradients of some inputs, retained graphs and gradients of gradients, where a reducer's hooks are there."""
+    net = model()
+    compiled, x = framesmith.compile(net), data(0).requires_grad_()
+    DistributedDataParallel(net)
+    first = net[0][0].weight
+
+    def results(fn):
+        y = (fn(x) ** 2).sum()
+        some = torch.autograd.grad(y, [first, x], retain_graph=True)
+        again = torch.autograd.grad(y, [*net.parameters(), x], retain_graph=True)
+        (second,) = torch.autograd.grad(y, [x], create_graph=True)
+        return [*some, *again, *torch.autograd.grad(second.sum(), [first])]
+
+    torch.testing.assert_close(results(compiled), results(net), rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_of_some_inputs(world):
+    world.run(asked_for_some)
