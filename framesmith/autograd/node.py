@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith._C import CompiledFunction, DifferentiableGraph, misplaced
+from framesmith._C import CompiledFunction, DifferentiableGraph, hooked, misplaced
 from framesmith.autograd import branches, loops  # noqa: F401  register derivatives
 from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
@@ -71,14 +71,15 @@ class Differentiable:
         self._tell = tell
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute, budget)
+        self._segments = Segments(self.parts.backward)
         self._later: Callable[[], Compiled] | None = None
-        if both is not None and len(self.joint.differentiable) == 1:  # of several results some may have no tangent
+        known = len(self.joint.differentiable) == 1  # of several results some may have no tangent
+        if both is not None and known and not (self._segments.of and hooked([examples[i] for i in self.joint.wanted])):
             self.forward, self._later = both(self.parts.forward, examples, self.parts.backward)
         else:
             self.forward = compile(self.parts.forward, examples)
         copies = {("input", k) for k in self.parts.copied}  # what is kept of these is nobody else's
         self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept or place in copies]
-        self._segments = Segments(self.parts.backward)
         self._full = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), self.joint.read)
         self._backwards, self._wholes, self._by_operators = (_Variants(graph) for _ in range(3))
         self._lock: Any = forkable_lock()

@@ -284,6 +284,9 @@ bool has_hooks(ag::Node& node) {
          !node.post_hooks().empty();
 }
 
+// Whether a hook sees that a gradient is accumulated.
+bool is_seen(const ag::Edge& edge) { return accumulates(edge) && has_hooks(*edge.function); }
+
 // Puts the edges of later segments into nodes of their own, behind which `node` has an edge to the first of them.
 void divide(GraphNode& node, const Layout& layout, ag::edge_list& edges, std::vector<NodePointer> segments) {
   node.rest = static_cast<Segment&>(*segments.front()).rest;
@@ -309,8 +312,7 @@ ag::edge_list edges_of(const Layout& layout, PyObject* inputs, std::vector<NodeP
   ag::edge_list edges;
   edges.reserve(layout.wanted.size());
   for (int64_t i : layout.wanted) edges.push_back(ag::impl::gradient_edge(tensor_at(inputs, i)));
-  if (std::any_of(edges.begin(), edges.end(),
-                  [](const ag::Edge& e) { return accumulates(e) && has_hooks(*e.function); })) {
+  if (std::any_of(edges.begin(), edges.end(), is_seen)) {
     const int64_t later = layout.segment.empty() ? 0 : *std::max_element(layout.segment.begin(), layout.segment.end());
     const auto rest = std::make_shared<Rest>();
     for (int64_t k = 0; k < later; ++k) segments.push_back(new_node<Segment>(rest));
@@ -507,9 +509,27 @@ PyObject* misplaced(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
+// hooked(tensors): whether a hook sees that the gradient of one of them is accumulated.
+PyObject* hooked(PyObject*, PyObject* tensors) {
+  HANDLE_TH_ERRORS
+  py::object given = steal(PySequence_Fast(tensors, "a list or a tuple is expected"));
+  if (!given) return nullptr;
+  bool found = false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(given.ptr()); ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(given.ptr(), i);
+    if (!THPVariable_Check(item)) continue;
+    const at::Tensor& x = THPVariable_Unpack(item);
+    const NodePointer accumulator = x.is_leaf() ? ag::impl::try_get_grad_accumulator(x) : NodePointer();
+    found = found || (accumulator && has_hooks(*accumulator));
+  }
+  return PyBool_FromLong(found);
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef functions[] = {
     {"misplaced", misplaced, METH_VARARGS,
      "The values (but None) as a list, and which of them have other strides than is said."},
+    {"hooked", hooked, METH_O, "Whether a hook sees that the gradient of one of the tensors is accumulated."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -94,6 +94,16 @@ def scatters(x):
 
 
 @program
+def operands_last_until_they_are_sent(x):
+    x = (x * 100).long().repeat(20000, 1)
+    y = x * 2
+    whole = y.new_empty(160000, 6)
+    dist.all_gather_into_tensor(whole, y)
+    other = (x + 1).cumsum(0) + 1
+    return other.cumsum(1).sum(1), whole
+
+
+@program
 def uneven_parts(x):
     rank = dist.get_rank()
     sent, received = ([1, 3], [1, 2]) if rank == 0 else ([2, 2], [3, 2])
