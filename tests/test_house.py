@@ -41,7 +41,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
     "util": 1090, "symbolic": 1780, "graph": 1770, "prims": 2970, "fake": 4230, "capture": 17390, "autograd": 1950,
     "loops": 1490, "runtime": 2100, "lower": 5030, "schedule": 2300, "codegen": 4720, "tuning": 490, "tools": 2610,
-    "capture_cache": 680, "export": 2570, "onnx": 1950, "package": 720, "serve": 1000, "distributed": 350, "site": 50,
+    "capture_cache": 680, "export": 2570, "onnx": 1950, "package": 720, "serve": 1000, "distributed": 360, "site": 50,
     ".": 3300, "csrc": 11630,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""

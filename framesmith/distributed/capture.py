@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from framesmith.capture import trackers as t
-from framesmith.capture.registry import by_name, named
+from framesmith.capture.registry import by_name, calls, named
 from framesmith.capture.trackers import Args, Kwargs
 from framesmith.distributed import operators as o
 from framesmith.distributed.groups import group_of
@@ -51,6 +51,20 @@ def _completed() -> Any:
     done: torch.futures.Future[None] = torch.futures.Future()
     done.set_result(None)
     return torch._C._distributed_c10d._create_work_from_future(done)  # type: ignore[attr-defined]
+
+
+def _of_work(name: str) -> None:
+    """Register a method of a work: there is nothing left to do for one that captured code began."""
+
+    @calls(vars(dist.Work)[name].__func__)
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        if getattr(args[0], "value", None) is not _completed():
+            raise Unsupported(f"Work.{name} of a collective that began elsewhere")
+        return t.NONE if name == "synchronize" else t.TRUE
+
+
+for _name in ("wait", "is_completed", "is_success", "synchronize"):
+    _of_work(_name)
 
 
 def _write(target: FakeTensor, begun: FakeTensor) -> None:

@@ -18,9 +18,8 @@ from framesmith.util.errors import Unsupported
 _C10D = "torch.distributed.distributed_c10d"
 _MESH = "torch.distributed.device_mesh.DeviceMesh"
 
-IDENTIFIED.update((f"{_C10D}.ProcessGroup", f"{_C10D}.Work", _MESH, "torch._C._distributed_c10d.ReduceOp.RedOpType"))
-folds(*[vars(dist.ProcessGroup)[name].__func__ for name in ("rank", "size", "name")],
-      *[vars(dist.Work)[name].__func__ for name in ("wait", "is_completed", "is_success", "synchronize")])
+IDENTIFIED.update((f"{_C10D}.ProcessGroup", _MESH, "torch._C._distributed_c10d.ReduceOp.RedOpType"))
+folds(*[vars(dist.ProcessGroup)[name].__func__ for name in ("rank", "size", "name")])
 
 
 @dataclass(slots=True)

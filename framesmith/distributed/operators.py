@@ -65,6 +65,9 @@ class Wait:
     def __name__(self) -> str:
         return "wait"
 
+    def __str__(self) -> str:
+        return f"wait for {self.name}"
+
     def at(self, line: str) -> Wait:
         """The same, at a line of the user's."""
         return Wait(self.name, line)
@@ -73,5 +76,5 @@ class Wait:
         try:
             WAIT(x)
         except RuntimeError as error:
-            error.add_note(f"framesmith: while waiting for {self.name}, {self.line}")
+            error.add_note(f"framesmith: in the {self}, {self.line}")
             raise

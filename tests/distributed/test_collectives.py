@@ -216,6 +216,29 @@ def test_barriers_and_objects_break(world):
     world.run(breaks)
 
 
+def works_that_cross():
+    """A work from outside is waited for in each call, and one from inside is a work outside."""
+    compiled = framesmith.compile(lambda y, work: (y * 2, work.wait(), y + 1)[::2])
+
+    def begins(x):
+        y = x + 1
+        return y, dist.all_reduce(y, async_op=True)
+
+    for _ in range(3):
+        x = inputs()
+        y, z = x.clone(), x.clone()
+        compiled(y, dist.all_reduce(y, async_op=True))
+        dist.all_reduce(z)
+        assert torch.equal(y, z)
+        value, work = framesmith.compile(begins)(x)
+        expected, other = begins(x)
+        assert type(work) is dist.Work and work.wait() and other.wait() and torch.equal(value, expected)
+
+
+def test_works_cross_the_border(world):
+    world.run(works_that_cross)
+
+
 def refused():
     def program(x):
         y = x.clone()
