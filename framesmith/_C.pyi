@@ -174,6 +174,7 @@ def pack(*args: int) -> None:
 def is_plain(tensor: Any, /) -> bool: ...
 def is_transformed() -> bool: ...
 def misplaced(values: Sequence[Any], strides: tuple[Any, ...], /) -> tuple[list[Any], list[tuple[int, int]]]: ...
+def hooked(tensors: Sequence[Any], /) -> bool: ...
 
 class DifferentiableGraph:
     """Calls `forward` with a tuple, and puts its results into the autograd engine as those of one node.
@@ -184,7 +185,8 @@ class DifferentiableGraph:
     backward, though it is not kept. `needed`: inputs that `whole` is given; `exact`: those of them that nobody may
     write; `copied`: inputs that the graph writes, but that are needed as they were. `order`: places in `wanted`, as
     eager accumulates gradients; `later`: for each of `differentiable`, those that are computed of it. `sizes`: sizes of
-    inputs that vary, (place, dimension).
+    inputs that vary, (place, dimension). `segment`: for each of `wanted`, the part of the backward that gives its
+    gradient; empty if there is one.
 
     The engine calls `program.backward(kept, tangents, asked, sizes)`, or `program.whole(inputs, kept, tangents, asked,
     sizes)` in grad mode; both give a tuple, a gradient or None for each of `wanted`, None where it is not `asked` for.
@@ -209,6 +211,7 @@ class DifferentiableGraph:
         order: Sequence[int],
         later: Sequence[Sequence[int]],
         sizes: Sequence[tuple[int, int]],
+        segment: Sequence[int],
         /,
     ) -> DifferentiableGraph: ...
     def __call__(self, inputs: tuple[Any, ...], /) -> tuple[Any, ...]: ...

@@ -19,6 +19,7 @@ from framesmith.background import foreground
 from framesmith.buckets import Bucketed
 from framesmith.capture.break_points import GENERATORS
 from framesmith.capture.functions import marks
+from framesmith.capture.registry import LATE
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.passes import with_registered
@@ -30,6 +31,9 @@ from framesmith.util.alive import Alive
 from framesmith.util.errors import BackendError, FramesmithError
 from framesmith.util.state_restored import state_restored
 from framesmith.wrapping import CompiledModule, Request, wrap_function, wrap_module
+
+if torch.distributed.is_available():
+    LATE.append((torch.distributed.is_initialized, "framesmith.distributed"))
 
 callbacks: Alive[FrameCompiler] = Alive()
 

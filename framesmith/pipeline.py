@@ -38,6 +38,7 @@ from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
 from framesmith.graph.repetition import find_repetition
+from framesmith.graph.sink_waits import sink_waits
 from framesmith.graph.symbols import close_guards, varying_convolutions
 from framesmith.loops.ir import Program, SizeOf
 from framesmith.loops.live import live_bytes
@@ -134,6 +135,7 @@ PASSES = (
     Pass("flatten_rnn_weights", "aten", _in_place(flatten_rnn_weights), _CUDA, _caching),
     Pass("lay_out_conv_weights", "aten", _in_place(lay_out_conv_weights), _CUDA, _freezing),
     Pass("split_bias_gradients", "aten", _in_place(split_bias_gradients), _CUDA, _freezing),
+    Pass("sink_waits", "aten", _in_place(sink_waits)),
     Pass("repeat", "parts", lambda g, c: find_repetition(g), when=_unmeasured),
     Pass("decompose", "prims", lambda g, c: decompose(g, device=c.target.device, rounding=c.config.rounding),
          makes=True),
@@ -297,14 +299,14 @@ class PendingGraph:
             if meanwhile is not None:
                 meanwhile(Image(generated.plan.encode(), library, frozen, generated.order, facts))
 
-        library, call = self._loaded(generated, keep)
+        library, call = self._loaded(generated, generated.plan.located(places), keep)
         self.draft = None
         if config.records and generated.plan.device >= 0:
             record(call, generated.plan, [n.target for n in self.main.nodes], places, config.recordings, config.warn)
         announce(call, facts, str(library))
         return Result(call, report)
 
-    def _loaded(self, generated: Generated, keep: Callable[[str], None]) -> tuple[Path, CompiledGraph]:
+    def _loaded(self, generated: Generated, plan: Plan, keep: Callable[[str], None]) -> tuple[Path, CompiledGraph]:
         """Build the library if it does not exist, and load the graph in it. Another process may remove it in between.
 
         `keep(key of the library)` is called while it is built.
@@ -315,7 +317,7 @@ class PendingGraph:
                 library = self.cache.library(generated.units, self.toolchain, keep)
             try:
                 with stage("load"):
-                    return library, load(generated.plan, library, None if self.frozen else (), refresh)
+                    return library, load(plan, library, None if self.frozen else (), refresh)
             except RuntimeError:
                 if library.exists():
                     raise

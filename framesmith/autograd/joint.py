@@ -32,7 +32,7 @@ from framesmith.graph.derivative import Derivative, passed, refuse, without_deri
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.symbols import symbols_held
 from framesmith.graph.traversal import descendants, last_node, nodes_after, placeholders_of
-from framesmith.symbolic.node import env_of
+from framesmith.symbolic.node import env_of, specialised
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -284,7 +284,7 @@ class _Recorder(Recorder):
     zeros = False
 
     def dispatch(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        args = tuple([a if (number := of_sizes(self, a)) is None else number.symbol() for a in args])
+        args = tuple([self._of_sizes(a) if type(a) is torch.SymFloat else a for a in args])
         result = super().dispatch(func, args, kwargs)
         if self.zeros and func in _STAYS_NOTHING and _STAYS_NOTHING[func]([self._is_nothing(x) for x in args[:2]]):
             options = {"dtype": result.dtype, "device": result.device}
@@ -293,6 +293,10 @@ class _Recorder(Recorder):
             return result
         result._alias.node.meta["nothing"] = self.zeros = True
         return result
+
+    def _of_sizes(self, x: torch.SymFloat) -> Any:
+        number = of_sizes(self, x)
+        return specialised(x) if number is None else number.symbol()
 
     @staticmethod
     def _is_nothing(x: Any) -> bool:

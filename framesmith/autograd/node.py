@@ -8,7 +8,7 @@ tangents, differentiable again, so each order of derivative is one more such nod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import compress
@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith._C import CompiledFunction, DifferentiableGraph, misplaced
+from framesmith._C import CompiledFunction, DifferentiableGraph, hooked, misplaced
 from framesmith.autograd import branches, loops  # noqa: F401  register derivatives
 from framesmith.autograd.joint import Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
+from framesmith.autograd.segments import Segments
 from framesmith.graph.symbols import environment, size_sources
 from framesmith.graph.traversal import placeholders_of
 from framesmith.symbolic.expr import Rel, Symbol
@@ -72,8 +73,10 @@ class Differentiable:
         self._tell = tell
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute, budget)
+        self._segments = Segments(self.parts.backward)
         self._later: Callable[[], Compiled] | None = None
-        if both is not None and len(self.joint.differentiable) == 1:  # of several results some may have no tangent
+        known = len(self.joint.differentiable) == 1  # of several results some may have no tangent
+        if both is not None and known and not (self._segments.of and hooked([examples[i] for i in self.joint.wanted])):
             self.forward, self._later = both(self.parts.forward, examples, self.parts.backward)
         else:
             self.forward = compile(self.parts.forward, examples)
@@ -90,7 +93,7 @@ class Differentiable:
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written,
                                    kept, watched,
                                    parts.needed, parts.exact, parts.copied, j.order, j.later,
-                                   tuple(size_sources(self._graph).values()))
+                                   tuple(size_sources(self._graph).values()), self._segments.of)
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
               sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
@@ -148,6 +151,21 @@ class Differentiable:
                 compile = self._compile_backward if later is None else lambda graph, fitted: later()
                 plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._or_by_operators(compile))
         return plan.call(given)
+
+    def segments(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
+                 sizes: Sizes) -> Values | Iterator[Values]:
+        """The same, by an iterator that gives those of one segment after another; all at once where some are missing.
+        """
+        if not (all(wanted) and all(x is not None for x in tangents)):
+            return self.backward(kept, tangents, wanted, sizes)
+        given = [*kept, *tangents]
+        kept.clear()
+        tangents.clear()
+        return self._segments.run(given, self._segment)
+
+    def _segment(self, graph: fx.Graph, given: list[Any]) -> Compiled:
+        with self._lock:
+            return CompiledFunction(_Fitted, None)(graph, given, self._or_by_operators(self._compile_backward))
 
     def _or_by_operators(self, compile: Compile) -> Compile:
         def compiled(graph: fx.Graph, given: Sequence[Any]) -> Compiled:

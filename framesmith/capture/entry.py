@@ -45,6 +45,7 @@ from .lifetimes import watch
 from .modes import restore_devices
 from .outputs import graph_caller, settle
 from .overrides import as_class, has_function
+from .registry import load_late
 from .residual import Residual, argument_names, assemble, link
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
@@ -138,6 +139,7 @@ def convert_frame(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str,
     if code.co_flags & GENERATORS:
         raise Unsupported(f"{code.co_qualname} is a generator or a coroutine",
                           at=(code.co_filename, code.co_firstlineno))
+    load_late()
     state = read_state()
     try:
         with deep_recursion(), dispatch_restored(), refused_in(Tracer.folded.__code__):

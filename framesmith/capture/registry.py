@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,12 @@ OUTSIDE: dict[str, Handler] = {}
 """module and name of a class that the package does not import -> handler(tracer, value, source) -> Tracker of an
 instance from outside"""
 
+LATE: list[tuple[Callable[[], bool], str]] = []
+"""(condition, module): modules that fill tables when a frame is first captured while the condition holds"""
+
+IDENTIFIED: set[str] = set()
+"""Module and name of classes whose instances are constants, known by their identity."""
+
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
 
@@ -67,6 +74,13 @@ def by_position(rows: dict[Any, Handler]) -> None:
     """Register handlers(tracer, *args, **kwargs) of calls."""
     for fn, row in rows.items():
         CALLS[fn] = lambda tracer, args, kwargs, row=row: row(tracer, *args, **kwargs)
+
+
+def load_late() -> None:
+    """Load the modules whose rows may be asked for now."""
+    for row in [row for row in LATE if row[0]()]:
+        LATE.remove(row)
+        importlib.import_module(row[1])
 
 
 def refuses(error: type[Exception], reason: str, *functions: Any, **more: Any) -> None:

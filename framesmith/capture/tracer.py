@@ -116,6 +116,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Generators with handlers that the frame made, and the points before them at which capture could stop."""
         self.settings: dict[Any, Written] = {}
         """Settings of the process that the program has changed, by what reads them."""
+        self.backwards: list[type] = []
+        """Functions of the program's own whose backward is being captured, the innermost last."""
         self.readings: dict[tuple[Any, tuple[Any, ...]], Any] = {}
         """Settings of the process that were read and are guarded, by function and arguments."""
         self.locks: dict[int, t.Tracker] = {}

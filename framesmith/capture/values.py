@@ -34,7 +34,7 @@ from . import trackers as t
 from .class_making import getattr_static
 from .contents import entries_of, plain_names, plain_part
 from .iterator_lookahead import WITH_LOOKAHEAD, allows_lookahead
-from .registry import OUTSIDE
+from .registry import IDENTIFIED, OUTSIDE
 from .session import Session
 from .sources import Applied, Attr, Cell, DictAttr, Item, Local, Pinned, Source
 from .trackers.locks import Lock
@@ -439,6 +439,8 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
     for base, row in _BY_BASE:
         if issubclass(cls, base):
             return row
+    if f"{cls.__module__}.{cls.__qualname__}" in IDENTIFIED:
+        return _const_id
     if cls.__module__ == "numpy" or cls.__module__.startswith("numpy."):
         if cls.__name__ in ("ufunc", "_ArrayFunctionDispatcher"):
             return _static

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.schema import out_variant
+from framesmith.graph.purity import communicates
 from framesmith.graph.raising import may_draw, may_raise
 from framesmith.loops.ir import (
     ARENA,
@@ -129,7 +130,7 @@ class Planner:
         """Return the fields of the plan for recovery from a failed call: `clean`, `spoilt` and `rewinds`."""
         inputs = {name for name in self.written if self.program.buffers[name].kind == "input"}
         steps = self.program.steps
-        first = next((k for k, step in enumerate(steps) if inputs
+        first = next((k for k, step in enumerate(steps) if type(step) is Extern and communicates(step.target) or inputs
                       and not inputs.isdisjoint(_written(step, self.program))), len(steps))
         clean = sum(step in self.externs for step in steps[:first] if type(step) is Extern)
         spoilt = any(_checks(step) for step in steps[first:])
@@ -210,9 +211,11 @@ class Planner:
 
     def _is_long(self) -> bool:
         """Return whether a call takes some hundred microseconds or more, by the bytes that it accesses (unknown sizes
-        count as long)."""
+        count as long), or communicates: threads of a process group may want the interpreter's lock meanwhile."""
         total = 0
         for step in self.program.steps:
+            if type(step) is Extern and communicates(step.target):
+                return True
             if type(step) is Launch:
                 size, work = step.kernel.bytes, step.kernel.work
                 if not (size.is_const and work.is_const):

@@ -169,7 +169,7 @@ static thread_local __attribute__((tls_model("initial-exec"))) bool written = fa
 bool take_has_written() { return std::exchange(written, false); }
 
 bool Graph::has_written(const Frame& frame) const {
-  if (plan.bumped.empty()) return false;
+  if (failures_.clean >= static_cast<int>(plan.externs.size()) && plan.bumped.empty()) return false;
   return frame.failed == kIndex ? failures_.spoilt : frame.failed < 0 || frame.failed >= failures_.clean;
 }
 

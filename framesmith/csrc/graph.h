@@ -58,8 +58,8 @@ class Graph {
   void settle(const std::shared_ptr<Recording>& made, Arena arena);
   PyObject* results(Frame& frame) const;
 
-  // Of a call that fails: externs with numbers below `clean` run before anything is written to an input, and so do
-  // checks of indices, unless `spoilt`. `rewinds`: it may have drawn random numbers.
+  // Of a call that fails: externs with numbers below `clean` run before anything is written to an input or sent to
+  // other processes, and so do checks of indices, unless `spoilt`. `rewinds`: it may have drawn random numbers.
   struct Failures {
     int clean = 0;
     bool spoilt = false, rewinds = false;

@@ -161,6 +161,7 @@ static void parse_operator(py::tuple t, Extern& out) {
   }
   TORCH_CHECK_TYPE(args.size() <= schema.arguments().size() && used == kwargs.size(),
                    "framesmith: unexpected arguments for ", name);
+  out.begins = name.starts_with("_c10d_functional::");
   for (const c10::Argument& r : schema.returns())
     if (r.alias_info() && !r.alias_info()->isWrite()) out.clone = true;
 }

@@ -43,13 +43,13 @@ static at::Tensor laid_out(const at::Tensor& t, const Geometry& g) {
 // The tensor that stands for `value` from now on: `t`, or a copy of it when its layout is not the one that generated
 // code was made for, or it shares memory, which may be the arena's. Schemas do not tell of all that does
 // (`_unsafe_view`); `alone`: nobody else holds `t`.
-static void bind(Frame& f, int value, at::Tensor t, bool clone, bool alone) {
+static void bind(Frame& f, const Extern& e, int value, at::Tensor t, bool alone) {
   if (t.has_storage()) {
     const Geometry& g = f.geometry[value];
     at::ScalarType dtype = f.plan.values[value].dtype;
     TORCH_CHECK(t.scalar_type() == dtype && t.sizes() == c10::IntArrayRef(g.size), "framesmith: an operator returned ",
                 t.scalar_type(), t.sizes(), " where ", dtype, c10::IntArrayRef(g.size), " was predicted");
-    clone = clone || t.storage().use_count() > 1 || (alone && t.use_count() > 1);
+    const bool clone = e.clone || (!e.begins && (t.storage().use_count() > 1 || (alone && t.use_count() > 1)));
     if (clone || t.is_neg() || t.is_conj() || !fits(t, g, dtype) ||
         (f.plan.device >= 0 && !is_aligned(t.const_data_ptr()))) {
       t = laid_out(t, g);
@@ -68,7 +68,7 @@ static void bind_results(Frame& f, const Extern& e, torch::jit::Stack& returned)
   auto take = [&](at::Tensor t, bool alone) {
     int value = next < e.results.size() ? e.results[next] : -1;
     next++;
-    if (value >= 0) bind(f, value, std::move(t), e.clone, alone);
+    if (value >= 0) bind(f, e, value, std::move(t), alone);
     else if (value <= -2) const_cast<at::Tensor*>(f.refs[-2 - value])->copy_(t);
   };
   for (c10::IValue& r : returned) {

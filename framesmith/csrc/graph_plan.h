@@ -50,6 +50,7 @@ struct Extern {
   std::vector<int> views;          // VIEW values among the arguments
   std::vector<int> results;        // by returned tensor: its RESULT value, -1 for none, -2 - v: copy it to value v
   bool clone = false;              // the operator may return an alias of an argument
+  bool begins = false;             // a collective: what it returns is written, and held, until it is waited for
 };
 
 struct Result {

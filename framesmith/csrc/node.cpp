@@ -6,11 +6,13 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_hook.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <map>
 #include <set>
 
 #include "states.h"
@@ -28,9 +30,10 @@ using Places = std::vector<std::pair<int, int64_t>>;  // (0 input, 1 result, 2 e
 // kept. `needed`: inputs of a backward that is differentiated, `exact` those of them whose values matter. `copied`:
 // inputs that are written and needed as they were. `order`: places in `wanted`, as eager accumulates their gradients.
 // `later`: by differentiable result, those that are computed of it. `sizes`: (input, dimension) of sizes that vary.
+// `segment`: by wanted input, the part of the backward that gives its gradient.
 struct Layout {
   int64_t results = 0, outputs = 0;
-  std::vector<int64_t> differentiable, wanted, written, needed, exact, copied, order;
+  std::vector<int64_t> differentiable, wanted, written, needed, exact, copied, order, segment;
   std::vector<std::vector<int64_t>> later;
   Places kept, watched, sizes;
 };
@@ -98,6 +101,50 @@ bool are_plain(const ag::variable_list& values) {
 
 py::object steal(PyObject* object) { return py::reinterpret_steal<py::object>(object); }
 
+// What is left of a backward that runs in segments, by the engine's run: an iterator over the gradients of each, or, if
+// all were computed at once, these. Used under the interpreter's lock.
+struct Rest {
+  // Gives a node its gradients. It has an edge for each of `wanted` inputs, valid if they are its own, and behind them
+  // one to the next segment.
+  void hand_on(ag::Node& node, ag::variable_list& out) {
+    const auto at = left.find(ag::get_current_graph_task_id());
+    if (at == left.end()) return;
+    const size_t wanted = node.num_outputs() - 1;
+    py::object found = at->second;
+    if (!PyTuple_Check(found.ptr())) found = steal(PyIter_Next(found.ptr()));
+    if (!found && PyErr_Occurred()) throw py::error_already_set();
+    TORCH_CHECK(found && PyTuple_GET_SIZE(found.ptr()) == static_cast<Py_ssize_t>(wanted),
+                "framesmith: a segment of a backward gave another number of gradients");
+    for (size_t i = 0; i < wanted; ++i)
+      if (node.task_should_compute_output(i)) out[i] = tensor_at(found.ptr(), static_cast<int64_t>(i));
+    if (!node.next_edge(wanted).is_valid()) left.erase(at);
+  }
+
+  std::map<int, py::object> left;
+};
+
+// A later part of a backward: it runs when the gradients of the part before have been accumulated.
+struct Segment : public ag::Node {
+  explicit Segment(std::shared_ptr<Rest> rest) : rest(std::move(rest)) { add_input_metadata(undefined_input()); }
+
+  ~Segment() override {
+    if (!Py_IsInitialized()) return;
+    py::gil_scoped_acquire lock;
+    rest.reset();
+  }
+
+  std::string name() const override { return "CompiledBackwardSegment"; }
+
+  ag::variable_list apply(ag::variable_list&&) override {
+    ag::variable_list out(num_outputs());
+    py::gil_scoped_acquire lock;
+    rest->hand_on(*this, out);
+    return out;
+  }
+
+  std::shared_ptr<Rest> rest;
+};
+
 struct GraphNode : public ag::Node {
   // Invariant: `owner` is a GraphObject; it is let go of under the interpreter's lock.
   explicit GraphNode(GraphObject* graph) : owner(Py_NewRef(reinterpret_cast<PyObject*>(graph))) {}
@@ -106,19 +153,21 @@ struct GraphNode : public ag::Node {
     if (!Py_IsInitialized()) return;
     py::gil_scoped_acquire lock;
     Py_DECREF(owner);
+    rest.reset();
   }
 
   std::string name() const override { return "CompiledBackward"; }
 
   ag::variable_list apply(ag::variable_list&& grads) override {
     const Layout& layout = *reinterpret_cast<GraphObject*>(owner)->layout;
-    ag::variable_list out(layout.wanted.size());
+    ag::variable_list out(num_outputs());
     const bool ending = std::exchange(last, false);
     if (std::none_of(grads.begin(), grads.end(), [](const at::Tensor& g) { return g.defined(); })) return out;
     if (!tensor_pre_hooks().empty() || !retains_grad_hooks().empty()) check_hooks(layout, grads);
     std::vector<bool> there, wanted;
     for (const auto& g : grads) there.push_back(g.defined());
-    for (size_t i = 0; i < out.size(); ++i) wanted.push_back(task_should_compute_output(i));
+    for (size_t i = 0; i < layout.wanted.size(); ++i)
+      wanted.push_back((owners.empty() ? this : owners[i])->task_should_compute_output(i));
     const bool again = at::GradMode::is_enabled(), full = all(there) && all(wanted);
     all_taken = full;
     if (full) for (const auto& version : watched) version.check();
@@ -161,7 +210,12 @@ struct GraphNode : public ag::Node {
     py::object found = by_operators
                            ? program.attr("by_operators")(steal(tuple_of(inputs)), kept, tangents, asked, again, sized)
                        : again ? program.attr("whole")(steal(tuple_of(inputs)), kept, tangents, asked, sized)
-                               : program.attr("backward")(kept, tangents, asked, sized);
+                               : program.attr(rest ? "segments" : "backward")(kept, tangents, asked, sized);
+    if (rest) {
+      rest->left[ag::get_current_graph_task_id()] = std::move(found);
+      rest->hand_on(*this, out);
+      return out;
+    }
     TORCH_CHECK(PyTuple_Check(found.ptr()) && PyTuple_GET_SIZE(found.ptr()) == static_cast<Py_ssize_t>(out.size()),
                 "framesmith: a backward gave another number of gradients");
     for (size_t i = 0; i < out.size(); ++i)
@@ -203,6 +257,9 @@ struct GraphNode : public ag::Node {
   bool all_taken = false;               // after the run at hand no gradients are left
   // what last runs for some of the gradients have read of what eager keeps, by number
   std::set<int64_t> taken;
+  // Of a backward in segments: what is left, and the node that has the edge of each wanted input.
+  std::shared_ptr<Rest> rest;
+  std::vector<ag::Node*> owners;
 };
 
 // Hands a gradient on, when it is its turn: nodes that accumulate gradients have none of their own.
@@ -227,13 +284,38 @@ bool has_hooks(ag::Node& node) {
          !node.post_hooks().empty();
 }
 
-// Where gradients go. If a hook sees when they are accumulated, it is in eager's order.
-ag::edge_list edges_of(const Layout& layout, PyObject* inputs) {
+// Whether a hook sees that a gradient is accumulated.
+bool is_seen(const ag::Edge& edge) { return accumulates(edge) && has_hooks(*edge.function); }
+
+// Puts the edges of later segments into nodes of their own, behind which `node` has an edge to the first of them.
+void divide(GraphNode& node, const Layout& layout, ag::edge_list& edges, std::vector<NodePointer> segments) {
+  node.rest = static_cast<Segment&>(*segments.front()).rest;
+  node.owners.assign(edges.size(), &node);
+  ag::Edge next;
+  for (size_t k = segments.size(); k > 0; --k) {
+    ag::edge_list own(edges.size());
+    for (size_t i = 0; i < edges.size(); ++i)
+      if (layout.segment[i] == static_cast<int64_t>(k)) {
+        own[i] = std::exchange(edges[i], ag::Edge());
+        node.owners[i] = segments[k - 1].get();
+      }
+    own.push_back(std::move(next));
+    segments[k - 1]->set_next_edges(std::move(own));
+    next = ag::Edge(std::move(segments[k - 1]), 0);
+  }
+  edges.push_back(std::move(next));
+}
+
+// Where gradients go. If a hook sees when they are accumulated, it is in eager's order, and each segment's are before
+// the next runs: of what is ready, the engine takes the node that was made last.
+ag::edge_list edges_of(const Layout& layout, PyObject* inputs, std::vector<NodePointer>& segments) {
   ag::edge_list edges;
   edges.reserve(layout.wanted.size());
   for (int64_t i : layout.wanted) edges.push_back(ag::impl::gradient_edge(tensor_at(inputs, i)));
-  if (std::any_of(edges.begin(), edges.end(),
-                  [](const ag::Edge& e) { return accumulates(e) && has_hooks(*e.function); }))
+  if (std::any_of(edges.begin(), edges.end(), is_seen)) {
+    const int64_t later = layout.segment.empty() ? 0 : *std::max_element(layout.segment.begin(), layout.segment.end());
+    const auto rest = std::make_shared<Rest>();
+    for (int64_t k = 0; k < later; ++k) segments.push_back(new_node<Segment>(rest));
     for (auto at = layout.order.rbegin(); at != layout.order.rend(); ++at) {
       ag::Edge& edge = edges[*at];
       if (!accumulates(edge)) continue;
@@ -241,6 +323,7 @@ ag::edge_list edges_of(const Layout& layout, PyObject* inputs) {
       pointer->add_input_metadata(tensor_at(inputs, layout.wanted[*at]));
       edge = ag::Edge(std::move(pointer), 0);
     }
+  }
   return edges;
 }
 
@@ -312,9 +395,11 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(inputs); i < count; ++i) given.push_back(tensor_at(inputs, i));
   for (int64_t i : layout.copied) given[i] = given[i].clone();
   py::object values = no_views(run_forward(self, inputs), layout.results);
-  ag::edge_list edges = edges_of(layout, inputs);
+  std::vector<NodePointer> segments;
+  ag::edge_list edges = edges_of(layout, inputs, segments);
   NodePointer pointer = new_node<GraphNode>(self);
   auto& node = static_cast<GraphNode&>(*pointer);
+  if (!segments.empty()) divide(node, layout, edges, std::move(segments));
   node.set_next_edges(std::move(edges));
   for (int64_t i : layout.differentiable) ag::set_history(tensor_at(values.ptr(), i), pointer);
   try {
@@ -334,10 +419,10 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
 }
 
 // DifferentiableGraph(program, forward, results, outputs, differentiable, wanted, written, kept, watched, needed,
-// exact, copied, order, later, sizes)
+// exact, copied, order, later, sizes, segment)
 PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 15 && !kwargs, "DifferentiableGraph takes 15 arguments");
+  TORCH_CHECK_TYPE(PyTuple_GET_SIZE(args) == 16 && !kwargs, "DifferentiableGraph takes 16 arguments");
   auto layout = std::make_unique<Layout>();
   auto put = [&](Py_ssize_t i, auto& part) {
     part = py::cast<std::decay_t<decltype(part)>>(PyTuple_GET_ITEM(args, i));
@@ -345,7 +430,7 @@ PyObject* new_graph(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   put(2, layout->results), put(3, layout->outputs), put(4, layout->differentiable), put(5, layout->wanted);
   put(6, layout->written), put(7, layout->kept), put(8, layout->watched), put(9, layout->needed);
   put(10, layout->exact), put(11, layout->copied), put(12, layout->order), put(13, layout->later);
-  put(14, layout->sizes);
+  put(14, layout->sizes), put(15, layout->segment);
   auto* self = reinterpret_cast<GraphObject*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->vectorcall = call;
@@ -424,9 +509,27 @@ PyObject* misplaced(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
+// hooked(tensors): whether a hook sees that the gradient of one of them is accumulated.
+PyObject* hooked(PyObject*, PyObject* tensors) {
+  HANDLE_TH_ERRORS
+  py::object given = steal(PySequence_Fast(tensors, "a list or a tuple is expected"));
+  if (!given) return nullptr;
+  bool found = false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(given.ptr()); ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(given.ptr(), i);
+    if (!THPVariable_Check(item)) continue;
+    const at::Tensor& x = THPVariable_Unpack(item);
+    const NodePointer accumulator = x.is_leaf() ? ag::impl::try_get_grad_accumulator(x) : NodePointer();
+    found = found || (accumulator && has_hooks(*accumulator));
+  }
+  return PyBool_FromLong(found);
+  END_HANDLE_TH_ERRORS
+}
+
 PyMethodDef functions[] = {
     {"misplaced", misplaced, METH_VARARGS,
      "The values (but None) as a list, and which of them have other strides than is said."},
+    {"hooked", hooked, METH_O, "Whether a hook sees that the gradient of one of the tensors is accumulated."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from framesmith.graph.digest import target_name
-from framesmith.graph.purity import PURE, kind_of
+from framesmith.graph.purity import PURE, communicates, kind_of
 from framesmith.graph.traversal import ancestors, copy_node, placeholders_of
 from framesmith.symbolic.expr import Expr
 from framesmith.util.advice import readable
@@ -53,6 +53,7 @@ def is_parameter_expression(value: Any) -> bool:
         if value.op == "placeholder":
             known = bool(value.meta.get("param")) and not _is_written(value)
         elif (value.op == "call_function" and value.target not in IMPURE and not _is_random(value)
+              and not communicates(value.target)
               and not _is_added_row(value)):
             inputs = value.all_input_nodes
             known = (bool(inputs) or kind_of(value.target) == PURE) and all(map(is_parameter_expression, inputs))
@@ -150,5 +151,5 @@ def _extract(graph: fx.Graph, frontier: list[fx.Node], placeholders: list[fx.Nod
 def _live_without(graph: fx.Graph, cut: set[fx.Node]) -> set[fx.Node]:
     """Return the nodes reachable backwards from effects and the output without passing through `cut`."""
     kept = [n for n in graph.nodes if n.op == "output" or n.target in IMPURE
-            or (n.op == "call_function" and _is_random(n))]
+            or (n.op == "call_function" and (_is_random(n) or communicates(n.target)))]
     return ancestors(kept, stop=cut) - cut

@@ -22,14 +22,15 @@ _SPEAKING_BUILTINS = frozenset((print, input, open, exec, eval, setattr, delattr
 _RANDOM = torch.Tag.nondeterministic_seeded
 _KNOWN: dict[Any, str] = {}
 
-PURE, RANDOM, EFFECT = "pure", "random", "effect"
+PURE, RANDOM, EFFECT, COLLECTIVE = "pure", "random", "effect", "collective"
+_OF_GROUPS = frozenset(("_c10d_functional", "_c10d_functional_autograd"))
 
 
 def kind_of(target: Any) -> str:
     """Classify a call. PURE: may be dropped and shared. RANDOM: advances a generator, so neither. EFFECT: writes, or is
-    unknown."""
+    unknown. COLLECTIVE: gives a value, but other processes wait for the call."""
     if isinstance(target, OfOneGraph):
-        return PURE if target.is_pure else RANDOM
+        return COLLECTIVE if communicates(target) else PURE if target.is_pure else RANDOM
     try:
         return _KNOWN[target]
     except KeyError:
@@ -39,7 +40,14 @@ def kind_of(target: Any) -> str:
         return EFFECT
 
 
+def communicates(target: Any) -> bool:
+    """Return whether a call is one of a collective operator of a process group, or waits for one."""
+    return getattr(target, "namespace", None) in _OF_GROUPS or getattr(target, "communicates", False)
+
+
 def _classify(target: Any) -> str:
+    if communicates(target):
+        return COLLECTIVE
     if isinstance(target, OpOverload):
         schema = target._schema
         if schema.is_mutable or not schema.returns:

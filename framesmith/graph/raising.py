@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from framesmith.graph.launch import OfOneGraph
+from framesmith.graph.purity import communicates
 
 _OURS = frozenset(("mkldnn", "framesmith", "prims"))
 _NEVER = re.compile(
@@ -28,7 +29,7 @@ _NEVER = re.compile(
 def may_raise(target: Any) -> bool:
     """Return whether a call of the operator or Python function may raise for the data of its arguments."""
     if not isinstance(target, torch._ops.OpOverload):
-        return not isinstance(target, OfOneGraph)
+        return communicates(target) or not isinstance(target, OfOneGraph)
     space, name = target._schema.name.split("::")
     return not (space in _OURS and "embedding" not in name or space == "aten" and _NEVER.match(name))
 
@@ -36,5 +37,6 @@ def may_raise(target: Any) -> bool:
 def may_draw(target: Any) -> bool:
     """Return whether a call may advance a generator: the program's own functions may."""
     if not isinstance(target, torch._ops.OpOverload):
-        return True
-    return torch.Tag.nondeterministic_seeded in target.tags or target.namespace not in _OURS | {"aten"}
+        return not communicates(target)
+    known = target.namespace in _OURS | {"aten"} or communicates(target)
+    return torch.Tag.nondeterministic_seeded in target.tags or not known

@@ -86,7 +86,7 @@ class Compute:
 @dataclass(slots=True, eq=False)
 class Call:
     """An extern call; fields as in `ir.Extern`, buffers by name (views included). `reads` and `writes` name base
-    buffers, never views; a call that draws random numbers writes `GENERATOR` as well."""
+    buffers, never views; a call that draws random numbers writes `GENERATOR` as well, a collective `COLLECTIVES`."""
 
     target: Any
     args: tuple[Any, ...]
@@ -108,6 +108,9 @@ Item = Compute | Call
 
 GENERATOR = "generator"
 """A pseudo-buffer for the generators, which keeps calls that draw in order."""
+
+COLLECTIVES = "collectives"
+"""Stands among buffers for the process groups: all processes must begin collectives in the same order."""
 
 
 @dataclass(slots=True, eq=False)

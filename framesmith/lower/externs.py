@@ -10,8 +10,8 @@ from torch import fx
 from framesmith.fake.schema import out_variant
 from framesmith.graph.attention import Attention, AttentionGradient
 from framesmith.graph.launch import Launch
-from framesmith.graph.purity import draws
-from framesmith.loops.nest import GENERATOR, Call
+from framesmith.graph.purity import communicates, draws
+from framesmith.loops.nest import COLLECTIVES, GENERATOR, Call
 from framesmith.lower.attention import lower_attention
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import Size, is_empty, row_major, same_layout
@@ -72,7 +72,8 @@ def plain_call(ctx: Context, target: Any, node: fx.Node, args: Any, kwargs: dict
         device = getattr(spec, "device", None)
         kind = "arena" if into and ctx.elsewhere(device) is None else "result"
         results.append(ctx.storage(spec.shape, stride, spec.dtype, kind, "b" if kind == "arena" else "r", device))
-    written = frozenset(r.buffer for r in results if r is not None).union(mutated, [GENERATOR] if draws(node) else ())
+    written = frozenset(r.buffer for r in results if r is not None).union(
+        mutated, [GENERATOR] if draws(node) else (), [COLLECTIVES] if communicates(target) else ())
     names = tuple(r.buffer if r is not None else None for r, spec in zip(results, specs) if not isinstance(spec, int))
     ctx.items.append(Call(target, refs, named, names, tuple(mutated), frozenset(call.reads), written, ctx.origin))
     return tuple(results) if isinstance(val, (tuple, list)) else (results[0] if results else None)

@@ -13,7 +13,8 @@ A plan is plain data (ints, strings, tuples, dtypes), so that the disk cache kee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -151,11 +152,11 @@ class Plan:
     version counters must rise. `constants`: how many there are. `aligned`: input values whose memory kernels want to
     begin at a multiple of 16 bytes: in a call in which one does not, a copy is used. `numbers`: input values that
     kernels are given by value: one number each, in the CPU's memory. `late`: generated code asks for the arena (on a
-    CUDA device); otherwise it is there from the start. `clean`: so many externs run before anything is written to an
-    input; a kernel that finds an index out of range does, too, unless `spoilt`. `rewinds`: a call may fail after it has
-    drawn random numbers; the generators are then set back. `places`: by extern, the operator and the number of its
-    node in the graph that was compiled (or -1), for messages; the call path does not have them. `steps`: "kernel" or
-    "call", and its number, of each mark of the code, for profilers.
+    CUDA device); otherwise it is there from the start. `clean`: so many externs run before anything is written to
+    an input or sent to another process; a kernel that finds an index out of range does, too, unless `spoilt`.
+    `rewinds`: a call may fail after it has drawn random numbers; the generators are then set back. `places`: by extern,
+    the operator and the number of its node in the graph that was compiled (or -1), for messages; the call path does not
+    have them. `steps`: "kernel" or "call", and its number, of each mark of the code, for profilers.
     """
 
     inputs: int
@@ -180,6 +181,13 @@ class Plan:
     rewinds: bool = False
     places: tuple[tuple[str, int], ...] = ()
     steps: tuple[tuple[str, int], ...] = ()
+
+    def located(self, places: Sequence[tuple[str, str]]) -> Plan:
+        """The plan whose Python callables know the user's line, if they tell of it (`at`); by extern, the operator and
+        that line."""
+        externs = tuple([replace(call, name=call.name.at(line)) if hasattr(call.name, "at") else call
+                         for call, (_, line) in zip(self.externs, places, strict=True)])
+        return replace(self, externs=externs) if externs != self.externs else self
 
     def encode(self) -> tuple[Any, ...]:
         """Return the nested tuples for `_C.CompiledGraph`."""

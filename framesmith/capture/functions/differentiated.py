@@ -69,6 +69,8 @@ def _apply(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         if differentiable and dirty:
             raise Unsupported(f"{real.__name__}.forward writes its arguments")
         out = _wrapped(tracer, out, given, dirty)
+    if differentiable and real in tracer.backwards:
+        return _refusing(tracer, out, given, f"a derivative of {real.__name__} whose backward calls itself")
     return _Application(tracer, real, ctx, given, wanted, out).result() if differentiable else out
 
 
@@ -164,11 +166,14 @@ class _Backward:
         before, around, tracer.touched = effects(tracer), tracer.touched, []
         attrs = dict(of.ctx.attrs)
         of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or t.Tuple([])
+        tracer.backwards.append(of.real)
         try:
             with torch.enable_grad():
                 told = self._function().call(tracer, [of.ctx, *[self._gradient(k) for k in range(len(of.outs))]], {})
         except t.CapturedError:
             told = None
+        finally:
+            tracer.backwards.pop()
         region = nodes_after(tracer.recorder.graph, last)
         written = [n for _, _, n in tracer.recorder.written[writes:]]
         touched, tracer.touched = tracer.touched, around
@@ -229,21 +234,27 @@ def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
                         fn.value.__closure__ or ()))["fn"].cell_contents  # type: ignore[union-attr]
     with torch.no_grad():
         out = tracer.made(backward).call(tracer, args, kwargs)
-    given = [a for a in args[1:] if isinstance(a, t.Tensor) and tracer.wants_grad(a.fake)]
+    return _refusing(tracer, out, args[1:], _ONCE)
+
+
+def _refusing(tracer: Any, out: t.Tracker, args: Args, message: str) -> t.Tracker:
+    """`out`, computed of `args` with grad mode off, whose derivative is an error."""
+    given = [a for a in args if isinstance(a, t.Tensor) and tracer.wants_grad(a.fake)]
     outs = list(out.open(tracer)) if isinstance(out, t.Tuple) else [out]
     found = [o for o in outs if isinstance(o, t.Tensor) and is_differentiable(o.fake.dtype)]
     if not torch.is_grad_enabled() or not given or not found:
-        return out  # type: ignore[no-any-return]
+        return out
     with torch.no_grad():
         fresh = {id(o): tracer.torch_call(torch.clone, [o], {}) for o in found}
     inputs = [tracer.recorder.nodes(a.fake) for a in given]
     last, _ = tracer.end()
     tangents = [tracer.recorder.emit(tangent, (), like(o.fake)) for o in fresh.values()]
-    grads: list[Node | None] = [tracer.recorder.emit(refuse, (n, _ONCE, *tangents), n.meta["val"]) for n in inputs]
+    grads: list[Node | None] = [tracer.recorder.emit(refuse, (n, message, *tangents), n.meta["val"]) for n in inputs]
     region = spare_region(tracer, last)
     attach(tracer, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)},
            True)
-    return t.Tuple([fresh.get(id(o), o) for o in outs])  # type: ignore[no-any-return]
+    results: Args = [fresh.get(id(o), o) for o in outs]
+    return t.Tuple(results) if isinstance(out, t.Tuple) else results[0]
 
 
 _ONCE = "trying to differentiate twice a function that was marked with @once_differentiable"

@@ -22,6 +22,10 @@ folds(torch.is_grad_enabled, torch.is_inference_mode_enabled, torch.get_default_
       torch._C._is_any_autocast_enabled, torch.get_autocast_cpu_dtype, torch.get_autocast_gpu_dtype)
 
 
+_ASKING = ("torch._functorch.", "torch.distributed.nn.")
+"""Modules whose functions would do otherwise, or refuse, where they are compiled."""
+
+
 def _constant(value: Any, *functions: Any) -> None:
     for fn in functions:
         calls(fn)(lambda tracer, args, kwargs, value=value: tracer.made(value))
@@ -35,7 +39,7 @@ def _is_compiling(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if asks == "torch.nn.modules.transformer":
         known = dict(zip(frame.code.co_varnames, frame.locals))
         return cast(t.Tracker, tracer.made(keeps_padded_places).call(tracer, [known["first_layer"], known["src"]], {}))
-    return t.boolean(not asks.startswith("torch._functorch."))
+    return t.boolean(not asks.startswith(_ASKING))
 
 
 @by_name("torch.fx._symbolic_trace.is_fx_tracing")

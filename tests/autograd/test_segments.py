@@ -1,0 +1,65 @@
+"""A backward cut into segments computes what the whole does."""
+
+import pytest
+import torch
+from torch import nn
+
+import framesmith
+from framesmith.autograd import segments
+
+
+class Branched(nn.Module):
+    """Layers of which later segments read views, statistics and several results of earlier ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.norm, self.shared = nn.LayerNorm(64), nn.Linear(64, 64)
+        self.scale = nn.Parameter(torch.ones(64))
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).relu()
+        parts = self.shared(x).chunk(2, 1)
+        y = torch.cat([parts[1].sigmoid(), parts[0]], 1) * self.scale
+        return self.last(self.shared(y) + x.flip(1)).max(1).values.sum()
+
+
+NETS = {
+    "branched": (Branched, (8, 64)),
+    "sequence": (lambda: nn.TransformerEncoderLayer(64, 4, 128, 0.1, batch_first=True), (4, 8, 64)),
+    "images": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3)),
+               (2, 3, 16, 16)),
+}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_as_the_whole(name, monkeypatch):
+    make, shape = NETS[name]
+    monkeypatch.setattr(segments, "LEAST", 1)
+    ran, run = [], segments.Segments.run
+
+    def told(self, given, compile):
+        for gradients in run(self, given, compile):
+            ran.append(1)
+            yield gradients
+
+    monkeypatch.setattr(segments.Segments, "run", told)
+    torch.manual_seed(0)
+    net = make().double()
+    x = torch.randn(shape, dtype=torch.float64)
+
+    def gradients(fn, hooked):
+        net.zero_grad()
+        torch.manual_seed(1)
+        given = x.clone().requires_grad_()
+        handles = [p.register_post_accumulate_grad_hook(lambda p: None) for p in net.parameters() if hooked]
+        (fn(given) ** 2).sum().backward()
+        for handle in handles:
+            handle.remove()
+        return [given.grad, *[p.grad for p in net.parameters()]]
+
+    expected, compiled = gradients(net, False), framesmith.compile(net, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(gradients(compiled, True), expected, rtol=1e-9, atol=1e-11)
+    assert len(ran) >= 4
+    torch.testing.assert_close(gradients(compiled, False), expected, rtol=1e-9, atol=1e-11)
