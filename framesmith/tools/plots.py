@@ -12,6 +12,11 @@ STAGES = {
     "build": "build", "load": "load",
 }
 """The colour of each stage."""
+GROUPS = {
+    "capture": "capture", "guards": "guards", "joint": "autograd", "rewrite": "rewrite, freeze",
+    "lower": "decompose, lower, schedule", "codegen": "code generation", "build": "C++ compiler", "load": "cache, load",
+}
+"""The legend of the timeline, which the template reads: what each color stands for."""
 ROW, LABEL, WIDTH, RIGHT = 26, 250, 980, 74
 
 

@@ -128,7 +128,7 @@ def test_the_current_stream_is_followed():
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        torch.cuda._sleep(400_000_000)
+        torch.cuda._sleep(2_000_000_000)
         z = x * 3
         y = c(z)
         assert not side.query()
