@@ -97,10 +97,11 @@ def _rewrite(m: Match, choose: Choose) -> fx.Node | None:
     batch, heads, queries, width = map(usual, m[q].meta["val"].shape)
     _, shared_heads, count, _ = map(usual, keys.meta["val"].shape)
     shape = (batch, heads, shared_heads, queries, count, width, usual(rows.meta["val"].shape[3]))
-    # of the numbers that stand for those that vary; eager's kernel divides by some of them
-    if 0 in shape or heads % shared_heads:
+    if shared_heads and heads % shared_heads:  # not so of the numbers that stand for sizes that vary
         return None
-    if choose(Request("attention", torch.float32, (*shape, int(m[causal]), _mask_kind(m[mask])))) != "own":
+    request = Request("attention", torch.float32, (*shape, int(m[causal]), _mask_kind(m[mask])))
+    # eager's kernel divides by some sizes before PyTorch 2.12, so that it is not run where one is 0
+    if 0 not in shape and choose(request) != "own":
         return None
     factor = None if m[scale] is None else float(m[scale])
     new = m.graph.call_function(library.attention.default, (m[q], keys, rows, m[mask], m[causal], factor))
