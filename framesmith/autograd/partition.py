@@ -85,8 +85,8 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     if sizes := _varying_sizes(inputs):
         order = [n for n in nodes if n in kept]
         trial = _graph(nodes, [*order, *tangents], grads, None)
-        # of several tangents some may be missing; what the program has may be written before a backward that reads
-        # its sizes alone
+        # one of several tangents may be missing, and the program may write its tensors before a backward that reads
+        # only their sizes
         programs = {*inputs, *given, *(tangents if len(tangents) > 1 else ())}
         own = [n not in programs for n in [*order, *tangents]]
         missing = _undefined_symbols(trial, list(compress(placeholders_of(trial), own)))
@@ -136,10 +136,15 @@ def backward_of(joint: Joint, parts: Parts, there: Sequence[bool],
     ends = dict(zip(places, [*[way for n, (way, _) in zip(kept, parts.kept, strict=True) if n is not None],
                              *[TANGENT if given else "" for given in there]], strict=True))
     read = {n for n in places if n.users or n in output_node(graph).all_input_nodes or ends[n] == TANGENT}
-    # sizes that none of these has: rather of what is not the program's, which would be checked for writes
+    missing = _undefined_symbols(graph, [*read])
+    # their sizes are taken of others: of extras first, since what the program has would be checked for writes
     for place in sorted((n for n in places if n not in read and ends[n]), key=lambda n: ends[n] != "extra"):
-        if len(_undefined_symbols(graph, [*read, place])) < len(_undefined_symbols(graph, [*read])):
+        if not missing:
+            break
+        left = _undefined_symbols(graph, [*read, place])
+        if len(left) < len(missing):
             read.add(place)
+            missing = left
     names = {n.name for n in read}
     for place in places[:-len(tangents)]:
         if place not in read:
