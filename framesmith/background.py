@@ -7,6 +7,7 @@ a fork is copied, which the next call waits for, and the child holds the program
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from framesmith.util import events, log
-from framesmith.util.priority import Priority
+from framesmith.util.priority import Priority, end_processes
 
 
 class Job:
@@ -102,3 +103,11 @@ def wait(timeout: float | None = None) -> bool:
             if not job.wait(None if end is None else max(0.0, end - time.monotonic())):
                 return False
     return True
+
+
+@atexit.register
+def _end() -> None:
+    """End the compilers at the program's exit, and let the jobs that wait for them remove their folders."""
+    if _jobs:
+        end_processes()
+        wait(0.5)

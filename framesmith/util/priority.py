@@ -69,8 +69,8 @@ _processes: weakref.WeakSet[subprocess.Popen[Any]] = weakref.WeakSet()
 
 
 @atexit.register
-def _end() -> None:
-    """End all processes of compilations at the program's exit."""
+def end_processes() -> None:
+    """End all processes of compilations, as at the program's exit."""
     for process in tuple(_processes):
         if process.returncode is None:
             with contextlib.suppress(OSError):
