@@ -97,8 +97,10 @@ PyObject* graph_name(PyObject* self, PyObject* args) {
 PyObject* get_constants(PyObject* self, void*) {
   HANDLE_TH_ERRORS
   py::list out;
-  for (const at::Tensor& t : graph_of(self).constants())
-    out.append(py::make_tuple(reinterpret_cast<uintptr_t>(t.const_data_ptr()), t.nbytes()));
+  for (const at::Tensor& t : graph_of(self).constants()) {  // what a library packed has no storage
+    const auto address = t.has_storage() ? reinterpret_cast<uintptr_t>(t.const_data_ptr()) : 0;
+    out.append(py::make_tuple(address, static_cast<size_t>(t.numel()) * t.itemsize()));
+  }
   return out.release().ptr();
   END_HANDLE_TH_ERRORS
 }
@@ -127,7 +129,7 @@ PyGetSetDef graph_getset[] = {
      "Number of calls so far.", nullptr},
     {"refreshes", [](PyObject* self, void*) { return PyLong_FromUnsignedLongLong(graph_of(self).refreshes); }, nullptr,
      "How often the constants were computed.", nullptr},
-    {"constants", get_constants, nullptr, "(Address, bytes) of each constant that it holds now.", nullptr},
+    {"constants", get_constants, nullptr, "(Address, bytes) of each constant; 0 for one without storage.", nullptr},
     {"recordings", get_recordings, nullptr, "(Recordings that are kept, calls that were replayed so far).", nullptr},
     {"checked", [](PyObject* self, void*) { return PyBool_FromLong(graph_of(self).checked); }, set_checked,
      "Check the geometry of the inputs in each call.", nullptr},

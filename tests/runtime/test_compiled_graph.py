@@ -228,6 +228,7 @@ def test_opaque_constants(cache):
                  constants=[packed])
     x = torch.randn(4, 8)
     torch.testing.assert_close(graph((x,))[0], x @ w.t())
+    assert graph.constants == [(0, packed.numel() * 4)]
 
 
 def test_threads_share_a_graph(cache):
