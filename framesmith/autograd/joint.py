@@ -22,7 +22,7 @@ from framesmith.autograd.formulas import DIFFERENTIABLE, Copied, Written
 from framesmith.autograd.gradient_order import later_results
 from framesmith.autograd.index_dtype import narrow_places
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
-from framesmith.fake.dynamic_scalars import of_sizes
+from framesmith.fake.dynamic_scalars import number_of_sizes
 from framesmith.fake.handlers import view
 from framesmith.fake.launching import again
 from framesmith.fake.layout import meets_itself, preserved_strides
@@ -279,7 +279,7 @@ _STAYS_NOTHING: dict[Any, Any] = {
 
 class _Recorder(Recorder):
     """Records zeros that autograd gives no memory so that they stay zeros, whatever they are multiplied with, and
-    quotients of sizes, which formulas have, as tensors without dimensions."""
+    floats of sizes, which formulas have, as zero-dimensional tensors."""
 
     zeros = False
 
@@ -295,7 +295,7 @@ class _Recorder(Recorder):
         return result
 
     def _of_sizes(self, x: torch.SymFloat) -> Any:
-        number = of_sizes(self, x)
+        number = number_of_sizes(self, x)
         return specialised(x) if number is None else number.symbol()
 
     @staticmethod

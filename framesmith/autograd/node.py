@@ -83,7 +83,7 @@ class Differentiable:
         copies = {("input", k) for k in self.parts.copied}  # what is kept of these is nobody else's
         self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept or place in copies]
         self._full = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), self.joint.read)
-        self._backwards, self._wholes, self._by_operators = (_Variants(graph) for _ in range(3))
+        self._variants = _Variants(graph)
         self._lock: Any = forkable_lock()
 
     def in_engine(self) -> Compiled:
@@ -93,7 +93,7 @@ class Differentiable:
         return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written,
                                    kept, watched,
                                    parts.needed, parts.exact, parts.copied, j.order, j.later,
-                                   tuple(size_sources(self._graph).values()), self._segments.of)
+                                   self._variants.places, self._segments.of)
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
               sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
@@ -182,7 +182,7 @@ class Differentiable:
     def _plan(self, there: tuple[bool, ...], wanted: tuple[bool, ...], sizes: Sizes) -> _Backward:
         if all(there) and all(wanted):
             return self._full
-        return self._backwards.get((there, wanted), sizes, lambda: self._partial(there, wanted))
+        return self._variants.get(("backward", there, wanted), sizes, lambda: self._partial(there, wanted))
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         joint = trace_joint(self._graph, there, list(compress(self.joint.wanted, wanted)))
@@ -198,8 +198,8 @@ class Differentiable:
         there = tuple([x is not None for x in tangents])
         requires = tuple([x is not None and x.requires_grad for x in given])
         with self._lock:
-            found = self._wholes.get((there, wanted, requires), sizes,
-                                     lambda: self._compiled_whole(there, wanted, requires, given))
+            found = self._variants.get(("whole", there, wanted, requires), sizes,
+                                       lambda: self._compiled_whole(there, wanted, requires, given))
         return found(given)  # type: ignore[no-any-return]
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...],
@@ -219,8 +219,8 @@ class Differentiable:
         given = [*inputs, *[kept[k] for k in self.parts.drawn], *tangents] if again else [*kept, *tangents]
         requires = tuple([x is not None and x.requires_grad for x in given]) if again else ()
         with self._lock, untransformed():
-            found = self._by_operators.get((there, wanted, requires), sizes,
-                                           lambda: self._interpreted(there, wanted, requires))
+            found = self._variants.get(("by operators", there, wanted, requires), sizes,
+                                       lambda: self._interpreted(there, wanted, requires))
         return evaluated(found.graph, [x for x, read in zip(given, found.reads, strict=True) if read])
 
     def _interpreted(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...]) -> _Backward:
@@ -232,12 +232,13 @@ class Differentiable:
 
 
 class _Variants:
-    """The compiled variants of a graph of gradients, by its pattern and by the relations between sizes of `graph` that
-    it assumes: it is compiled when the guards are complete."""
+    """The compiled variants of graphs of gradients, by kind and pattern and by the relations between sizes of `graph`
+    that they assume: they are compiled when the guards are complete. `places`: of these sizes."""
 
     def __init__(self, graph: fx.Graph) -> None:
-        self._env = environment(graph)
-        self._symbols = tuple(size_sources(graph))
+        sources = size_sources(graph)
+        self._env, self._symbols = environment(graph), tuple(sources)
+        self.places = tuple(sources.values())
         self._found: dict[Any, list[tuple[list[Rel], Any]]] = {}
 
     def get(self, key: Any, sizes: Sizes, make: Callable[[], Any]) -> Any:

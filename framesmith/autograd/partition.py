@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 import torch
@@ -69,7 +68,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     if not any("checkpoint" in n.meta for n in graph.nodes):
         cse(graph, _with_sources(_unsaved(joint, output_node(graph).args[0])))
     nodes = list(graph.nodes)
-    places = [n for n in nodes if n.op == "placeholder"]
+    places = placeholders_of(graph)
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
     values = nodes[-1].args[0]
     results, grads = values[:joint.results], values[joint.results:]  # type: ignore[index]
@@ -83,13 +82,13 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     kept |= _symbol_holders(nodes, late, kept)
     carried: tuple[Any, ...] = ()
     if sizes := _varying_sizes(inputs):
-        order = [n for n in nodes if n in kept]
-        trial = _graph(nodes, [*order, *tangents], grads, None)
+        given_to = [*(n for n in nodes if n in kept), *tangents]
+        trial = _graph(nodes, given_to, grads, None)
         # one of several tangents may be missing, and the program may write its tensors before a backward that reads
         # only their sizes
         programs = {*inputs, *given, *(tangents if len(tangents) > 1 else ())}
-        own = [n not in programs for n in [*order, *tangents]]
-        missing = _undefined_symbols(trial, list(compress(placeholders_of(trial), own)))
+        own = [place for place, n in zip(placeholders_of(trial), given_to, strict=True) if n not in programs]
+        missing = _undefined_symbols(trial, own)
         carried = tuple([n for symbol, n in sizes.items() if symbol in missing])
     if carried:
         kept.add(_carry(graph, carried))
@@ -124,7 +123,7 @@ def backward_of(joint: Joint, parts: Parts, there: Sequence[bool],
         _carry(whole, parts.carried)
     nodes = list(whole.nodes)
     kept = _where(nodes, parts)
-    tangents = [n for n in nodes if n.op == "placeholder"][joint.inputs:]
+    tangents = placeholders_of(whole)[joint.inputs:]
     grads = _asked(joint, nodes, wanted)
     for node, layout in zip(kept, parts.layouts, strict=True):
         if node is not None and layout is not None:
@@ -157,7 +156,7 @@ def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: It
     and the tangents; `requires`: which of these require grad."""
     nodes = list(joint.graph.nodes)
     found = _where(nodes, parts)
-    places = [n for n in nodes if n.op == "placeholder"]
+    places = placeholders_of(joint.graph)
     given: Any = [*places[:joint.inputs], *[found[k] for k in parts.drawn], *places[joint.inputs:]]
     grads = _asked(joint, nodes, wanted)
     graph = _graph(nodes, given, grads, None)
@@ -180,12 +179,12 @@ def _where(nodes: list[fx.Node], parts: Parts) -> list[fx.Node | None]:
     values that are kept apart the first has one. Both graphs are numbered now, by what is known of their sizes now."""
     table: Table = {}
     first = numbered(parts.nodes, table)
-    numbers = [first[n] for n in parts.values]
+    numbers = {first[n] for n in parts.values}
     found: dict[int, fx.Node] = {}
     for node, number in numbered(nodes, table).items():
         if number in numbers and behind(node) is node and found.setdefault(number, node) is not node:
             node.replace_all_uses_with(found[number])
-    return [found.pop(number, None) for number in numbers]
+    return [found.pop(first[n], None) for n in parts.values]
 
 
 def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:

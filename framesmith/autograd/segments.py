@@ -16,7 +16,7 @@ from torch import fx
 
 from framesmith.graph.purity import is_view
 from framesmith.graph.symbols import symbols_of
-from framesmith.graph.traversal import copy_node
+from framesmith.graph.traversal import copy_node, placeholders_of
 from framesmith.symbolic.node import hint_of
 
 MOST = 8
@@ -45,14 +45,14 @@ class Segments:
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
         self.of = _divided(graph)
+        self._places = placeholders_of(graph)
         self._parts: list[_Part] = []
 
     def run(self, given: list[Any], compile: Compile) -> Iterator[Values]:
         """Give the gradients of one segment after another, None in the place of others. Empties `given`."""
         if not self._parts:
             self._parts = _cut(self._graph, self.of)
-        places = [n for n in self._graph.nodes if n.op == "placeholder"]
-        values = dict(zip(places, given, strict=True))
+        values = dict(zip(self._places, given, strict=True))
         given.clear()
         for part in self._parts:
             taken = [values[n] for n in part.takes]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.dynamic_scalars import Number, of_sizes
+from framesmith.fake.dynamic_scalars import Number, number_of_sizes
 from framesmith.symbolic.node import SymNode, specialised
 from framesmith.util.errors import DataDependent
 
@@ -181,7 +181,7 @@ def _of_sizes(tracer: Any, x: t.Sym) -> Number | None:
     """Return a float of sizes, which the graph computes; None for other numbers of sizes."""
     found = tracer.numbers.get(id(x))
     if found is None:
-        made = of_sizes(tracer.recorder, x.value)
+        made = number_of_sizes(tracer.recorder, x.value)
         if made is None:
             return None
         found = tracer.numbers[id(x)] = x, made

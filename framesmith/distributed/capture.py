@@ -47,7 +47,7 @@ def _collective(name: str, body: Body) -> None:
 
 @cache
 def _completed() -> Any:
-    """A work that is done."""
+    """Return a completed `Work`."""
     done: torch.futures.Future[None] = torch.futures.Future()
     done.set_result(None)
     return torch._C._distributed_c10d._create_work_from_future(done)  # type: ignore[attr-defined]

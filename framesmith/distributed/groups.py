@@ -24,7 +24,7 @@ folds(*[vars(dist.ProcessGroup)[name].__func__ for name in ("rank", "size", "nam
 
 @dataclass(slots=True)
 class _Default:
-    """The default process group is the one that it was."""
+    """A guard: the default process group is the same as at capture."""
 
     group: weakref.ref[Any]
 

@@ -103,25 +103,25 @@ _ROUNDED_ONCE: dict[str, Callable[..., torch.Tensor]] = {
 """Operations on floats of which a kernel gives the same bits as Python and C++."""
 
 
-def of_sizes(rec: Recording, x: Any) -> Number | None:
-    """A float of sizes as a number that the graph computes from them; None for every other value."""
+def number_of_sizes(rec: Recording, x: Any) -> Number | None:
+    """Return a float of sizes as a number that the graph computes from them; None for every other value."""
     if type(x) is not torch.SymFloat or type(x.node) is not SymNode or not isinstance(x.node.value, FloatExpr):
         return None
-    if not all(part.op in _ROUNDED_ONCE or _is_root(part) for part in _inner(x.node.value)):
+    if not all(part.op in _ROUNDED_ONCE or _is_square_root(part) for part in _operations(x.node.value)):
         return None
     return rec.number_of(Number(x.node.hint, lambda: rec.inside(_computed, x.node.value, x.node.env),
                                 lambda: specialised(x)))
 
 
-def _inner(x: FloatExpr) -> Iterator[FloatExpr]:
-    """The operations of a float."""
+def _operations(x: FloatExpr) -> Iterator[FloatExpr]:
+    """Yield the operations of a float, itself first."""
     if x.op not in ("const", "int"):
         yield x
         for arg in x.args:
-            yield from _inner(arg)
+            yield from _operations(arg)
 
 
-def _is_root(x: FloatExpr) -> bool:
+def _is_square_root(x: FloatExpr) -> bool:
     """Return whether a float is a square root as torch's C++ writes it."""
     return x.op == "pow" and x.args[1].op == "const" and x.args[1].args[0] == 0.5
 
@@ -130,7 +130,7 @@ def _computed(x: FloatExpr, env: ShapeEnv) -> torch.Tensor:
     if x.op in ("const", "int"):
         value: Any = x.args[0] if x.op == "const" else symint(x.args[0], env)
         return torch.full((), value, dtype=torch.float64)
-    if _is_root(x):
+    if _is_square_root(x):
         return torch.sqrt(_computed(x.args[0], env))
     return _ROUNDED_ONCE[x.op](*[_computed(arg, env) for arg in x.args])
 

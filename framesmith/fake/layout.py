@@ -12,7 +12,7 @@ import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major, new_fake
 from framesmith.symbolic.expr import eq, le
-from framesmith.symbolic.layout import decide_layout, decided, expected, is_dense, strides_in_order
+from framesmith.symbolic.layout import decide_layout, expected, is_dense, layout_holds, strides_in_order
 from framesmith.symbolic.node import env_of, expr_of, hint_of
 
 Sizes = tuple
@@ -280,7 +280,7 @@ def may_be_viewed(x: FakeTensor, wanted: Sizes) -> bool:
         target = wanted if len(dims) == x.dim() else tuple([hint_of(n) for n in wanted])
         return view_strides(tuple([n for n, _ in dims]), tuple([s for _, s in dims]), target) is not None
 
-    return decided(has_view, list(zip(x.shape, x.stride(), strict=True)))
+    return layout_holds(has_view, list(zip(x.shape, x.stride(), strict=True)))
 
 
 Geometry = tuple[tuple, tuple, Any]

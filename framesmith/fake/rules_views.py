@@ -242,17 +242,17 @@ def as_strided(x: FakeTensor, size: Any, stride: Any, offset: Any = None) -> Any
 
 @rule(aten.as_strided_scatter.default)
 def as_strided_scatter(x: FakeTensor, *args: Any) -> Any:
-    return _like(x, x.shape, _copied_to_write(x), x.storage_offset())
+    return _like(x, x.shape, _scattered_strides(x), x.storage_offset())
 
 
 @rule(aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default)
 def scattered(x: FakeTensor, src: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     if src.dtype is not x.dtype:
         return NotImplemented
-    return new_fake(x.shape, _copied_to_write(x), x.dtype, x.device)
+    return new_fake(x.shape, _scattered_strides(x), x.dtype, x.device)
 
 
-def _copied_to_write(x: FakeTensor) -> tuple:
+def _scattered_strides(x: FakeTensor) -> tuple:
     """Return the strides of the copy that eager writes a part of: those of `x`, unless elements share memory. (Before
     PyTorch 2.12 meta kernels keep these, too.)"""
     shared = any(type(s) is int and s == 0 and decide_layout(n != 1) for n, s in zip(x.shape, x.stride()))

@@ -16,7 +16,7 @@ from torch.fx import Node
 from framesmith.fake.wrappers import is_wrapper
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Rel, as_expr, eq
-from framesmith.symbolic.layout import contiguous_strides, decided
+from framesmith.symbolic.layout import contiguous_strides, layout_holds
 from framesmith.symbolic.node import env_of, expr_of
 from framesmith.util.errors import DataDependent, Unsupported
 
@@ -199,7 +199,7 @@ def is_row_major(x: torch.Tensor) -> bool:
     if (env := env_of(*x.shape)) is None:
         return x.is_contiguous()
     empty = any(type(n) is int and n == 0 for n in x.shape)
-    return empty or decided(partial(_in_rows, env), list(zip(x.shape, x.stride(), strict=True)))
+    return empty or layout_holds(partial(_in_rows, env), list(zip(x.shape, x.stride(), strict=True)))
 
 
 def _in_rows(env: ShapeEnv, dims: list[tuple[Any, Any]]) -> bool:

@@ -45,12 +45,13 @@ def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Return whether the elements fill one block of memory, each at a place of its own, in some order of the
     dimensions. Sizes and strides are ints, `Expr` or `torch.SymInt`; an empty tensor is dense."""
     dims = [(n, s) for n, s in zip(sizes, strides, strict=True) if decide_layout(n != 1)]
-    return any(type(n) is int and n == 0 for n, _ in dims) or decided(_fill_memory, dims)
+    return any(type(n) is int and n == 0 for n, _ in dims) or layout_holds(_fill_memory, dims)
 
 
-def decided(rule: Callable[[list[tuple[Any, Any]]], bool], dims: list[tuple[Any, Any]]) -> bool:
-    """The answer of a rule about sizes with their strides. If it is False, and True of the present ones if sizes that
-    `decide_layout` takes to be larger are 1, the environment notes that: see `ShapeEnv.layout_assumptions`."""
+def layout_holds(rule: Callable[[list[tuple[Any, Any]]], bool], dims: list[tuple[Any, Any]]) -> bool:
+    """Return the answer of a rule about sizes with their strides. If it is False, but True of the present sizes because
+    some are 1 that `decide_layout` takes to be larger, the environment records that: see
+    `ShapeEnv.layout_assumptions`."""
     if rule(dims):
         return True
     small = [n.node for n, _ in dims if type(n) is torch.SymInt and n.node.env.may_be_one(n.node.expr)]

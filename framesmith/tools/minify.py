@@ -128,15 +128,14 @@ def _small(graphs: list[Recorded], verdicts: Verdicts, end: float) -> Minified:
     if isinstance(found, str):
         return Minified("", found, tried=verdicts.tried)
     program, first = found
-    clear = min(first.off / 2, 2 * verdicts.slow) if first.kind == "slow" else 0.0
-    """Return whether a slow program's factor over eager is well above the limit that the script asserts, since times
-    vary."""
+    least = min(first.off / 2, 2 * verdicts.slow) if first.kind == "slow" else 0.0
+    """The least factor over eager of a slow program: well above the limit that the script asserts, since times vary."""
 
     def fails(candidate: Program) -> bool:
         if time.monotonic() > end:
             return False
         verdict = verdicts.verdict(candidate)
-        return verdict.same(first) and not verdict.off < clear
+        return verdict.same(first) and not verdict.off < least
 
     small = shrink(program, fails, first.result)
     last = verdicts.verdict(small)
