@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from framesmith import _C
 from framesmith.autograd.arms import copied
 from framesmith.autograd.joint import requires_grad, without_history
-from framesmith.autograd.node import Differentiable
+from framesmith.autograd.node import Begun, Differentiable
 from framesmith.autograd.operators import evaluated
 from framesmith.backends import BACKENDS, NATIVE, Compiled, PendingGraph, begin_ahead, begin_native, run_user
 from framesmith.background import Job, in_foreground
@@ -621,18 +621,19 @@ class FrameCompiler:
             reports.append(report)
             return call
 
-        def both(forward: fx.Graph, given: Sequence[Any],
-                 backward: fx.Graph) -> tuple[Compiled, Callable[[], Compiled] | None]:
+        def both(forward: fx.Graph, given: Sequence[Any], backwards: Sequence[fx.Graph]) -> tuple[Compiled, Begun]:
             """Begin the backward's compilation with the forward's; it continues while the forward runs."""
             with COMPILE_LOCK, _in_back_end(owner):
                 begun = begin_native(forward, given, config)
                 with events.part_of_graph("backward"):
-                    later = begin_ahead(backward, config) if begun.waits or has_priority() else None
+                    ahead = begun.waits or len(backwards) > 1 or has_priority()
+                    later = [(graph, begin_ahead(graph, config)) for graph in backwards if ahead]
             call = finish(begun)
-            if later is None or not has_priority():
-                return call, None if later is None else functools.partial(finish, later)
-            made = finish(later)  # no step is to wait for it
-            return call, lambda: made
+            codes: Begun = {graph: functools.partial(finish, pending) for graph, pending in later if pending}
+            if not has_priority():
+                return call, codes
+            made = {graph: code() for graph, code in codes.items()}  # no step is to wait for it
+            return call, {graph: functools.partial(made.__getitem__, graph) for graph in made}
 
         def finish(begun: PendingGraph) -> Compiled:
             with COMPILE_LOCK, _in_back_end(owner):

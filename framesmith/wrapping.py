@@ -211,7 +211,15 @@ def wrap_module(module: nn.Module, callback: Callable[..., Any] | None, request:
         ("_framesmith_request", request),
     ):
         object.__setattr__(view, name, value)
+    _share_state(module, view)
     return view
+
+
+def _share_state(module: nn.Module, view: nn.Module) -> None:
+    """Enter a view where `torch.distributed` keeps the states of modules by identity (`fully_shard`, `replicate`)."""
+    states: Any = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", {})
+    if module in states:
+        states[view] = states[module]
 
 
 _WRITTEN_IN_PYTHON = 1 << 9

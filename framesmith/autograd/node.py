@@ -42,9 +42,11 @@ Compiled = Callable[[Any], Values]
 use."""
 Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
 """(graph, examples of its inputs) -> compiled code, without gradients."""
-Both = Callable[[fx.Graph, Sequence[Any], fx.Graph], tuple[Compiled, Callable[[], Compiled] | None]]
-"""(forward, examples of its inputs, backward) -> compiled forward, and a function that returns the compiled backward,
-if that was begun."""
+Begun = dict[fx.Graph, Callable[[], Compiled]]
+"""Functions that return the compiled code of graphs whose compilation was begun."""
+Both = Callable[[fx.Graph, Sequence[Any], Sequence[fx.Graph]], tuple[Compiled, Begun]]
+"""(forward, examples of its inputs, graphs of the backward) -> compiled forward, and those of the graphs that were
+begun."""
 Tell = Callable[[Exception], None]
 Pattern = tuple[tuple[bool, ...], ...]
 """The pattern of a backward: which tangents exist; which gradients are needed; for a differentiable one, which of its
@@ -74,10 +76,12 @@ class Differentiable:
         self.joint = trace_joint(graph)
         self.parts = partition(self.joint, recompute, budget)
         self._segments = Segments(self.parts.backward)
-        self._later: Callable[[], Compiled] | None = None
+        self._begun: Begun = {}
         known = len(self.joint.differentiable) == 1  # of several results some may have no tangent
-        if both is not None and known and not (self._segments.of and hooked([examples[i] for i in self.joint.wanted])):
-            self.forward, self._later = both(self.parts.forward, examples, self.parts.backward)
+        if both is not None and known:
+            divided = self._segments.of and hooked([examples[i] for i in self.joint.wanted])
+            graphs = self._segments.graphs() if divided else [self.parts.backward]
+            self.forward, self._begun = both(self.parts.forward, examples, graphs)
         else:
             self.forward = compile(self.parts.forward, examples)
         copies = {("input", k) for k in self.parts.copied}  # what is kept of these is nobody else's
@@ -147,9 +151,7 @@ class Differentiable:
             tangents.clear()
             plan = self._plan(there, wanted, sizes)
             if plan.call is None:
-                later = self._later if plan.graph is self.parts.backward else None
-                compile = self._compile_backward if later is None else lambda graph, fitted: later()
-                plan.call = CompiledFunction(_Fitted, None)(plan.graph, given, self._or_by_operators(compile))
+                plan.call = self._fitted(plan.graph, given)
         return plan.call(given)
 
     def segments(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
@@ -165,19 +167,21 @@ class Differentiable:
 
     def _segment(self, graph: fx.Graph, given: list[Any]) -> Compiled:
         with self._lock:
-            return CompiledFunction(_Fitted, None)(graph, given, self._or_by_operators(self._compile_backward))
+            return self._fitted(graph, given)
 
-    def _or_by_operators(self, compile: Compile) -> Compile:
-        def compiled(graph: fx.Graph, given: Sequence[Any]) -> Compiled:
+    def _fitted(self, graph: fx.Graph, given: list[Any]) -> Compiled:
+        begun = self._begun.pop(graph, None)
+
+        def compile(graph: fx.Graph, given: Sequence[Any]) -> Compiled:
             try:
-                return compile(graph, given)
+                return self._compile_backward(graph, given) if begun is None else begun()
             except Exception as problem:
                 if self._tell is None or raised_by_handler(problem):
                     raise
                 self._tell(problem)
                 return lambda given: evaluated(graph, given)
 
-        return compiled
+        return CompiledFunction(_Fitted, None)(graph, given, compile)  # type: ignore[no-any-return]
 
     def _plan(self, there: tuple[bool, ...], wanted: tuple[bool, ...], sizes: Sizes) -> _Backward:
         if all(there) and all(wanted):
@@ -320,4 +324,4 @@ def _in_layout(x: torch.Tensor, stride: Any) -> torch.Tensor:
     return x if x.stride() == stride else torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
 
 
-__all__ = ["Compile", "Differentiable"]
+__all__ = ["Begun", "Compile", "Differentiable"]

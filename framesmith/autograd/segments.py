@@ -48,10 +48,14 @@ class Segments:
         self._places = placeholders_of(graph)
         self._parts: list[_Part] = []
 
+    def graphs(self) -> list[fx.Graph]:
+        """Return the graphs of the segments in order."""
+        self._parts = self._parts or _cut(self._graph, self.of)
+        return [part.graph for part in self._parts]
+
     def run(self, given: list[Any], compile: Compile) -> Iterator[Values]:
         """Give the gradients of one segment after another, None in the place of others. Empties `given`."""
-        if not self._parts:
-            self._parts = _cut(self._graph, self.of)
+        self.graphs()
         values = dict(zip(self._places, given, strict=True))
         given.clear()
         for part in self._parts:

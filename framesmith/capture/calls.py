@@ -25,7 +25,18 @@ from .class_making import builtin_part
 from .frame import Frame
 from .overrides import is_overridable
 from .policy import pure_method, refused_function, runs_whole
-from .registry import BUILTIN_KINDS, BY_NAME, CALLS, CODES, CONSTANT_METHODS, FOLDED, OPAQUE, PLAIN, named
+from .registry import (
+    BUILTIN_KINDS,
+    BY_NAME,
+    CALLS,
+    CODES,
+    CONSTANT_METHODS,
+    EAGER_MODULES,
+    FOLDED,
+    OPAQUE,
+    PLAIN,
+    named,
+)
 from .session import Session
 from .settings import read_setting, reads_setting
 from .sources import MISSING
@@ -38,6 +49,8 @@ _ABSTRACT = 1 << 20
 _COROUTINE = 0x80 | 0x200 | 0x100
 MAX_DEPTH = 150
 
+
+_CALL_OF_MODULE = nn.Module.__call__
 
 _COMPARISONS = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"})
 
@@ -128,6 +141,8 @@ class Calls(Session):
                 return args[0].builtin_method(self, fn.name, args[1:], kwargs)
             if runs_whole(value):
                 return self.torch_function(value, args, kwargs)
+            if value is _CALL_OF_MODULE and EAGER_MODULES:
+                _refuse_eager_module(args[0].pytype())
             reason = refused_function(value)
             if reason is not None and (original := hidden(value)) is not None:
                 return self.made(original).call(self, args, kwargs)
@@ -487,3 +502,10 @@ _SPECIAL_ERRORS = {
     "__enter__": "'{}' object does not support the context manager protocol",
     "__exit__": "'{}' object does not support the context manager protocol",
 }
+
+
+def _refuse_eager_module(cls: type) -> None:
+    for base in cls.__mro__:
+        reason = EAGER_MODULES.get(f"{base.__module__}.{base.__qualname__}")
+        if reason is not None:
+            raise Unsupported(f"call of a {cls.__qualname__}: {reason}")

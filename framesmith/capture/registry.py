@@ -50,6 +50,10 @@ LATE: list[tuple[Callable[[], bool], str]] = []
 IDENTIFIED: set[str] = set()
 """Module and name of classes whose instances are constants, known by their identity."""
 
+EAGER_MODULES: dict[str, str] = {}
+"""Module and name of a class of nn.Modules -> why a call of such a module, its hooks included, is made in eager. Its
+`forward` is captured by itself."""
+
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""
 

@@ -6,9 +6,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import framesmith
+from framesmith import backends, pipeline
 from framesmith.autograd import segments
 
 LAYERS, WIDTH = 6, 256
@@ -97,31 +100,141 @@ def test_gradients_are_accumulated_between_parts(world, how):
         assert len(names) == 2 * (LAYERS + 1)
 
 
+class Branching(nn.Module):
+    """Its second head has no gradient in each other step."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.first, self.second = model()[:2], nn.Linear(WIDTH, 4).double(), nn.Linear(WIDTH, 4).double()
+
+    def forward(self, x, both=True):
+        x = self.body(x)
+        return self.first(x) + self.second(x) if both else self.first(x)
+
+
+def compressed(state, bucket):
+    """`bf16_compress_hook`, whose own name DDP accepts with NCCL alone."""
+    return default_hooks.bf16_compress_hook(state, bucket)
+
+
+def power_sgd():
+    return powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=3)
+
+
 OPTIONS = {
     "views of buckets": {"gradient_as_bucket_view": True}, "unused parameters": {"find_unused_parameters": True},
-    "static graph": {"static_graph": True},
+    "static graph": {"static_graph": True}, "one bucket": {"bucket_cap_mb": 100},
 }
+HOOKS = {
+    "all-reduce": (lambda: None, default_hooks.allreduce_hook), "bf16": (lambda: None, compressed),
+    "PowerSGD": (power_sgd, powerSGD_hook.powerSGD_hook),
+}
+"""Of PowerSGD, whose hook begins collectives when others end, buckets would mix in gloo: there is one."""
 
 
-def with_options(name):
-    def train(how):
-        net = model()
-        ddp = DistributedDataParallel(net if how == "eager" else framesmith.compile(net), bucket_cap_mb=0.5,
-                                      **OPTIONS[name])
-        for step in range(6):
-            net.zero_grad()
-            if name != "static graph":
-                with ddp.no_sync():
-                    ddp(data(step + 50)).sum().backward()
-            ddp(data(step)).sum().backward()
-        return [p.grad for p in net.parameters()]
-
-    torch.testing.assert_close(train("compiled"), train("eager"), rtol=1e-9, atol=1e-12)
+def prepared(net, how, hook=None, **options):
+    """The callable to train, and the DDP that it is or compiles."""
+    ddp = DistributedDataParallel(framesmith.compile(net) if how == "compiled inside" else net,
+                                  **{"bucket_cap_mb": 0.5, **options})
+    if hook is not None:
+        state, function = HOOKS[hook]
+        ddp.register_comm_hook(state(), function)
+    return (framesmith.compile(ddp) if how == "compiled around" else ddp), ddp
 
 
+def train_with(how, kind, accumulate, hook, options):
+    """20 steps. `accumulate`: gradients of two batches are added up before they are sent."""
+    torch.manual_seed(2)
+    net = kind()
+    call, ddp = prepared(net, how, hook, **options)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in range(20):
+        more = (step % 2 == 0,) if kind is Branching else ()
+        optimiser.zero_grad(set_to_none=step % 3 == 0)
+        if accumulate:
+            with ddp.no_sync():
+                (call(data(step + 50), *more) ** 2).mean().backward()
+        loss = (call(data(step), *more) ** 2).mean()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+    return [*losses, *[p.detach() for p in net.parameters()]]
+
+
+def same_with(how, *arguments):
+    found, expected = train_with(how, *arguments), train_with("eager", *arguments)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@HOW
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options(world, name):
-    world.run(with_options, name)
+def test_options(world, how, name):
+    kind = Branching if name == "unused parameters" else model
+    world.run(same_with, how, kind, name != "static graph", None, OPTIONS[name])
+
+
+@HOW
+@pytest.mark.parametrize("hook", HOOKS)
+def test_communication_hooks(world, how, hook):
+    world.run(same_with, how, model, False, hook, {"bucket_cap_mb": 100} if hook == "PowerSGD" else {})
+
+
+def joined(how):
+    """Rank 1 has four batches more."""
+    net = model()
+    call, ddp = prepared(net, how)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    with Join([ddp]):
+        for step in range(8 + 4 * dist.get_rank()):
+            (call(data(step)) ** 2).mean().backward()
+            optimiser.step()
+            optimiser.zero_grad()
+    return [p.detach() for p in net.parameters()]
+
+
+def same_when_joined(how):
+    torch.testing.assert_close(joined(how), joined("eager"), rtol=1e-9, atol=1e-12)
+
+
+@HOW
+def test_uneven_inputs(world, how):
+    world.run(same_when_joined, how)
+
+
+def begun_with_the_forward():
+    """How many graphs are begun before the first backward, and how many while it runs."""
+    begun, begin = [], pipeline.begin_graph
+    backends.begin_graph = lambda *args: begun.append(args) or begin(*args)
+    try:
+        layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softplus()) for _ in range(LAYERS)]
+        call = DistributedDataParallel(framesmith.compile(nn.Sequential(*layers).double()))
+        loss = call(data(0)).sum()
+        before = len(begun)
+        loss.backward()
+    finally:
+        backends.begin_graph = begin
+    return before, len(begun) - before
+
+
+def test_all_segments_are_compiled_with_the_forward(world):
+    for before, later in world.run(begun_with_the_forward):
+        assert before >= 4 and later == 0
+
+
+def normalised():
+    """SyncBatchNorm trains on accelerators alone; in evaluation it is a batch norm."""
+    net = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(WIDTH, 4), nn.BatchNorm1d(4)).double())
+    compiled = framesmith.compile(net)
+    for call in (net, compiled):
+        with pytest.raises(ValueError, match="SyncBatchNorm expected input tensor to be on"):
+            call(data(0))
+    net.eval()
+    torch.testing.assert_close(compiled(data(0)), net(data(0)), rtol=1e-9, atol=1e-12)
+
+
+def test_synchronised_batch_norm(world):
+    world.run(normalised)
 
 
 def asked_for_some():

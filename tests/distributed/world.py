@@ -17,7 +17,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 class World:
     """`size` processes with a process group of gloo. A call of `run` that takes longer than `timeout` seconds fails."""
 
-    def __init__(self, size=2, timeout=30):
+    def __init__(self, size=2, timeout=120):
         self.timeout = timeout
         self.folder = tempfile.TemporaryDirectory()
         self.pipes, self.processes = [], []
@@ -50,7 +50,7 @@ class World:
 def _serve(rank, size, store, pipe, timeout):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size,
-                            timeout=datetime.timedelta(seconds=20))
+                            timeout=datetime.timedelta(seconds=60))
     while True:
         fn, args = pipe.recv()
         faulthandler.dump_traceback_later(timeout - 5)
