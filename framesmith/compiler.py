@@ -26,6 +26,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
+from framesmith.agreement import agreed
 from framesmith.autograd.arms import copied
 from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.autograd.node import Begun, Differentiable
@@ -45,6 +46,7 @@ from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
 from framesmith.graph.control import close, results_of
+from framesmith.graph.digest import digest_text
 from framesmith.graph.traversal import placeholders_of
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
 from framesmith.pipeline import Report
@@ -230,7 +232,7 @@ class FrameCompiler:
         """See `_C.FrameCallback`. Raises `Unsupported` under `fullgraph=True`."""
         if is_foreign(code):
             return _C.SKIP_RECURSIVE
-        if is_machinery(code, self.config.standard_library) or stops_in_debugger(code):
+        if is_machinery(code, func.__globals__, self.config.standard_library) or stops_in_debugger(code):
             return _C.SKIP
         if _C.is_transformed() or foreign_mode():
             around = ("a torch.func transform or forward-mode AD" if _C.is_transformed()
@@ -397,7 +399,8 @@ class FrameCompiler:
         """Compile an entry for the call, or return a verdict, and emit an event."""
         why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
                else "first call")
-        with events.compiling(*_place(code, func), why) as compile, collector_paused():
+        with (events.compiling(*_place(code, func), why) as compile, collector_paused(),
+              agreed(compile, 0 if self.config.background else self.config.agreement, _reasons(seen))):
             answer = self.load_variant(code, func, f_locals)
             compile.outcome = "loaded"
             if answer is None:
@@ -414,6 +417,8 @@ class FrameCompiler:
         compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any], captured: Callable[[], Captured]) -> Compiled:
+            if self.config.agreement and (now := events.current()) is not None:
+                now.graph = digest_text(graph)
             operators = Counter(short_name(node.target) for node in graph.nodes if node.op == "call_function")
             hot = None
             if self.config.backend in NATIVE and has_hot_sizes(graph, self.config) and not requires_grad(graph):
@@ -500,8 +505,8 @@ class FrameCompiler:
     def _keeps(self, code: CodeType, f_locals: dict[str, Any]) -> bool:
         """Return whether captures of a frame are kept in the disk cache."""
         config = self.config
-        return (config.cache and config.keep_captures and config.backend in NATIVE and not config.hot_sizes
-                and not is_continuation(code) and not is_marked(tree_leaves(f_locals)))
+        return (config.cache and config.keep_captures and not config.agreement and config.backend in NATIVE
+                and not config.hot_sizes and not is_continuation(code) and not is_marked(tree_leaves(f_locals)))
 
     def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
         """Add and return a variant for a call from the disk cache; None if it has none. Nothing is captured or

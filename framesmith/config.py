@@ -38,6 +38,8 @@ class Config:
     - `standard_library`: capture frames of the standard library, too.
     - `background`: calls run in eager while code is compiled by another thread; `deadline`: the seconds that a call
       waits for its code.
+    - `agreement`: the seconds that a compile waits for the other processes of the default process group to compile the
+      same; one that does not is named by `exc.DivergedRanks`; 0: they are not compared.
     - `suppress_errors`: after an internal error, run the frame in eager, with a warning.
 
     Where it is kept and what is reported:
@@ -113,6 +115,7 @@ class Config:
     keep_graphless: bool = False
     background: bool = False
     deadline: float = 0.0
+    agreement: float = 0.0
     standard_library: bool = False
     warn: bool = True
     progress: bool = True

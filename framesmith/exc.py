@@ -6,6 +6,7 @@ from framesmith.util.errors import (
     BundleError,
     CompilerMissing,
     ContradictedMark,
+    DivergedRanks,
     ExportError,
     FramesmithError,
     PackageError,
@@ -13,5 +14,5 @@ from framesmith.util.errors import (
     Unsupported,
 )
 
-__all__ = ["BackendError", "BuildError", "BundleError", "CompilerMissing", "ContradictedMark", "ExportError",
-           "FramesmithError", "PackageError", "ShapeError", "Unsupported"]
+__all__ = ["BackendError", "BuildError", "BundleError", "CompilerMissing", "ContradictedMark", "DivergedRanks",
+           "ExportError", "FramesmithError", "PackageError", "ShapeError", "Unsupported"]

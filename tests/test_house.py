@@ -18,7 +18,7 @@ HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
-    {"backends", "extensions"}, {"hot_sizes", "background"}, {"compiler"},
+    {"backends", "extensions"}, {"hot_sizes", "background", "agreement"}, {"compiler"},
     {"export", "distributed", "shared_variants"}, {"package"}, {"tools", "onnx"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "peers", "cache", "drop_in", "dynamo_backend"},
     {"takeover", "running", "site", "bench", "serve"},
@@ -39,10 +39,10 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1090, "symbolic": 1780, "graph": 1780, "prims": 2970, "fake": 4240, "capture": 17420, "autograd": 1970,
+    "util": 1095, "symbolic": 1780, "graph": 1780, "prims": 2970, "fake": 4240, "capture": 17420, "autograd": 1970,
     "loops": 1490, "runtime": 2110, "lower": 5050, "schedule": 2300, "codegen": 4720, "tuning": 490, "tools": 2610,
     "capture_cache": 680, "distributed": 360, "export": 2570, "onnx": 1950, "package": 730, "serve": 1000, "site": 50,
-    ".": 3310, "csrc": 11690,
+    ".": 3390, "csrc": 11690,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

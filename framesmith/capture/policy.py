@@ -152,6 +152,8 @@ _OTHERS = re.compile(
     r"/(?:site|dist)-packages/(?:numpy|scipy|pandas|PIL|matplotlib|sympy|sklearn|networkx|rich|tqdm|filelock|_?pytest|tokenizers|safetensors"
     r"|huggingface_hub|typing_extensions\.py|yaml|requests|triton|torch/_dynamo|torch/_inductor)(?:/|$)"
 )
+_WRAPPERS = _TORCH + "distributed/algorithms/_checkpoint/"
+"""Modules that call others under checkpoint."""
 _OWN = __file__.rsplit("/", 2)[0] + "/"
 _STANDARD = tuple({p.rsplit("/", 1)[0] + "/" for p in (traceback.__file__, threading.__file__)})
 
@@ -161,16 +163,21 @@ def is_foreign(code: types.CodeType) -> bool:
     return _OTHERS.search(code.co_filename) is not None
 
 
-def is_machinery(code: types.CodeType, standard_library: bool) -> bool:
-    """Return whether frames of `code` run as plain Python: those of torch (except its modules' own forward), of
-    framesmith and, by default, of the standard library; and finalisers, which the garbage collector runs at any time.
+def is_machinery(code: types.CodeType, space: dict[str, Any], standard_library: bool) -> bool:
+    """Return whether frames of `code`, with the globals `space`, run as plain Python: those of torch (except its
+    modules' own forward), of framesmith and, by default, of the standard library; and finalisers, which the garbage
+    collector runs at any time.
 
     Functions that they call may be captured.
     """
     file = code.co_filename
     if code.co_name == "__del__":
         return True
+    if file == "<string>":  # the methods of named tuples, and of torch's own data classes
+        return str(space.get("__name__")).startswith(("namedtuple_", "torch."))
     if file.startswith(_TORCH):
+        if file.startswith(_WRAPPERS):
+            return code.co_name != "forward"
         return not file.startswith(_TORCH + "nn/modules/") or file.endswith(("/module.py", "/_functions.py"))
     if file.startswith(_OWN):
         return code.co_name != "call_module"

@@ -56,6 +56,8 @@ class Wraps:
 def wrapper(tracer: Any, value: Any, source: Source) -> t.Tracker:
     """Return the tracker of a tensor of such a class, which came from outside or was computed of fakes."""
     parts, context = flattened(value)
+    if not all(isinstance(x, torch.Tensor) for x in parts.values()):  # a DTensor has a mesh: its operators communicate
+        raise OddTensor(f"a {type(value).__name__}, which has parts that are no tensors")
     tracer.surroundings.bind(f"operators on a {type(value).__qualname__}, which run whole: what they read is not seen")
     if any(isinstance(x, FakeTensor) for x in parts.values()):
         return tracer.remember(value, t.WrapperTensor(value))  # type: ignore[no-any-return]

@@ -97,6 +97,10 @@ class ContradictedMark(FramesmithError):
         self.at = at
 
 
+class DivergedRanks(FramesmithError):
+    """Processes of a world have not compiled the same, as the option `agreement` asks."""
+
+
 class ShapeError(FramesmithError):
     """An operator refuses the shapes that a call brings it. `at` is the user's `(file, line)`."""
 

@@ -25,7 +25,8 @@ from framesmith.util.stack import Place
 @dataclass(slots=True)
 class Compile:
     """One compile of a frame or of a backward, while it runs. `entries`: keys of what it found or left in the cache.
-    `running`: the names of the stages that its thread is in, the outermost first."""
+    `running`: the names of the stages that its thread is in, the outermost first. `graph`: the text of what was
+    captured, where processes compare it."""
 
     number: int
     function: str
@@ -36,6 +37,7 @@ class Compile:
     spans: list[Span] = field(default_factory=list)
     entries: set[str] = field(default_factory=set)
     running: list[str] = field(default_factory=list)
+    graph: str = ""
     start: float = field(default_factory=time.perf_counter)
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import checkpoint
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -88,7 +89,10 @@ def full(x):
 
 def train(how, steps=STEPS, every=1, clip=None, evaluate=False, **options):
     """Losses, norms and at the end parameters. `every`: gradients are accumulated over so many steps."""
-    net = made(how, **options)
+    return train_net(made(how, **options), steps, every, clip, evaluate)
+
+
+def train_net(net, steps=STEPS, every=1, clip=None, evaluate=False):
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     found = []
     for step in range(steps):
@@ -135,6 +139,27 @@ def test_training_is_eagers(world, how):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_options(world, options):
     world.run(same_training, "whole", 1e-9, options)
+
+
+def recomputed(how):
+    """A checkpoint within each sharded module."""
+    torch.manual_seed(1)
+    net = Net(3).double()
+    for k, block in enumerate(net.blocks):
+        net.blocks[k] = checkpoint_wrapper(block)
+    return train_net(HOW[how](net))
+
+
+def same_recomputed():
+    seen = []
+    with events.on_event(seen.append):
+        found = recomputed("whole")
+    torch.testing.assert_close(found, recomputed("eager"), rtol=1e-9, atol=1e-10)
+    assert any("CheckpointWrapper.forward" in e.function for e in seen if isinstance(e, events.CompileEnded))
+
+
+def test_checkpoints_within_sharded_modules(world):
+    world.run(same_recomputed)
 
 
 def test_mixed_precision(world):

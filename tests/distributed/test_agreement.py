@@ -1,0 +1,89 @@
+"""A process that compiles something else than the others is named, with the reason, before it waits in a collective."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import framesmith
+from framesmith.exc import DivergedRanks
+
+from .world import World
+
+OPTIONS = {"agreement": 5}
+
+
+def summed(x, chatty=False):
+    y = x * 2
+    if chatty:
+        time.sleep(0)  # a break
+    dist.all_reduce(y)
+    return y
+
+
+def compiled():
+    return framesmith.compile(lambda *args: summed(*args), options=OPTIONS)
+
+
+def named(call, *args):
+    began = time.monotonic()
+    with pytest.raises(DivergedRanks) as raised:
+        call(*args)
+    assert time.monotonic() - began < 10
+    return str(raised.value)
+
+
+def another_size():
+    return named(compiled(), torch.ones(4 + dist.get_rank()))
+
+
+def test_another_size(world):
+    for text in world.run(another_size):
+        assert "rank 1 compiled" in text and "unlike rank 0" in text
+        assert "torch.float32(5,)" in text.split("and else")[0] and "torch.float32(4,)" in text.split("and else")[1]
+
+
+def another_break():
+    return named(compiled(), torch.ones(4), dist.get_rank() == 1)
+
+
+def test_another_break(world):
+    for text in world.run(another_break):
+        there, here = text.split("and else")
+        assert "unlike rank 0" in there and "a graph break at test_agreement.py" in there and "sleep" in there
+        assert "no graph break" in here
+
+
+def one_recompiles():
+    fn = framesmith.compile(lambda x: x * 2, options={"agreement": 1, "dynamic": False})
+    fn(torch.ones(4))
+    if dist.get_rank() == 0:
+        fn(torch.ones(4))
+        return None
+    return named(fn, torch.ones(6))
+
+
+def test_one_that_compiles_nothing():
+    world = World()  # from here on its processes have compiled different numbers of functions
+    try:
+        _, text = world.run(one_recompiles)
+    finally:
+        world.close()
+    assert "rank 0 has compiled nothing in the 1 s" in text
+    assert "again, because" in text and "4" in text and "6" in text
+
+
+def train():
+    torch.manual_seed(0)
+    net = DistributedDataParallel(framesmith.compile(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), options=OPTIONS))
+    for size in (4, 4, 6):
+        net(torch.ones(size, 8) * (1 + dist.get_rank())).sum().backward()
+    return [p.grad for p in net.parameters()]
+
+
+def test_the_same_code_passes(world):
+    first, second = world.run(train)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
