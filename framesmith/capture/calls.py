@@ -141,8 +141,8 @@ class Calls(Session):
                 return args[0].builtin_method(self, fn.name, args[1:], kwargs)
             if runs_whole(value):
                 return self.torch_function(value, args, kwargs)
-            if value is _CALL_OF_MODULE and EAGER_MODULES:
-                _refuse_eager_module(args[0].pytype())
+            if value is _CALL_OF_MODULE:
+                _refuse_eager_module(args[0])
             reason = refused_function(value)
             if reason is not None and (original := hidden(value)) is not None:
                 return self.made(original).call(self, args, kwargs)
@@ -504,8 +504,9 @@ _SPECIAL_ERRORS = {
 }
 
 
-def _refuse_eager_module(cls: type) -> None:
-    for base in cls.__mro__:
-        reason = EAGER_MODULES.get(f"{base.__module__}.{base.__qualname__}")
-        if reason is not None:
-            raise Unsupported(f"call of a {cls.__qualname__}: {reason}")
+def _refuse_eager_module(module: t.Tracker) -> None:
+    """No guard is needed: a graph break is right for any module."""
+    if isinstance(module, t.Module) and module.value is not None:
+        for ask in EAGER_MODULES:
+            if (reason := ask(module.value)) is not None:
+                raise Unsupported(f"call of a {type(module.value).__qualname__}: {reason}")

@@ -50,9 +50,8 @@ LATE: list[tuple[Callable[[], bool], str]] = []
 IDENTIFIED: set[str] = set()
 """Module and name of classes whose instances are constants, known by their identity."""
 
-EAGER_MODULES: dict[str, str] = {}
-"""Module and name of a class of nn.Modules -> why a call of such a module, its hooks included, is made in eager. Its
-`forward` is captured by itself."""
+EAGER_MODULES: list[Callable[[Any], str | None]] = []
+"""nn.Module -> why a call of it, with its hooks, is made in eager, or None. Its `forward` is captured by itself."""
 
 FOLDED: set[Any] = set()
 """Pure functions: run for real when all arguments are constants."""

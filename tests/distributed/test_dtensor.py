@@ -66,6 +66,7 @@ def same_training(name):
     assert not any(isinstance(e, events.Fallback) and e.internal for e in seen)
     assert {e.function for e in seen if isinstance(e, events.CompileBegan)} <= {
         "Block.forward", "Feed.forward", "Linear.forward", "LayerNorm.forward"}
+    assert {e.function for e in seen if isinstance(e, events.GraphBreak)} <= {"forward", "call_module"}
     return sum(isinstance(e, events.GraphCompiled) for e in seen)
 
 
