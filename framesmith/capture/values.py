@@ -436,6 +436,8 @@ def _proxy(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
 
 def _row_of(cls: type) -> Callable[..., t.Tracker]:
     """Return the row for a class not in WRAP: by the nearest kind that it is a subclass of."""
+    if issubclass(cls, torch.Tensor) and (own := OUTSIDE.get(f"{cls.__module__}.{cls.__qualname__}")) is not None:
+        return own
     for base, row in _BY_BASE:
         if issubclass(cls, base):
             return row

@@ -3,4 +3,4 @@
 import torch
 
 if torch.distributed.is_available():
-    from framesmith.distributed import capture, derivatives, groups, lowering, metadata, modules  # noqa: F401
+    from framesmith.distributed import capture, derivatives, groups, lowering, metadata, modules, pending  # noqa: F401

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as fc
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -72,7 +73,26 @@ def same_training(name):
 
 @pytest.mark.parametrize("name", ["tensor", "sequence"])
 def test_training_is_eagers(world, name):
-    assert min(world.run(same_training, name)) >= 4 * (name == "tensor")
+    assert min(world.run(same_training, name)) >= 6 * (name == "tensor"), "what follows the row-parallel layer, too"
+
+
+def pending(grad):
+    """A functional collective that eager began is an input, with and without gradients."""
+    def results(call):
+        x = torch.arange(4.0).requires_grad_(grad)
+        y = fc.all_reduce(x * (1 + dist.get_rank()), "sum", dist.group.WORLD)
+        assert grad or type(y) is fc.AsyncCollectiveTensor
+        z = call(y)
+        return [z, *(torch.autograd.grad(z.sum(), [x]) if grad else [])]
+
+    compiled = framesmith.compile(lambda y: torch.sin(y) * y, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(results(compiled), results(lambda y: torch.sin(y) * y))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_collective_that_eager_began(world, grad):
+    world.run(pending, grad)
 
 
 def operators():
