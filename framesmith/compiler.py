@@ -62,6 +62,7 @@ from framesmith.util.errors import (
     CompilerMissing,
     ContradictedMark,
     DataDependent,
+    DivergedRanks,
     FirstCall,
     MemorySeen,
     NeedsGrad,
@@ -399,18 +400,24 @@ class FrameCompiler:
         """Compile an entry for the call, or return a verdict, and emit an event."""
         why = ("after a break" if is_continuation(code) else "another variant" if self._variants(code)
                else "first call")
-        with (events.compiling(*_place(code, func), why) as compile, collector_paused(),
-              agreed(compile, 0 if self.config.background else self.config.agreement, _reasons(seen))):
-            answer = self.load_variant(code, func, f_locals)
-            compile.outcome = "loaded"
-            if answer is None:
-                compile.outcome = "in eager"
-                answer = self._convert(seen, code, func, f_locals, instance)
+        answer: Any = None
+        try:
+            with (events.compiling(*_place(code, func), why) as compile, collector_paused(),
+                  agreed(compile, 0 if self.config.background else self.config.agreement, _reasons(seen))):
+                answer = self.load_variant(code, func, f_locals)
+                compile.outcome = "loaded"
+                if answer is None:
+                    compile.outcome = "in eager"
+                    answer = self._convert(seen, code, func, f_locals, instance)
+                    if isinstance(answer, _C.Entry):
+                        compile.outcome = "compiled"
                 if isinstance(answer, _C.Entry):
-                    compile.outcome = "compiled"
+                    answer.tree.made = compile  # type: ignore[attr-defined]
+                return answer
+        except DivergedRanks:
             if isinstance(answer, _C.Entry):
-                answer.tree.made = compile  # type: ignore[attr-defined]
-            return answer
+                answer.drop()
+            raise
 
     def _convert(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                  instance: nn.Module | None) -> Any:
