@@ -1,0 +1,82 @@
+"""Packages of models whose weights are pruned or of low precision: the same as eager of the same model."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+import framesmith
+from tests.package.test_package import packaged
+
+
+def perceptron():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 32)).eval()
+
+
+def pruned(removed):
+    model = perceptron()
+    for layer in (model[0], model[2]):
+        prune.l1_unstructured(layer, "weight", 0.5)
+        if removed:
+            prune.remove(layer, "weight")
+    return model
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["masked", "removed"])
+def test_pruned_weights(removed, tmp_path):
+    model, x = pruned(removed), torch.randn(5, 64)
+    loaded = packaged(tmp_path, model, (x,), targets=["x86-64-v3"])
+    torch.testing.assert_close(loaded(x), model(x).detach())
+    assert loaded.notes == ([] if removed else ["0.weight", "2.weight"])
+
+
+def test_weights_of_which_two_of_four_are_zero(tmp_path):
+    from torch.ao.pruning import WeightNormSparsifier
+
+    model, x = perceptron(), torch.randn(5, 64)
+    sparsifier = WeightNormSparsifier(sparsity_level=1.0, sparse_block_shape=(1, 4), zeros_per_block=2)
+    sparsifier.prepare(model, [{"tensor_fqn": "0.weight"}, {"tensor_fqn": "2.weight"}])
+    sparsifier.step()
+    assert (model[0].weight.unflatten(1, (-1, 4)) == 0).sum(2).eq(2).all()
+    loaded = packaged(tmp_path, model, (x,), targets=["x86-64-v3"])
+    torch.testing.assert_close(loaded(x), model(x).detach())
+
+
+def test_a_tensor_that_a_later_call_reads_is_refused(tmp_path):
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = torch.zeros(3)
+
+        def forward(self, x):
+            out = x + self.last
+            self.last = x * 2
+            return out
+
+    with pytest.raises(framesmith.exc.ExportError, match="keeps a tensor in .*last"):
+        packaged(tmp_path, Keeps(), (torch.ones(3),), targets=["x86-64-v3"])
+
+
+def quantized(config):
+    """The perceptron with weights of torchao's."""
+    quantization = pytest.importorskip("torchao.quantization")
+    model = perceptron()
+    quantization.quantize_(model, config(quantization))
+    return model
+
+
+CONFIGS = {
+    "int8": lambda q: q.Int8WeightOnlyConfig(),
+    "int4 by rows": lambda q: q.IntxWeightOnlyConfig(weight_dtype=torch.int4),
+    "int4 by groups": lambda q: q.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=q.PerGroup(32)),
+    "int4, dynamic": lambda q: q.Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_weights_of_torchao(name, tmp_path):
+    model, x = quantized(CONFIGS[name]), torch.randn(5, 64)
+    loaded = packaged(tmp_path, model, (x,), targets=["x86-64-v3"])
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(x), model(x))
