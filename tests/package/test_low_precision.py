@@ -1,12 +1,20 @@
 """Packages of models whose weights are pruned or of low precision: the same as eager of the same model."""
 
+import shutil
+import zipfile
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
 
 import framesmith
-from tests.package.test_package import packaged
+from tests.package.test_package import TARGETS, packaged
+
+
+def members(path):
+    with zipfile.ZipFile(path) as archive:
+        return archive.infolist()
 
 
 def perceptron():
@@ -70,13 +78,29 @@ CONFIGS = {
     "int8": lambda q: q.Int8WeightOnlyConfig(),
     "int4 by rows": lambda q: q.IntxWeightOnlyConfig(weight_dtype=torch.int4),
     "int4 by groups": lambda q: q.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=q.PerGroup(32)),
+    "int8, dynamic": lambda q: q.Int8DynamicActivationInt8WeightConfig(),
     "int4, dynamic": lambda q: q.Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4),
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_weights_of_torchao(name, tmp_path):
-    model, x = quantized(CONFIGS[name]), torch.randn(5, 64)
-    loaded = packaged(tmp_path, model, (x,), targets=["x86-64-v3"])
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(x), model(x))
+@pytest.mark.parametrize("name, target", [
+    *((name, "x86-64-v3") for name in CONFIGS),
+    *(pytest.param("int8, dynamic", *target.values, marks=target.marks) for target in TARGETS),
+])
+def test_weights_of_torchao(name, target, tmp_path):
+    model = quantized(CONFIGS[name])
+    loaded = packaged(tmp_path, model, (torch.randn(5, 64),), targets=[target],
+                      dynamic_shapes=[{0: framesmith.Dim("batch", max=64)}])
+    for batch in (5, 1, 33):
+        x = torch.randn(batch, 64)
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(x), model(x))
+    weights, bits = sum(layer.weight.numel() for layer in (model[0], model[2])), 4 if "int4" in name else 8
+    constants = sum(info.file_size for info in members(tmp_path / "model.fsm") if "constants" in info.filename)
+    assert constants < weights * bits / 8 + 6000  # scales, zero points and biases
+
+
+@pytest.mark.skipif(shutil.which("aarch64-linux-gnu-g++") is None, reason="no cross compiler")
+def test_quantized_weights_on_another_processor(tmp_path):
+    framesmith.package(quantized(CONFIGS["int8, dynamic"]), (torch.randn(5, 64),), path=tmp_path / "m",
+                       targets=["aarch64"])
