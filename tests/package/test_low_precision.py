@@ -104,3 +104,14 @@ def test_weights_of_torchao(name, target, tmp_path):
 def test_quantized_weights_on_another_processor(tmp_path):
     framesmith.package(quantized(CONFIGS["int8, dynamic"]), (torch.randn(5, 64),), path=tmp_path / "m",
                        targets=["aarch64"])
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning", "ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.float16])
+def test_dynamic_layers_of_torch_ao(dtype, tmp_path):
+    model = torch.ao.quantization.quantize_dynamic(perceptron(), {nn.Linear}, dtype)
+    loaded = packaged(tmp_path, model, (torch.randn(5, 64),), targets=["x86-64-v3"],
+                      dynamic_shapes=[{0: framesmith.Dim("batch", max=64)}])
+    for batch in (5, 1, 33):
+        x = torch.randn(batch, 64)
+        torch.testing.assert_close(loaded(x), model(x).detach())
