@@ -1,7 +1,7 @@
 // Products with packed integers. A tile of rows and panels is summed up in registers:
 //
-//   a float     for a group of rows of B, for a row of it:  B's row to float, times A's elements; the sum times the scale
-//   a integer   for each four rows of B:                    sums of four products by VNNI, where the processor has it
+//   a float     for each row of B in a group:  the row as floats, times elements of A; the sum, times its scale
+//   a integer   for each four rows of B:       sums of four products by VNNI, where the processor has it
 //
 // B is read once for a tile of rows, as integers: with few rows of A the product takes the time of reading it.
 #include "quantized.h"
