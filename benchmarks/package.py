@@ -1,6 +1,6 @@
 """Packages of models beside other compilers' files: size, runtime, start of a process, speed.
 
-    python -m benchmarks.package [models ...] [--without PEER,...] [--targets T,...] [--out FILE]
+    python -m benchmarks.package [models ...] [--quantised] [--without PEER,...] [--targets T,...] [--out FILE]
 
 The runtime and its C example are built by CMake and found by `find_package`. "start" is from exec to the end of the
 first answer, with the file in the page cache: the least of some runs; of a C program, for AOTInductor of a C++ program,
@@ -37,10 +37,9 @@ from framesmith.peers import flat_tensors
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-MODELS = ("bert-base", "gpt2", "resnet18", "resnet50", "mobilenetv3_small_100", "vit_tiny_patch16_224", "dlrm", "lstm",
-          "bert-base int8", "bert-base int8 dynamic", "bert-base int4")
-"""Quantised ones, of torchao, beside eager and `framesmith.compile` alone: other compilers' files hold their weights as
-floats, or do not take them."""
+MODELS = ("bert-base", "gpt2", "resnet18", "resnet50", "mobilenetv3_small_100", "vit_tiny_patch16_224", "dlrm", "lstm")
+QUANTISED = ("bert-base int8", "bert-base int8 dynamic", "bert-base int4")
+"""By torchao; `--quantised` runs them, too."""
 STARTS, ROUNDS = 5, 15
 
 
@@ -128,7 +127,7 @@ class Bench:
         wrapped = TensorsOnly(model).eval()
         compiled = framesmith.compile(model)
         ways: dict[str, Callable[[], Any]] = {"eager": lambda: model(*args), "compile": lambda: compiled(*args)}
-        files = ("package", *(() if " " in name else self.peers))
+        files = ("package", *self.peers)
         rows: dict[str, dict[str, Any]] = {way: {"model": name, "way": way} for way in (*ways, *files)}
         with torch.no_grad():
             wanted = flat_tensors(model(*args))
@@ -195,6 +194,7 @@ def show(report: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--quantised", action="store_true", help="also: " + ", ".join(QUANTISED))
     parser.add_argument("--without", default="", help="peers to leave out: " + ", ".join(PEERS))
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--out", type=Path, default=RESULTS / "package-cpu.json")
@@ -208,7 +208,7 @@ def main() -> None:
             "date": datetime.date.today().isoformat(), "machine": machine.describe(),
             "needs": sorted(os.path.basename(line.split()[0]) for line in needs.splitlines()), "rows": [],
         }
-        for model in given.models:
+        for model in (*given.models, *(QUANTISED if given.quantised else ())):
             with tempfile.TemporaryDirectory(dir=tools) as folder:
                 begin = time.perf_counter()
                 report["rows"] += bench.rows(model, Path(folder))

@@ -71,9 +71,11 @@ def _grouped_product(m: Emitter, x: Value, weights: Value, ends: Value | None = 
                      out_dtype: Any = None) -> Value:
     """Rows times the matrix of the group in which they are: of the products of each row with all matrices, side by side
     in one, one is taken."""
-    groups, depth, columns = shape_of(weights) if rank(weights) == 3 else (None, None, None)
-    if ends is None or bias is not None or rank(x) != 2 or not all(isinstance(n, int) for n in (groups, depth, columns)):
+    if ends is None or bias is not None or (rank(x), rank(weights)) != (2, 3):
         raise NoForm("a product of groups other than of rows")
+    if any(not isinstance(n, int) for n in shape_of(weights)):
+        raise NoForm("a product of groups of which the number or the size varies")
+    groups, depth, columns = shape_of(weights)
     rows = m("Range", m.constant(0, torch.int64), m.number(m.size(x, 0), torch.int64), m.constant(1, torch.int64))
     behind = m.cast(m("GreaterOrEqual", m.unsqueeze(rows, 1), m.cast(ends, torch.int64)), torch.int64)
     group = m("Min", m("ReduceSum", behind, m.ints([1]), keepdims=0), m.constant(groups - 1, torch.int64))
