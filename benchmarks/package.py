@@ -1,9 +1,12 @@
-"""Packages of the benchmark's models: size, runtime, start of a C program, speed beside eager and framesmith.compile.
+"""Packages of models beside other compilers' files: size, runtime, start of a process, speed.
 
-    python -m benchmarks.package [models ...] [--targets T,...] [--out FILE]
+    python -m benchmarks.package [models ...] [--quantised] [--without PEER,...] [--targets T,...] [--out FILE]
 
-The runtime and its C example are built by CMake and found by `find_package`. "start" is from exec to the first answer
-of the C program, with the file in the page cache: the least of some runs. Runs are timed in turn.
+The runtime and its C example are built by CMake and found by `find_package`. "start" is from exec to the end of the
+first answer, with the file in the page cache: the least of some runs; of a C program, for AOTInductor of a C++ program,
+and for what has no other interface ("python") of an interpreter with NumPy. Answers are timed in turn, beside eager and
+`framesmith.compile`. Differences are from eager of the same model; for quantised ones, also eager's from the float
+model.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import argparse
 import datetime
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -27,14 +31,38 @@ from rich.table import Table
 
 import framesmith
 from benchmarks import machine, models
-from framesmith.export.trees import flatten
+from benchmarks.package_peers import PEERS, Tensors, TensorsOnly, build_tools, bytes_of, python_command
 from framesmith.package.packaging import TARGETS
+from framesmith.peers import flat_tensors
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-MODELS = ("resnet18", "mobilenetv3_small_100", "bert", "gpt2", "llama", "vit_tiny_patch16_224", "efficientnet_b0",
-          "lstm", "dlrm")
-STARTS, ROUNDS = 7, 15
+MODELS = ("bert-base", "gpt2", "resnet18", "resnet50", "mobilenetv3_small_100", "vit_tiny_patch16_224", "dlrm", "lstm")
+QUANTISED = ("bert-base int8", "bert-base int8 dynamic", "bert-base int4")
+"""By torchao; `--quantised` runs them, too."""
+STARTS, ROUNDS = 5, 15
+
+
+def _bert_base() -> tuple[Any, Any]:
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    return BertForMaskedLM(BertConfig()).eval(), (torch.randint(0, 30000, (1, 128)),)
+
+
+def _quantised(name: str) -> tuple[Any, Any]:
+    from torchao import quantization as q
+
+    model, args = _bert_base()
+    q.quantize_(model, {"int8": q.Int8WeightOnlyConfig, "int8 dynamic": q.Int8DynamicActivationInt8WeightConfig,
+                        "int4": lambda: q.IntxWeightOnlyConfig(torch.int4, q.PerGroup(32))}[name]())
+    return model, args
+
+
+def made(name: str) -> tuple[Any, Any]:
+    """Return a model and its arguments."""
+    base, _, precision = name.partition(" ")
+    return _quantised(precision) if precision else _bert_base() if base == "bert-base" else models.named()[name]()
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -48,15 +76,18 @@ def build(folder: Path) -> tuple[Path, Path]:
         ["cmake", "--build", example],
     ):
         subprocess.run(command, check=True, capture_output=True)
+    name = Path("python", "framesmith_runtime")
+    module = shutil.copytree(ROOT / "native" / name, folder / name)
+    shutil.copy(ROOT / "framesmith" / "package" / "binding.py", module)
     return next(prefix.glob("lib*/libframesmith.so")), example / "run_c"
 
 
-def start(program: Path, package: Path) -> float:
-    """Milliseconds from exec to the end of the C program's first answer."""
+def start(command: list[str], env: dict[str, str]) -> float:
+    """Milliseconds from exec to the end of a program's first answer."""
     best = float("inf")
     for _ in range(STARTS):
         begin = time.perf_counter()
-        subprocess.run([program, package], check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, **env})
         best = min(best, time.perf_counter() - begin)
     return best * 1e3
 
@@ -75,24 +106,67 @@ def times(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: statistics.median(found) * 1e3 for name, found in seconds.items()}
 
 
-def measure(name: str, targets: list[str], program: Path, folder: Path) -> dict[str, Any]:
-    """The row of one model."""
-    model, args = models.named()[name]()
-    path = folder / f"{name}.fsm"
-    begin = time.perf_counter()
-    framesmith.package(model, args, path=path, targets=targets)
-    took = time.perf_counter() - begin
-    loaded, compiled = framesmith.load(path), framesmith.compile(model)
-    with torch.no_grad():
-        pairs = [(a, b) for a, b in zip(flatten(loaded(*args))[0], flatten(model(*args))[0], strict=True)
-                 if isinstance(b, torch.Tensor)]
-        error = max(((a - b).abs().max() / b.abs().max().clamp_min(1e-6)).item() for a, b in pairs)
-        found = times({"eager": lambda: model(*args), "compile": lambda: compiled(*args),
-                       "package": lambda: loaded(*args)})
-    code = sum(info.file_size for info in members(path) if info.filename.endswith("code.so"))
-    return {"model": name, "target": loaded.model.target, "package_s": took, "file_bytes": path.stat().st_size,
-            "code_bytes": code, "start_ms": start(program, path), "relative_error": error,
-            **{f"{way}_ms": ms for way, ms in found.items()}}
+def difference(found: Any, wanted: Any) -> float:
+    """Return the greatest difference of results, relative to the greatest element of each."""
+    pairs = zip(flat_tensors(found), flat_tensors(wanted), strict=True)
+    return max(((a - b).abs().max() / b.abs().max().clamp_min(1e-6)).item() for a, b in pairs)
+
+
+class Bench:
+    """What all rows share. `tools`: a folder of the programs that start files."""
+
+    def __init__(self, tools: Path, targets: list[str], peers: list[str]) -> None:
+        self.tools, self.targets, self.peers = tools, targets, peers
+        self.library, self.program = build(tools)
+        if "AOTInductor" in peers:
+            build_tools(tools)
+
+    def rows(self, name: str, folder: Path) -> list[dict[str, Any]]:
+        """Return the rows of one model: eager, `framesmith.compile`, its package, and the files of others."""
+        model, args = made(name)
+        wrapped = TensorsOnly(model).eval()
+        compiled = framesmith.compile(model)
+        ways: dict[str, Callable[[], Any]] = {"eager": lambda: model(*args), "compile": lambda: compiled(*args)}
+        files = ("package", *self.peers)
+        rows: dict[str, dict[str, Any]] = {way: {"model": name, "way": way} for way in (*ways, *files)}
+        with torch.no_grad():
+            wanted = flat_tensors(model(*args))
+            for way in files:
+                begin = time.perf_counter()
+                try:
+                    make = self.package if way == "package" else self.peer
+                    call, found = make(way, wrapped, args, folder)
+                    rows[way] |= {**found, "write_s": time.perf_counter() - begin,
+                                  "relative_error": difference(call(), wanted)}
+                    ways[way] = call
+                except Exception as e:  # noqa: BLE001 - a contender that fails is a row that says why
+                    rows[way]["error"] = f"{type(e).__name__}: {e}".partition("\n")[0][:300]
+            for way, ms in times(ways).items():
+                rows[way]["warm_ms"] = ms
+            if " " in name:
+                rows["eager"]["relative_error"] = difference(wanted, made(name.partition(" ")[0])[0](*args))
+        return list(rows.values())
+
+    def package(self, way: str, model: Any, tensors: Tensors, folder: Path) -> tuple[Callable[[], Any], dict[str, Any]]:
+        path = folder / "model.fsm"
+        framesmith.package(model, tensors, path=path, targets=self.targets)
+        loaded = framesmith.load(path)
+        env = {"FRAMESMITH_RUNTIME": str(self.library), "PYTHONPATH": str(self.tools / "python")}
+        by_python = python_command("framesmith_runtime")(self.tools, path, tensors)
+        return lambda: loaded(*tensors), {
+            "file_bytes": bytes_of(path), "runtime_bytes": self.library.resolve().stat().st_size,
+            "code_bytes": sum(i.file_size for i in members(path) if i.filename.endswith("code.so")),
+            "target": loaded.model.target, "start_ms": start([str(self.program), str(path)], {}),
+            "python_start_ms": start(by_python, env),
+        }
+
+    def peer(self, way: str, model: Any, tensors: Tensors, folder: Path) -> tuple[Callable[[], Any], dict[str, Any]]:
+        peer = PEERS[way]
+        path = peer.write(model, tensors, folder)
+        command = peer.command(self.tools, path, tensors)
+        column = "start_ms" if command[0].startswith(str(self.tools)) else "python_start_ms"
+        return peer.call(path, tensors), {"file_bytes": bytes_of(path), "runtime_bytes": peer.runtime(command),
+                                          column: start(command, {})}
 
 
 def members(path: Path) -> list[Any]:
@@ -102,38 +176,43 @@ def members(path: Path) -> list[Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    table = Table(title=f"runtime {report['runtime_bytes'] / 1e3:.0f} KB")
-    columns = ("model", "target", "file_bytes", "start_ms", "eager_ms", "compile_ms", "package_ms", "relative_error")
-    for column in columns:
-        table.add_column(column)
+    columns = {"model": "model", "way": "", "file_bytes": "file, MB", "runtime_bytes": "runtime, MB",
+               "start_ms": "start, ms", "python_start_ms": "start by python, ms", "warm_ms": "warm, ms",
+               "relative_error": "difference"}
+    table = Table(*columns.values(), title="packages")
     for row in report["rows"]:
-        table.add_row(*[f"{row[c]:.3g}" if isinstance(row.get(c), float) else str(row.get(c, row.get("error", "")))
-                        for c in columns])
-    Console().print(table)
+        cells = [row.get(c, "") for c in columns]
+        cells = [f"{c / 1e6:.3g}" if isinstance(c, int) else f"{c:.3g}" if isinstance(c, float) else c for c in cells]
+        table.add_row(*cells[:-1], "fails" if "error" in row else cells[-1])
+    console = Console()
+    console.print(table)
+    for row in report["rows"]:
+        if "error" in row:
+            console.print(f"{row['model']}, {row['way']}: {row['error']}", markup=False)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--quantised", action="store_true", help="also: " + ", ".join(QUANTISED))
+    parser.add_argument("--without", default="", help="peers to leave out: " + ", ".join(PEERS))
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--out", type=Path, default=RESULTS / "package-cpu.json")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        library, program = build(folder)
-        needs = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+        tools = Path(name)
+        bench = Bench(tools, given.targets.split(","), [p for p in PEERS if p not in given.without.split(",")])
+        needs = subprocess.run(["ldd", bench.program], check=True, capture_output=True, text=True).stdout
+        assert not any(part in needs for part in ("torch", "python")), needs
         report: dict[str, Any] = {
             "date": datetime.date.today().isoformat(), "machine": machine.describe(),
-            "runtime_bytes": library.resolve().stat().st_size,
             "needs": sorted(os.path.basename(line.split()[0]) for line in needs.splitlines()), "rows": [],
         }
-        assert not any(part in needs for part in ("torch", "python")), needs
-        for model in given.models:
-            try:
-                report["rows"].append(measure(model, given.targets.split(","), program, folder))
-            except framesmith.exc.PackageError as e:
-                report["rows"].append({"model": model, "error": str(e)})
-            (folder / f"{model}.fsm").unlink(missing_ok=True)
+        for model in (*given.models, *(QUANTISED if given.quantised else ())):
+            with tempfile.TemporaryDirectory(dir=tools) as folder:
+                begin = time.perf_counter()
+                report["rows"] += bench.rows(model, Path(folder))
+                report[f"{model}, seconds"] = time.perf_counter() - begin
             given.out.write_text(json.dumps(report, indent=1) + "\n")
     show(report)
 

@@ -12,6 +12,7 @@ COMMANDS = {
     "cache": ("framesmith.cache_command:main", "list, explain, prune, save and load the disk cache"),
     "doctor": ("framesmith.tools.doctor:main", "check this machine, and say what to do"),
     "serve": ("framesmith.serve.command:main", "serve a package by the Open Inference Protocol"),
+    "triton": ("framesmith.serve.triton:main", "write a package as a model of Triton Inference Server"),
     "site": ("framesmith.running:site", "print the folder that, in PYTHONPATH, does the same for every program"),
 }
 """name -> function over the further arguments, which returns an exit status, and what it does"""

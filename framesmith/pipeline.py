@@ -63,6 +63,7 @@ from framesmith.lower.contractions.merge_summed_matmuls import merge_summed_matm
 from framesmith.lower.contractions.pack_linear import choose_contractions, worth_freezing
 from framesmith.lower.contractions.pad_dimensions import pad_dimensions
 from framesmith.lower.contractions.pad_strides import pad_strides
+from framesmith.lower.contractions.quantized import pack_quantized_weights
 from framesmith.lower.lower import lower
 from framesmith.passes import IDENTITIES, REGISTERED, Context, Pass, run_passes, with_registered
 from framesmith.prims.decompose import decompose
@@ -119,6 +120,7 @@ PASSES = (
     Pass("cse", "aten", _in_place(cse)),
     Pass("dce", "aten", _in_place(dce)),
     Pass("fold_batch_norm", "aten", _in_place(fold_batch_norm), when=_unrounded),
+    Pass("pack_quantized_weights", "aten", _in_place(pack_quantized_weights), _CPU, _freezing),
     Pass("choose_contractions", "aten", lambda g, c: choose_contractions(g, c.target.chooser()), _CPU, _freezing),
     Pass("merge_embedding_bags", "aten", _in_place(merge_embedding_bags), _CPU, _freezing),
     Pass("cancel_casts", "aten", _in_place(cancel_casts), _CUDA, _freezing),

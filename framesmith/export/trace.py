@@ -319,10 +319,11 @@ def _effects(tracer: Tracer, rebuilder: Rebuilder, names: _Names) -> tuple[list[
     """The buffers that the program sets (their values become outputs), and what else it changes outside of tensors,
     which an exported program does not do."""
     written, dropped = [], []
+    read = {id(i.value) for i in tracer.inputs}
     for x in tracer.mutated.values():
         path = names.buffers.get(id(x.value)) if isinstance(x, t.Dict) else None
         if path is None or not isinstance(x, t.Dict):
-            if what := _changed(x, names):
+            if what := _changed(x, names, read):
                 dropped.append(what)
             continue
         for name, now in x.entries.items():
@@ -337,9 +338,10 @@ def _effects(tracer: Tracer, rebuilder: Rebuilder, names: _Names) -> tuple[list[
     return written, dropped
 
 
-def _changed(x: Any, names: _Names) -> str:
+def _changed(x: Any, names: _Names, read: set[int]) -> str:
     """Describe the program's changes to an object outside; "" if they were undone. Raises `Unsupported` where it keeps
-    a tensor there."""
+    a tensor there: a later call may read it, unless this one has replaced a tensor that it did not `read` (a pruned
+    weight, which each call computes)."""
     value = getattr(x, "value", None)
     path = names.modules.get(id(value)) or type(value).__name__
     before = getattr(x, "before", None)
@@ -350,7 +352,8 @@ def _changed(x: Any, names: _Names) -> str:
         now = x.attrs.get(name)
         if isinstance(now, t.Const) and (now.value is old or type(now.value) is type(old) and now.value == old):
             continue
-        if isinstance(now, t.Tensor) and now.value is None:
+        replaced = isinstance(old, torch.Tensor) and id(old) not in read
+        if isinstance(now, t.Tensor) and now.value is None and not replaced:
             raise Unsupported(f"the program keeps a tensor in {path}.{name}",
                               hint="register it as a buffer, or return it")
         changed.append(str(name))

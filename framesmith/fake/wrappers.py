@@ -26,7 +26,7 @@ def declare(cls: type) -> None:
 def is_wrapper(cls: Any) -> bool:
     """Return whether tensors of a class wrap others by the protocol, and the class may run during capture only: it is
     PyTorch's own, or declared."""
-    return _has_protocol(cls) and (_is_torchs(cls) or not _declared.isdisjoint(cls.__mro__))
+    return _has_protocol(cls) and (_is_pytorchs(cls) or not _declared.isdisjoint(cls.__mro__))
 
 
 @cache
@@ -36,10 +36,11 @@ def _has_protocol(cls: Any) -> bool:
 
 
 @cache
-def _is_torchs(cls: Any) -> bool:
-    """Return whether the class that defines `__torch_dispatch__` is PyTorch's own."""
+def _is_pytorchs(cls: Any) -> bool:
+    """Return whether the class, and that which defines `__torch_dispatch__`, are of PyTorch or of its library of
+    quantised tensors."""
     answers = next(c for c in cls.__mro__ if "__torch_dispatch__" in vars(c))
-    return cls.__module__.startswith("torch.") and answers.__module__.startswith("torch.")
+    return all(c.__module__.partition(".")[0] in ("torch", "torchao") for c in (cls, answers))
 
 
 def flattened(x: Any) -> tuple[dict[str, Any], Any]:

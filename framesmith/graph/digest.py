@@ -19,7 +19,8 @@ def digest_text(graph: Graph) -> str:
         numbers[node] = number
         lines.append(
             f"{number} {node.op} {_target(node)} {_argument(node.args, numbers)} {_argument(node.kwargs, numbers)} "
-            f"{_value(node.meta.get('val'))} {bool(node.meta.get('param'))} {node.meta.get('layout', '')} "
+            f"{_value(node.meta.get('val'))} {bool(node.meta.get('param'))} "
+            f"{node.meta.get('layout', '')}{node.meta.get('bits', '')} "
             f"{'given up' if node.op == 'placeholder' and node.meta.get('given up') else ''}"
         )
     lines += [f"{s.name} in {s.lo}..{s.hi}" for s in sorted(symbols_of(graph.nodes), key=lambda s: s.name)]

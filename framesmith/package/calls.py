@@ -135,12 +135,25 @@ def _bilinear(plan: Plan, args: Sequence[Any], results: Sequence[Any]) -> str:
         f"{_operand(plan, results[-1])})")
 
 
+def _quantized(plan: Plan, args: Sequence[Any], results: Sequence[Any]) -> str:
+    x, packed, scale, zero, _, bits, group = args
+    operands = ", ".join(_operand(plan, t) for t in (x, packed, scale, zero))
+    return f"framesmith::quantized_linear({operands}, {bits}, {group}, {_operand(plan, results[0])})"
+
+
+def _integers(plan: Plan, args: Sequence[Any], results: Sequence[Any]) -> str:
+    kind = "uint8_t" if plan.values[args[0].value].dtype is torch.uint8 else "int8_t"
+    return f"framesmith::integer_matmul<{kind}>({', '.join(_operand(plan, t) for t in (*args[:2], results[0]))})"
+
+
 _CODE = "package/code/"
 _PRODUCT = (_CODE + "product.cpp", "csrc/matmul.cpp")
+_QUANTIZED = (_CODE + "quantized.cpp", "csrc/quantized.cpp")
 _RECURRENCE = (_CODE + "recurrence.cpp", "csrc/rnn.cpp")
 _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "framesmith::attention": ((_CODE + "attention.cpp", "csrc/attention.cpp"), _attention),
     "framesmith::embedding_bags": ((_CODE + "embedding_bags.cpp",), _bags),
+    "framesmith::quantized_linear": (_QUANTIZED, _quantized), "framesmith::integer_matmul": (_QUANTIZED, _integers),
     "framesmith::lstm": (_RECURRENCE, _recurrence(4)), "framesmith::gru": (_RECURRENCE, _recurrence(3)),
     "aten::upsample_bilinear2d": ((_CODE + "resample.cpp",), _bilinear),
     "aten::cumsum": ((_CODE + "scan.cpp",), _scan("plus")),
@@ -152,5 +165,7 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
 fills. The call's value is 0, or what ends the run (see codegen/host_function.py)."""
 _OTHER_TYPES = {"framesmith::attention": frozenset({torch.bool}),
                 "framesmith::embedding_bags": frozenset({torch.int64, torch.int32}),
+                "framesmith::quantized_linear": frozenset({torch.int32}),
+                "framesmith::integer_matmul": frozenset({torch.int8, torch.uint8, torch.int32}),
                 "aten::cumsum": frozenset({torch.int64}), "aten::cumprod": frozenset({torch.int64})}
 """The dtypes that tensors may have besides float32."""

@@ -45,8 +45,11 @@ def compile_for(machine: Machine, captured: Captured) -> Compiled:
     toolchain = machine.toolchain(cache.toolchain(config.compiler, config.compiler_flags))
     target = PortableTarget(config, toolchain, cache, torch.device("cpu"), machine.unit)
     sized = with_plain_symbols(captured.graph, captured.constraints.dimensions)
-    for node, (kind, _) in zip((n for n in sized.graph.nodes if n.op == "placeholder"), captured.places):
+    placeholders = (n for n in sized.graph.nodes if n.op == "placeholder")
+    for node, (kind, _), value in zip(placeholders, captured.places, captured.values):
         node.meta["param"] = kind == "constant"
+        if kind == "constant" and value.dtype is torch.int8 and value.numel() and _fits(value, 4):
+            node.meta["bits"] = 4
     with torch.no_grad():
         pending = begin_graph(sized.graph, config, [*captured.values, *sized.numbers], target)
         generated = pending.generate()
@@ -55,6 +58,11 @@ def compile_for(machine: Machine, captured: Captured) -> Compiled:
     _refuse(pending, generated)
     plan, constants = _plan(generated, pending.constants.values, captured, sized.dimensions)
     return Compiled(machine, _library(generated, target), plan, constants)
+
+
+def _fits(integers: torch.Tensor, bits: int) -> bool:
+    """Return whether two's complement of so many bits has all of the integers."""
+    return -(1 << bits - 1) <= int(integers.min()) and int(integers.max()) < 1 << bits - 1
 
 
 def _refuse(pending: PendingGraph, generated: Generated) -> None:

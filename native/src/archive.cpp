@@ -21,7 +21,7 @@ constexpr size_t kMostMembers = 1 << 20, kLongestComment = 65535;
   throw Error(FRAMESMITH_SYSTEM, "cannot read " + path + ": " + std::strerror(errno));
 }
 
-// Little-endian numbers at offsets that are looked at first.
+// Reads little-endian integers at offsets that are checked first.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -66,7 +66,7 @@ Directory directory_of(const Reader& r) {
   return d;
 }
 
-// Sizes that do not fit 32 bits stand in an extra field of the entry.
+// Zip64: sizes beyond 32 bits are in an extra field of the entry.
 void widen(const Reader& r, uint64_t extra, uint64_t length, uint64_t& size, uint64_t& stored, uint64_t& at) {
   for (uint64_t k = extra; k + 4 <= extra + length; k += 4 + r.number(k + 2, 2)) {
     if (r.number(k, 2) != 1) continue;

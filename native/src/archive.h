@@ -8,7 +8,7 @@
 
 namespace framesmith {
 
-// The bytes of a file, mapped privately; or bytes of the caller's.
+// The bytes of a file, mapped privately; or a buffer of the caller's.
 class Bytes {
  public:
   static Bytes of_file(const std::string& path);
@@ -24,11 +24,11 @@ class Archive {
  public:
   static constexpr size_t kAlignment = 64;
 
-  // Reads the directory; throws `Error` for whatever is no well-formed package.
+  // Parses the zip directory; throws `Error` if the file is malformed.
   explicit Archive(Bytes bytes);
 
   std::string_view member(std::string_view name) const;  // in the mapping, at a multiple of kAlignment
-  std::string_view checked_member(std::string_view name) const;  // whose CRC-32 is right
+  std::string_view checked_member(std::string_view name) const;  // verified by its CRC-32
   size_t size() const { return members_.size(); }
 
  private:

@@ -9,7 +9,7 @@
 
 namespace framesmith {
 
-// What generated code sees of its host; framesmith/codegen/host_function.py declares it alike.
+// The interface of the host that generated code gets; framesmith/codegen/host_function.py declares the same.
 struct Host {
   void* frame;
   int (*call)(void* frame, int index);
@@ -21,26 +21,26 @@ struct Host {
   void (*mark)(void*, int);
 };
 
-// Whether this processor has every feature of the list; one that is not known is not there.
+// Returns whether this processor supports all of the features; unknown ones count as unsupported.
 bool has_features(const std::vector<Json>& names);
 const char* machine_name();  // "x86_64", "aarch64"
 
-// A file without a name, from which the dynamic linker loads.
+// An anonymous file that the dynamic linker loads.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view bytes);
   ~MemoryFile();
   MemoryFile(const MemoryFile&) = delete;
   MemoryFile& operator=(const MemoryFile&) = delete;
-  // Another one for each file of the process: the linker knows libraries by their paths, and one that was closed stays
-  // loaded as long as a thread has data of it.
+  // Distinct in the process: the linker identifies libraries by path, and one that was closed stays loaded while a
+  // thread has thread-local data of it.
   std::string path() const;
 
  private:
   int file_;
 };
 
-// What a library of code exports.
+// The functions that a code library exports.
 struct Functions {
   int (*run)(char* arena, void** pointers, const int64_t* table, const Host* host) = nullptr;
   void (*sizes)(int64_t* table) = nullptr;

@@ -49,7 +49,7 @@ void copy(const std::vector<int64_t>& size, char* to, const std::vector<int64_t>
          from + i * from_stride[d] * static_cast<int64_t>(item), from_stride, item, d + 1);
 }
 
-// Throws for what no memory holds; the plan's numbers are its own, and nothing is known of them.
+// Throws if a size overflows; the plan's numbers are not trusted.
 size_t extent(const Geometry& g, size_t item) {
   __int128 last = 0;
   for (size_t d = 0; d < g.size.size(); d++) {
@@ -206,7 +206,7 @@ void Frame::place_inputs(const framesmith_tensor* inputs) {
   }
 }
 
-// An output that has memory of its own is computed in the caller's, if it is laid out so.
+// An output with memory of its own is computed in the caller's buffer, if the layouts agree.
 void Frame::place_outputs(const framesmith_tensor* outputs, int count) {
   given_.assign(plan_.values.size(), false);
   for (int k = 0; k < count; k++) {

@@ -22,7 +22,7 @@ class Frame {
 
   // Reads sizes; throws `Error` unless the inputs are what the plan takes.
   void bind(const framesmith_tensor* inputs, int count);
-  // Takes the sizes of the plan's dimensions as they are given, in order, and says what the inputs then are.
+  // Sets the plan's dimensions, in order, and infers the sizes of the inputs.
   void bind(const int64_t* dimensions, framesmith_tensor* inputs);
   void shape(int output, framesmith_tensor& out) const;
   void run(const framesmith_tensor* inputs, const framesmith_tensor* outputs, int count);

@@ -26,7 +26,7 @@ Json read_manifest(const Archive& archive) {
   return manifest;
 }
 
-// A member whose digest is that of the manifest.
+// Returns a member, verified by its digest in the manifest.
 std::string_view digested(const Archive& archive, const Json& manifest, const std::string& name) {
   const std::string_view bytes = archive.member(name);
   if (sha256(bytes) != manifest["digests"][name].string()) damaged("\"" + name + "\" has another digest");
@@ -45,7 +45,7 @@ const Json& choose_target(const Json& manifest, const char* wanted) {
                                           "; the package has:" + names);
 }
 
-// What the instances of a model share.
+// The part of a model that its instances share.
 struct Package {
   Package(const char* path, const char* target_name)
       : archive(Bytes::of_file(path)), manifest(read_manifest(archive)),
@@ -76,7 +76,7 @@ struct framesmith_model {
   State state;
   std::mutex writing;  // of state: runs that write it follow each other
 
-  // A frame for the time of a run: as many threads as run the model have one each.
+  // A frame for the time of a run; concurrent runs have distinct ones.
   class Lease {
    public:
     explicit Lease(framesmith_model& m) : model_(m) {

@@ -124,7 +124,7 @@ class Parser {
     at_ += 4;
     if (code < 0x80) out += static_cast<char>(code);
     else if (code < 0x800) (out += static_cast<char>(0xc0 | code >> 6)) += static_cast<char>(0x80 | (code & 63));
-    else  // halves of a pair stay as they are: names alone are text
+    else  // surrogates stay unpaired: only names are text
       ((out += static_cast<char>(0xe0 | code >> 12)) += static_cast<char>(0x80 | (code >> 6 & 63))) +=
           static_cast<char>(0x80 | (code & 63));
   }

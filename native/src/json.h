@@ -1,4 +1,4 @@
-// JSON, as far as packages have it: a reader that refuses whatever is malformed, too deep or too large.
+// A parser of the JSON that packages have. It refuses input that is malformed, nested too deeply or too large.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace framesmith {
 
-// A value; what has another kind than the one that is asked for is a damaged package.
+// A value. Accessors throw `Error` if it has another kind.
 class Json {
  public:
   enum class Kind : uint8_t { Null, Bool, Integer, Real, String, Array, Object };

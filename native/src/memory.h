@@ -13,7 +13,7 @@ struct Free {
 using Memory = std::unique_ptr<char, Free>;
 Memory memory(size_t bytes);  // throws `std::bad_alloc`
 
-// Memory by size: what is given back is taken again by what needs about as much.
+// Free lists by size: a released block serves later requests of about its size.
 class Blocks {
  public:
   char* take(size_t bytes);

@@ -103,7 +103,7 @@ Plan::Plan(const Json& manifest, const Json& plan) {
     if (values[v].kind == Kind::Input) inputs[static_cast<size_t>(values[v].ref.literal)].value = static_cast<int>(v);
 }
 
-// What the kinds of values refer to is there: a run looks no more.
+// Every reference of a value is in bounds, so that runs need not check.
 void Plan::check() const {
   const auto within = [](const Integer& n, size_t count) {
     if (n.entry >= 0 || n.literal < 0 || static_cast<size_t>(n.literal) >= count) damaged("a value's place");

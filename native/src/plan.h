@@ -38,7 +38,7 @@ struct Size {
   }
 };
 
-// A size that varies from `least` to `most`. A call has it, times `scale`, in size `at` of an input.
+// A dynamic dimension in [`least`, `most`]. Size `at` of an input is `scale` times it.
 struct Dimension {
   std::string name;
   int64_t least, most, scale = 0;

@@ -1,4 +1,4 @@
-// What a model keeps from one run to the next: memory of one instance.
+// The state of one instance: buffers that persist from one run to the next.
 #pragma once
 #include <string_view>
 #include <vector>

@@ -13,7 +13,7 @@ namespace framesmith {
 namespace {
 
 constexpr int kMostThreads = 1024;
-constexpr int kSpins = 4000;  // looks at a counter before a thread sleeps: about as long as a small kernel takes
+constexpr int kSpins = 4000;  // polls of a counter before a thread sleeps: about the time of a small kernel
 
 void pause() {
 #if defined(__x86_64__)
@@ -100,7 +100,7 @@ class Pool {
     return turn_.load(std::memory_order_acquire);
   }
 
-  std::mutex running_;  // one run at a time has the workers
+  std::mutex running_;  // one run at a time uses the workers
   std::atomic<int> size_{processors()};
   std::vector<std::thread> workers_;
   std::mutex mutex_;

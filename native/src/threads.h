@@ -1,4 +1,4 @@
-// The threads of the process, among which kernels share out their work.
+// The thread pool of the process, on which kernels run parallel loops.
 #pragma once
 
 namespace framesmith {

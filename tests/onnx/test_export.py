@@ -217,5 +217,23 @@ def test_products_of_groups(path):
     run_both(by_groups, path, (torch.randn(6, 8), torch.randn(3, 8, 4), torch.tensor([2, 2, 6], dtype=torch.int32)))
 
 
+class Experts(nn.Module):
+    """Rows times the matrix of their group, of weights that the file has."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(3, 8, 4))
+
+    def forward(self, x, ends):
+        return torch.ops.aten._grouped_mm(x, self.weights, ends)
+
+
+def test_products_of_groups_with_weights_of_the_file(path):
+    pytest.importorskip("openvino")
+    cases = [(torch.randn(n, 8), torch.tensor([2, 2, n], dtype=torch.int32)) for n in (6, 9)]
+    run_both(Experts().eval(), path, *cases, dynamic_shapes=({0: BATCH}, None), engine=of_openvino)
+    run_both(Experts().eval(), path, *cases, dynamic_shapes=({0: BATCH}, None))
+
+
 def test_sizes(path):
     run_both(sizes, path, (torch.randn(4, 6),), (torch.randn(7, 6),), dynamic_shapes=({0: BATCH},))

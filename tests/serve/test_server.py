@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import framesmith
 from tests.serve.models import changed_encoder, encoder, mixing_rows
 
 if find_spec("mlserver") is None:
@@ -165,22 +166,37 @@ def test_metrics_for_prometheus(server):
 def test_requests_that_were_accepted_are_answered_after_sigterm(packages):
     server = Server(packages["encoder"][0], "--delay", 1000)
     server.wait()
-    found = {}
-    threads = [threading.Thread(target=lambda p=p: found.update({p: asked(clients(server)[p], request(1, 4))}))
-               for p in ("REST", "gRPC")]
+    given, model = request(1, 4), packages["encoder"][1]
+    body = json.dumps({"inputs": [{"name": name, "shape": x.shape, "datatype": "INT64", "data": x.ravel().tolist()}
+                                  for name, x in given.items()]}).encode()
+    found, statuses = {}, []
+
+    def post():
+        return server.get("/v2/models/encoder/infer", data=body, **{"Content-Type": "application/json"})
+
+    threads = [*(threading.Thread(target=lambda: statuses.append(post())) for _ in range(4)),
+               threading.Thread(target=lambda: found.update(asked(clients(server)["gRPC"], given)))]
     for thread in threads:
         thread.start()
-    while "framesmith_serve_queue 2.0" not in server.get("/metrics", server.metrics)[1]:
+    while "framesmith_serve_queue 5.0" not in server.get("/metrics", server.metrics)[1]:
         time.sleep(.02)
+    late = {protocol: clients(server)[protocol] for protocol in ("REST", "gRPC")}
     server.process.send_signal(signal.SIGTERM)
     while server.get("/v2/health/ready")[0] == 200:
         time.sleep(.02)
-    with pytest.raises(InferenceServerException, match="not ready|shutting down"):
-        asked(clients(server)["REST"], request(1, 4))
+    for protocol, code in (("REST", "400"), ("gRPC", "StatusCode.INVALID_ARGUMENT")):
+        with pytest.raises(InferenceServerException, match="not ready|shutting down") as refused:
+            asked(late[protocol], given)
+        assert refused.value.status() == code
     text, _ = server.process.communicate(timeout=60)
     for thread in threads:
         thread.join()
-    assert server.process.returncode == 0 and len(found) == 2, text
+    with torch.no_grad():
+        expected = model(*map(torch.from_numpy, given.values()))["mean"]
+    assert server.process.returncode == 0 and [status for status, _ in statuses] == [200] * 4, text
+    for mean in (found["mean"], *(json.loads(answer)["outputs"][1]["data"] for _, answer in statuses)):
+        torch.testing.assert_close(torch.tensor(np.array(mean, "float32")).reshape(1, -1), expected)
+    assert post()[0] == 0  # nothing listens any more
 
 
 def test_a_changed_weight_is_rolled_back_with_a_report(packages, server):
@@ -206,8 +222,19 @@ def test_a_changed_weight_is_rolled_back_with_a_report(packages, server):
     assert server.get("/canary")[0] == 404
 
 
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        return x + self.calls.add_(1)
+
+
 def test_what_cannot_be_served_ends_the_process_with_a_reason(packages, tmp_path):
     (tmp_path / "no.fsm").write_bytes(b"no package")
-    for path, said in ((packages["mixing_rows"][0], "rows depend on each other"), (tmp_path / "no.fsm", "no.fsm")):
+    framesmith.package(Counting(), (torch.ones(2, 3),), path=tmp_path / "state.fsm", targets=["x86-64"])
+    for path, said in ((packages["mixing_rows"][0], "rows depend on each other"), (tmp_path / "no.fsm", "no.fsm"),
+                       (tmp_path / "state.fsm", "calls write calls, which later calls read; but requests do not")):
         text, _ = (server := Server(path)).process.communicate(timeout=60)
-        assert server.process.returncode == 1 and said in text, text
+        assert server.process.returncode == 1 and said in text and "Traceback" not in text, text

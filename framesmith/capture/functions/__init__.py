@@ -28,6 +28,7 @@ from . import (
     optimisers,
     parameters,
     polyfilled,
+    quantized,
     scans,
     sets,
     signatures,

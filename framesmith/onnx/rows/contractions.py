@@ -69,16 +69,19 @@ def _vdot(m: Emitter, a: Value, b: Value) -> Value:
 @contraction(aten._grouped_mm.default)
 def _grouped_product(m: Emitter, x: Value, weights: Value, ends: Value | None = None, bias: Any = None,
                      out_dtype: Any = None) -> Value:
-    """Rows times the matrix of the group in which they are: of all products, one of each row is taken."""
+    """Rows times the matrix of the group in which they are: of the products of each row with all matrices, side by side
+    in one, one is taken."""
     if ends is None or bias is not None or (rank(x), rank(weights)) != (2, 3):
         raise NoForm("a product of groups other than of rows")
+    if any(not isinstance(n, int) for n in shape_of(weights)):
+        raise NoForm("a product of groups of which the number or the size varies")
+    groups, depth, columns = shape_of(weights)
     rows = m("Range", m.constant(0, torch.int64), m.number(m.size(x, 0), torch.int64), m.constant(1, torch.int64))
     behind = m.cast(m("GreaterOrEqual", m.unsqueeze(rows, 1), m.cast(ends, torch.int64)), torch.int64)
-    last = m("Sub", m.number(m.size(weights, 0), torch.int64), m.constant(1, torch.int64))
-    group = m("Min", m("ReduceSum", behind, m.ints([1]), keepdims=0), last)
-    # of [groups, rows, columns] the element at (group of the row, row)
-    places = m.concat([m.unsqueeze(group, 1), m.unsqueeze(rows, 1)], 1)
-    return m("GatherND", m("MatMul", m.unsqueeze(x, 0), weights), places)
+    group = m("Min", m("ReduceSum", behind, m.ints([1]), keepdims=0), m.constant(groups - 1, torch.int64))
+    joined = m("Reshape", m.transpose(weights, [1, 0, 2]), m.ints([depth, groups * columns]))
+    products = m("Reshape", m("MatMul", x, joined), m.ints([-1, groups, columns]))
+    return m("GatherND", products, m.concat([m.unsqueeze(rows, 1), m.unsqueeze(group, 1)], 1))
 
 
 @contraction(aten.linalg_solve_triangular.default)

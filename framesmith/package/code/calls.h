@@ -25,6 +25,10 @@ int attention(const Operand& q, const Operand& k, const Operand& v, const Operan
               double scale, const Operand& out);
 // a b, plus `bias`, which broadcasts.
 int product(const Operand& a, const Operand& b, const Operand& bias, const Operand& out);
+// Products with packed integers, as csrc/quantized.h has them.
+int quantized_linear(const Operand& x, const Operand& packed, const Operand& scale, const Operand& zero, int bits,
+                     int64_t group, const Operand& out);
+template <class T> int integer_matmul(const Operand& a, const Operand& packed, const Operand& out);
 // `states`, `packed`: as csrc/library.cpp has them. `cn` of a GRU is none.
 int recurrence(int64_t gates, const Operand& x, Operands states, Operands packed, int64_t hidden, bool bidirectional,
                bool batch_first, const Operand& out, const Operand& hn, const Operand& cn);

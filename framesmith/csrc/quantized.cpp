@@ -1,0 +1,208 @@
+// Products with packed integers. A tile of rows and panels is summed up in registers:
+//
+//   a float     for each row of B in a group:  the row as floats, times elements of A; the sum, times its scale
+//   a integer   for each four rows of B:       sums of four products by VNNI, where the processor has it
+//
+// B is read once for a tile of rows, as integers: with few rows of A the product takes the time of reading it.
+#include "quantized.h"
+
+#include <cstring>
+#include <vector>
+
+#include "tile.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace framesmith {
+namespace {
+using fs::vi;
+
+constexpr int kVectors = kPanelColumns / W;      // of a panel
+constexpr int kPanels = W == 16 ? 2 : 1;         // of a tile
+constexpr int kMostRows = W == 16 ? 8 : 4;
+constexpr i64 kTileColumns = kPanels * kPanelColumns;
+constexpr i64 kParallel = 1 << 18;               // multiply-adds from which a second thread pays
+
+// Which part of the result a tile is.
+struct Place {
+  i64 row, panel, live;  // live: its columns
+};
+
+// `run(rows, place)` for all tiles of the result, on threads; `rows` is a constant.
+template <class F> void for_tiles(i64 m, const PackedIntegers& b, int threads, F run) {
+  const i64 across = (b.n + kTileColumns - 1) / kTileColumns;
+  const Even down(m, kMostRows);
+  // a thread has all rows of some columns, which stay in its cache, unless there are few
+  const i64 blocks = across >= threads ? 1 : std::min<i64>(down.groups, threads);
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads) if (threads > 1 && m * b.n * b.k > kParallel)
+  for (i64 j = 0; j < across; j++)
+    for (i64 block = 0; block < blocks; block++)
+      for (i64 i = share(down.groups, block, blocks); i < share(down.groups, block + 1, blocks); i++)
+        with_constant<kMostRows>(down.size(i), [&](auto rows) {
+          run(rows, Place{down.begin(i), j * kPanels, std::min(kTileColumns, b.n - j * kTileColumns)});
+        });
+}
+
+// Row `r` of the rows whose integers `words` have, of BITS bits each.
+template <int BITS> FN vi integers(vi words, int r) { return (words << (32 - BITS * (r + 1))) >> (32 - BITS); }
+
+// The panels of a tile, of which the last may not be there: then the first stands for it.
+struct Panels {
+  const int32_t* at[kPanels];
+  Panels(const PackedIntegers& b, const Place& place) {
+    const i64 size = (b.k * b.bits + 31) / 32 * kPanelColumns;
+    for (int p = 0; p < kPanels; p++)
+      at[p] = b.at + (place.panel + (p * kPanelColumns < place.live ? p : 0)) * size;
+  }
+};
+
+// Columns of a row of what has an element for each column, all panels filled up; see Panels.
+FN vf columns(const float* row, const Place& place, int p, int v) {
+  return load(row + (place.panel + (p * kPanelColumns < place.live ? p : 0)) * kPanelColumns + v * W, full);
+}
+
+template <int BITS, int MR> void float_tile(const QuantizedProduct& q, const Place& place) {
+  constexpr i64 per = 32 / BITS;
+  const Panels panels(q.b, place);
+  const i64 padded = round_up(q.b.n, kPanelColumns);
+  const float* a = q.a + place.row * q.a_row;
+  vf total[MR][kPanels][kVectors] = {};
+  for (i64 begin = 0, g = 0; begin < q.b.k; begin += q.group, g++) {
+    const i64 end = std::min(begin + q.group, q.b.k);
+    vf sum[MR][kPanels][kVectors] = {}, zero[kPanels][kVectors] = {};
+    if (q.zero)
+      for (int p = 0; p < kPanels; p++)
+        for (int v = 0; v < kVectors; v++) zero[p][v] = columns(q.zero + g * padded, place, p, v);
+    auto add = [&](i64 k, int r, const vi (&words)[kPanels][kVectors]) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; p++)
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; v++) {
+          const vf b = __builtin_convertvector(integers<BITS>(words[p][v], r), vf) - zero[p][v];
+#pragma GCC unroll 8
+          for (int i = 0; i < MR; i++) sum[i][p][v] += fs::splat(a[i * q.a_row + k + r]) * b;
+        }
+    };
+    for (i64 k = begin; k < end; k += per) {
+      vi words[kPanels][kVectors];
+      for (int p = 0; p < kPanels; p++)
+        for (int v = 0; v < kVectors; v++)
+          std::memcpy(&words[p][v], panels.at[p] + k / per * kPanelColumns + v * W, sizeof(vi));
+      if (end - k >= per) {
+#pragma GCC unroll 8
+        for (int r = 0; r < per; r++) add(k, r, words);
+      } else {
+        for (int r = 0; r < end - k; r++) add(k, r, words);
+      }
+    }
+    for (int p = 0; p < kPanels; p++)
+      for (int v = 0; v < kVectors; v++) {
+        const vf scale = q.scale ? columns(q.scale + g * padded, place, p, v) : fs::splat(1.0f);
+        for (int i = 0; i < MR; i++) total[i][p][v] += sum[i][p][v] * scale;
+      }
+  }
+  float* out = q.c + place.row * q.b.n + place.panel * kPanelColumns;
+  for (int i = 0; i < MR; i++)
+    for (int v = 0; v < kPanels * kVectors && v * W < place.live; v++)
+      store(out + i * q.b.n + v * W, total[i][v / kVectors][v % kVectors], (int)std::min(place.live - v * W, i64(W)));
+}
+
+// ------------------------------------------------------------------------------------------------------------ integers
+
+// Rows of A, filled up to whole words; `flipped` have 128 added to each element, for VNNI, which takes them unsigned.
+struct Words {
+  std::vector<uint8_t> bytes;
+  i64 row;
+  template <class T> Words(i64 m, i64 k, const T* a, i64 a_row, bool flipped) : row(round_up(k, 4)) {
+    bytes.assign(static_cast<size_t>(m * row), 0);
+    for (i64 i = 0; i < m; i++)
+      for (i64 j = 0; j < k; j++) {
+        const auto byte = static_cast<uint8_t>(a[i * a_row + j]);
+        bytes[static_cast<size_t>(i * row + j)] = flipped ? byte ^ 0x80 : byte;
+      }
+  }
+  const uint8_t* at(i64 i) const { return bytes.data() + i * row; }
+};
+
+template <class T, int MR>
+void integer_tile(const Words& a, const PackedIntegers& b, const Place& place, bool, int32_t* out) {
+  const Panels panels(b, place);
+  for (int p = 0; p < kPanels && p * kPanelColumns < place.live; p++)
+    for (int v = 0; v < kVectors; v++) {
+      vi sum[MR] = {};
+      for (i64 k = 0; k < a.row; k += 4) {
+        vi words;
+        std::memcpy(&words, panels.at[p] + k / 4 * kPanelColumns + v * W, sizeof(vi));
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++) {
+          const vi row = integers<8>(words, r);
+          for (int i = 0; i < MR; i++) sum[i] += row * static_cast<int>(static_cast<T>(a.at(place.row + i)[k + r]));
+        }
+      }
+      const i64 column = p * kPanelColumns + v * W;
+      for (i64 j = 0; j < W && column + j < place.live; j++)
+        for (int i = 0; i < MR; i++) out[i * b.n + column + j] = sum[i][j];
+    }
+}
+
+#if defined(__x86_64__)
+typedef int Sixteen __attribute__((vector_size(64)));
+
+// `flipped`: 128 times the sums of B's columns are to be taken off.
+template <class T, int MR>
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) void vnni_tile(
+    const Words& a, const PackedIntegers& b, const Place& place, bool flipped, int32_t* out) {
+  const Panels panels(b, place);
+  for (int p = 0; p < kPanels && p * kPanelColumns < place.live; p++) {
+    __m512i sum[MR] = {}, all = {};
+    const __m512i ones = _mm512_set1_epi8(1);
+    for (i64 k = 0; k < a.row; k += 4) {
+      const __m512i words = _mm512_loadu_si512(panels.at[p] + k / 4 * kPanelColumns);
+      all = _mm512_dpbusd_epi32(all, ones, words);
+#pragma GCC unroll 8
+      for (int i = 0; i < MR; i++) {
+        int four;
+        std::memcpy(&four, a.at(place.row + i) + k, 4);
+        sum[i] = _mm512_dpbusd_epi32(sum[i], _mm512_set1_epi32(four), words);
+      }
+    }
+    const i64 column = p * kPanelColumns;
+    const auto mask = static_cast<__mmask16>((1u << std::min<i64>(place.live - column, kPanelColumns)) - 1);
+    for (int i = 0; i < MR; i++)
+      _mm512_mask_storeu_epi32(out + i * b.n + column, mask,
+                               flipped ? (__m512i)((Sixteen)sum[i] - 128 * (Sixteen)all) : sum[i]);
+  }
+}
+bool has_vnni() { return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw"); }
+#else
+template <class T, int MR>
+void vnni_tile(const Words& a, const PackedIntegers& b, const Place& place, bool flipped, int32_t* out) {
+  integer_tile<T, MR>(a, b, place, flipped, out);
+}
+bool has_vnni() { return false; }
+#endif
+
+}  // namespace
+
+void multiply_quantized(const QuantizedProduct& q, int threads) {
+  for_tiles(q.m, q.b, threads, [&](auto rows, const Place& place) {
+    (q.b.bits == 8 ? float_tile<8, rows.value> : float_tile<4, rows.value>)(q, place);
+  });
+}
+
+template <class T>
+void multiply_integers(i64 m, const T* a, i64 a_row, const PackedIntegers& b, int32_t* c, int threads) {
+  static const bool vnni = has_vnni();
+  const bool flipped = vnni && std::is_signed_v<T>;
+  const Words words(m, b.k, a, a_row, flipped);
+  for_tiles(m, b, threads, [&](auto rows, const Place& place) {
+    int32_t* out = c + place.row * b.n + place.panel * kPanelColumns;
+    (vnni ? vnni_tile<T, rows.value> : integer_tile<T, rows.value>)(words, b, place, flipped, out);
+  });
+}
+template void multiply_integers<uint8_t>(i64, const uint8_t*, i64, const PackedIntegers&, int32_t*, int);
+template void multiply_integers<int8_t>(i64, const int8_t*, i64, const PackedIntegers&, int32_t*, int);
+
+}  // namespace framesmith
