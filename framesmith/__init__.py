@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from framesmith import exc
 from framesmith.config import Config as config
+from framesmith.util.collector import collector_paused, promote
 from framesmith.util.registration import announce
 
 if TYPE_CHECKING:
@@ -67,12 +68,20 @@ announce()
 
 def __getattr__(name: str) -> Any:
     if name in ("cache", "export", "onnx", "package", "testing"):
-        return importlib.import_module(f"framesmith.{name}")
+        return _loaded(f"framesmith.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'framesmith' has no attribute {name!r}")
-    module = importlib.import_module(_WHERE[name])
+    module = _loaded(_WHERE[name])
     globals().update({each: getattr(module, each) for each in _HOME[_WHERE[name]]})
     return globals()[name]
+
+
+def _loaded(module: str) -> Any:
+    """Import a module without collections of garbage meanwhile: what it makes stays, and there is much beside it."""
+    with collector_paused():
+        found = importlib.import_module(module)
+        promote()
+    return found
 
 
 def __dir__() -> list[str]:

@@ -126,7 +126,7 @@ class Calls(Session):
         `direct`: the result is that of the caller's present instruction, so a break may resume inside.
         """
         value = fn.value
-        if value is not None:
+        if value is not None and value not in self.followed:
             row = CALLS.get(value) or BY_NAME.get(f"{value.__module__}.{value.__qualname__}")
             if row is not None and is_overridable(value) and self.asks(*args, *kwargs.values()):
                 return self.inline(fn, args, kwargs, direct)
@@ -148,7 +148,9 @@ class Calls(Session):
                 return self.made(original).call(self, args, kwargs)
             if reason is not None:
                 raise Unsupported(reason)
-        elif (row := CODES.get(id(fn.code))) is not None:
+            if getattr(torch.Tensor, fn.name, None) is not value:
+                self.followed.add(value)
+        elif value is None and (row := CODES.get(id(fn.code))) is not None:
             return row(self, fn, args, kwargs)
         return self.inline(fn, args, kwargs, direct)
 

@@ -26,7 +26,7 @@ class Frame:
     """
 
     __slots__ = ("again", "code", "tracer", "dec", "direct", "end", "fn", "globals", "gvalues", "ip", "kw_names",
-                 "locals", "ops", "result",
+                 "locals", "ops", "place", "result",
                  "space", "stack", "step", "yielded")
 
     def __init__(self, tracer: Any, fn: t.Function, dec: Decoded, slots: list[t.Tracker | None], direct: bool) -> None:
@@ -50,6 +50,8 @@ class Frame:
         self.space: t.Tracker | None = None
         """The namespace of a class body."""
         self.kw_names: tuple[str, ...] = ()
+        self.place: tuple[int, tuple[tuple[str, int, str], ...]] | None = None
+        """An instruction, and its place in the user's code: see `Tracer.user_place`."""
         self.ops = dec.bound if dec.bound is not None else bind_ops(dec)
         cells = fn.closure
         if cells:

@@ -6,8 +6,7 @@ import inspect
 import linecache
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,8 +15,7 @@ from framesmith.capture.sources import Source, TensorSpec, name_of
 from framesmith.capture.values import BY_EQUALITY
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """The part of a guard that is kept for explanations: constants and text, no object of the user's."""
 
     kind: str

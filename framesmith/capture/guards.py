@@ -99,6 +99,7 @@ class _Lowering:
         self._registers: dict[Source, int] = {}
         self._seen: set[tuple[str, int, int]] = set()
         self._namespaces: dict[int, dict[str, Any]] = {}
+        self._remembered: dict[tuple[str, int], Any] = {}
 
     def register(self, source: Source) -> int:
         """Return the register that holds the value at `source`."""
@@ -133,7 +134,17 @@ class _Lowering:
     def append(self, name: str, at: int, payload: Any, reads: tuple[int, ...], guard: Guard) -> None:
         path = None if guard.source is None else self.paths[at] if at >= 0 else str(guard.source)
         self.checks.append((name, at, payload, reads, len(self.notes)))
-        self.notes.append(Note(guard.kind, path, _remembered(guard), guard.stack))
+        self.notes.append(Note(guard.kind, path, self._remember(guard), guard.stack))
+
+    def _remember(self, guard: Guard) -> Any:
+        """Return the part of a guard's value that explanations need, without holding an object of the user's."""
+        row = _REMEMBER.get(guard.kind)
+        if row is None:
+            return guard.value
+        key = guard.kind, id(guard.value)  # which the guard keeps alive meanwhile
+        if key not in self._remembered:
+            self._remembered[key] = row(guard.value)
+        return self._remembered[key]
 
     def add_namespace(self, guard: Guard) -> None:
         """All names looked up in one namespace make one check: the version of the whole is compared first."""
@@ -157,15 +168,6 @@ def _module_of(namespace: dict[str, Any]) -> ModuleType | None:
     """Return the imported module whose dict this is."""
     module = sys.modules.get(namespace.get("__name__", ""))
     return module if type(module) is ModuleType and module.__dict__ is namespace else None
-
-
-def _remembered(guard: Guard) -> Any:
-    """Return the part of a guard's value that explanations need, without holding an object of the user's."""
-    return _REMEMBER.get(guard.kind, _itself)(guard.value)
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _name(value: Any) -> str:

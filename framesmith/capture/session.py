@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from framesmith.symbolic.env import ShapeEnv
@@ -23,6 +24,7 @@ class Session:
     cleaning: list[tuple[t.Generator, Stop | None]]
     dtypes: Any
     fields: dict[int, dict[str, t.Tracker]]
+    followed: set[FunctionType]
     frames: list[Any]
     guards: dict[tuple[Source | None, str, Any], Guard]
     handled: list[t.Tracker]

@@ -101,6 +101,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         self.frames: list[Frame] = []
         self.handled: list[t.Tracker] = []
         self.showing: list[t.Tracker] = []
+        self.followed: set[FunctionType] = set()
+        """The functions that are inlined, whatever their arguments are."""
         self.traced: list[Frame] = []
         """Frames that tracebacks show: each refers to itself."""
         self.steps = 0
@@ -300,7 +302,9 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             if not self.frames:
                 return ()
             f = self.frames[-1]
-        return ((f.code.co_filename, f.line, f.code.co_name),)
+        if f.place is None or f.place[0] != f.ip:
+            f.place = f.ip, ((f.code.co_filename, f.line, f.code.co_name),)
+        return f.place[1]
 
     def where(self) -> tuple[str, int, str] | None:
         """Return the same as (file, line, function), or None."""

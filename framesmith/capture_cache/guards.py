@@ -1,6 +1,7 @@
 """Guards and the paths of a graph's inputs as JSON.
 
-Paths share their prefixes in one table, from roots to leaves: a path is the number of its row.
+Paths share their prefixes in one table, from roots to leaves: a path is the number of its row. So is a value that
+guards compare with, since many compare with the same.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from .references import Json, References, Stale, looked_up, tensor_data
 
 
 class GuardWriter:
-    """Guards to JSON. The namespaces come first: they say where objects without a name are. Paths and stacks of the
-    program are numbers of rows."""
+    """Guards to JSON. The namespaces come first: they say where objects without a name are. Paths, values and stacks of
+    the program are numbers of rows."""
 
     def __init__(self, refs: References) -> None:
         self._refs = refs
         self._rows: dict[Source, int] = {}
         self._table: list[Json] = []
+        self._values: dict[str, tuple[int, Json]] = {}
+        self._known: dict[int, int] = {}
         self._stacks: dict[Any, int] = {}
 
     def write(self, guards: Sequence[Guard], inputs: Sequence[Source]) -> Json:
@@ -29,6 +32,7 @@ class GuardWriter:
         ordered = sorted(guards, key=lambda g: _FIRST.get(g.kind, len(_FIRST)))
         found = [self._guard(guard) for guard in ordered]
         return {"guards": found, "inputs": [self._source(source) for source in inputs], "paths": self._table,
+                "values": [value for _, value in self._values.values()],
                 "stacks": [[list(place) for place in stack] for stack in self._stacks]}
 
     def _source(self, source: Source) -> int:
@@ -46,9 +50,17 @@ class GuardWriter:
             owner: Any = guard.source.obj  # type: ignore[union-attr]
             value: Json = [[name, self._refs.place(held, owner, name)] for name, held in guard.value.items()]
             return [guard.kind, self._refs.identify(owner), value]
-        row = _VALUES.get(guard.kind, _plain)
+        row = _VALUES.get(guard.kind, GuardWriter.value)
         value = row(self, guard.value)
         return [guard.kind, -1 if guard.source is None else self._source(guard.source), value, self._stack(guard)]
+
+    def value(self, value: Any) -> int:
+        """Return the row of a guard's value."""
+        at = self._known.get(id(value))
+        if at is None:
+            found = self._refs.identify(value)
+            at = self._known[id(value)] = self._values.setdefault(repr(found), (len(self._values), found))[0]
+        return at
 
     def _stack(self, guard: Guard) -> int:
         return self._stacks.setdefault(guard.stack, len(self._stacks))
@@ -60,11 +72,14 @@ class GuardReader:
     def __init__(self, refs: References) -> None:
         self._refs = refs
         self._sources: list[Source] = []
+        self._values: list[Json] = []
+        self._known: dict[int, Any] = {}
         self._stacks: list[Any] = []
 
     def read(self, found: Json) -> tuple[list[Guard], list[Source]]:
         """Return the guards, and the paths of the inputs."""
         self._stacks = [tuple([(file, line, name) for file, line, name in stack]) for stack in found["stacks"]]
+        self._values = found["values"]
         spaces = [self._namespace(row) for row in found["guards"] if row[0] == "namespace"]
         for row in found["paths"]:
             self._sources.append(self._source(*row))
@@ -82,26 +97,27 @@ class GuardReader:
         return Guard(src.Pinned(owner), "namespace", now)
 
     def _source(self, kind: str, base: int, *given: Json) -> Source:
-        values = [self._refs.decode(v) for v in given]
+        values = [v if type(v) is str else self._refs.decode(v) for v in given]
         cls = getattr(src, kind)
         return cls(*values) if base < 0 else cls(self._sources[base], *values)  # type: ignore[no-any-return]
 
     def _guard(self, kind: str, source: int, value: Json, stack: int) -> Guard:
-        row = _READ.get(kind)
-        held = self._refs.decode(value) if row is None else row(self, value)
+        held = _READ.get(kind, GuardReader.value)(self, value)
         return Guard(None if source < 0 else self._sources[source], kind, held, self._stacks[stack])
 
     def one(self, at: int) -> Source:
         """Return the path of a row."""
         return self._sources[at]
 
+    def value(self, at: int) -> Any:
+        """Return the value of a row, which is one object for all guards that compare with it."""
+        if at not in self._known:
+            self._known[at] = self._refs.decode(self._values[at])
+        return self._known[at]
+
     def several(self, rows: Json) -> tuple[Source, ...]:
         """Return the paths of rows."""
         return tuple(map(self.one, rows))
-
-
-def _plain(writer: GuardWriter, value: Any) -> Json:
-    return writer._refs.identify(value)
 
 
 def _relation(writer: GuardWriter, value: Any) -> Json:

@@ -14,7 +14,7 @@ _paused_by: set[int] = set()
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Disable cyclic collection within the block. The caller holds the compile lock."""
+    """Disable cyclic collection within the block. In the pause of another thread it has no effect of its own."""
     was_enabled = gc.isenabled()
     try:
         if was_enabled:
@@ -29,13 +29,10 @@ def collector_paused() -> Iterator[None]:
 
 @contextmanager
 def collector_resumed() -> Iterator[None]:
-    """Restore the collector within the block, inside a pause of this thread. Live objects are moved to its oldest
-    generation first: a full collection over the program's objects would stop all threads for tenths of a second."""
+    """Restore the collector within the block, inside a pause of this thread."""
     paused = threading.get_ident() in _paused_by
     if paused:
-        if not gc.get_freeze_count():  # the program's own freezing stays as it is
-            gc.freeze()
-            gc.unfreeze()
+        promote()
         _paused_by.clear()
         gc.enable()
     try:
@@ -44,6 +41,14 @@ def collector_resumed() -> Iterator[None]:
         if paused:
             _paused_by.add(threading.get_ident())
             gc.disable()
+
+
+def promote() -> None:
+    """Move live objects to the collector's oldest generation, so that it does not begin by looking at them: a full
+    collection over the program's objects would stop all threads for tenths of a second."""
+    if not gc.get_freeze_count():  # the program's own freezing stays as it is
+        gc.freeze()
+        gc.unfreeze()
 
 
 def _resume() -> None:

@@ -187,3 +187,20 @@ def test_a_module_with_torch_compiles_own_method():
     for _ in range(2):
         assert_close(net(X), plain(X))
         assert_close(compiled(X), plain(X))
+
+
+LOADING = """
+import gc
+import torch
+
+found = []
+gc.callbacks.append(lambda phase, info: found.append(info["generation"]))
+import framesmith
+framesmith.compile
+print(max(found, default=0), gc.isenabled())
+"""
+
+
+def test_the_compiler_is_loaded_without_full_collections():
+    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == ["0", "True"]

@@ -95,12 +95,13 @@ def _map_add(f: Frame, n: int) -> None:
 @op("LIST_EXTEND")
 def _list_extend(f: Frame, n: int) -> None:
     v = f.stack.pop()
-    f.stack[-n].extend(f.tracer, f.tracer.listed(iterable(f.tracer, v, "Value")))  # type: ignore[attr-defined]
+    f.stack[-n].extend(f.tracer, f.tracer.listed(iterable(f.tracer, v)))  # type: ignore[attr-defined]
 
 
-def iterable(tracer: Any, v: t.Tracker, what: str) -> t.Tracker:
-    """`v`, if `*v` may be written for it."""
+def iterable(tracer: Any, v: t.Tracker, called: t.Tracker | None = None) -> t.Tracker:
+    """`v`, if `*v` may be written for it, in a call of `called` or in a display."""
     if not isinstance(v, (t.Sequence, t.Dict, t.Set)) and not tracer.is_iterable(v):
+        what = "Value" if called is None else f"{called_name(called)} argument"
         tracer.raise_(TypeError(f"{what} after * must be an iterable, not {v.pytype().__name__}"))
     return v
 
@@ -123,18 +124,19 @@ def _dict_update(f: Frame, n: int) -> None:
 def _dict_merge(f: Frame, n: int) -> None:
     v = f.stack.pop()
     into = f.stack[-n]
-    called = called_name(f.stack[-n - 2])
+    called = f.stack[-n - 2]
     entries = into.touch(f.tracer)  # type: ignore[attr-defined]
     for k, x in keyword_mapping(f.tracer, v, called).items():
         if k in entries:
-            f.tracer.raise_(TypeError(f"{called} got multiple values for keyword argument '{k}'"))
+            f.tracer.raise_(TypeError(f"{called_name(called)} got multiple values for keyword argument '{k}'"))
         entries[k] = x
 
 
-def keyword_mapping(tracer: Any, v: t.Tracker, called: str) -> dict[Any, t.Tracker]:
-    """Return the entries of `**v` in a call."""
+def keyword_mapping(tracer: Any, v: t.Tracker, called: t.Tracker) -> dict[Any, t.Tracker]:
+    """Return the entries of `**v` in a call of `called`."""
     if not isinstance(v, t.Dict) and not tracer.has_attr(v, "keys"):
-        tracer.raise_(TypeError(f"{called} argument after ** must be a mapping, not {v.pytype().__name__}"))
+        tracer.raise_(TypeError(f"{called_name(called)} argument after ** must be a mapping, "
+                                f"not {v.pytype().__name__}"))
     return tracer.mapping(v)
 
 

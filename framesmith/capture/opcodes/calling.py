@@ -11,7 +11,7 @@ from .. import trackers as t
 from ..frame import Frame
 from ..functions.errors import traceback_of
 from ..registry import OPS, op
-from .building import called_name, iterable, keyword_mapping
+from .building import iterable, keyword_mapping
 
 
 @op("KW_NAMES")
@@ -46,14 +46,14 @@ def _call_ex(f: Frame, flags: int) -> None:
     kwargs: dict[str, t.Tracker] = {}
     take = 1
     if flags & 1:
-        kwargs = dict(keyword_mapping(f.tracer, s[-1], called_name(s[-3])))
+        kwargs = dict(keyword_mapping(f.tracer, s[-1], s[-3]))
         if any(isinstance(k, t.Hashed) and issubclass(k.tracker.pytype(), str) for k in kwargs):
             raise Unsupported("keywords that are instances of a subclass of str")
         if not all(isinstance(k, str) for k in kwargs):
             f.tracer.raise_(TypeError("keywords must be strings"))
         take = 2
     fn = s[-take - 1]
-    args = f.tracer.listed(iterable(f.tracer, s[-take], f"{called_name(fn)} argument"))
+    args = f.tracer.listed(iterable(f.tracer, s[-take], fn))
     result = f.tracer.call_direct(fn, args, kwargs)
     del s[-take - 2:]
     s.append(result)
