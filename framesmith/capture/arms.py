@@ -82,8 +82,8 @@ def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]
     return _Join(tracer, no, yes, stop, declared).values(tracer.recorder.nodes(condition.fake))
 
 
-def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
-    """Record one path. Raises Unsupported if it has effects other than computing."""
+def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker] = ()) -> Arm:
+    """Record one path. Raises Unsupported if it has effects other than computing, and than filling these lists."""
     last, writes = tracer.end()
     roots = [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
     before, around, tracer.touched = effects(tracer), tracer.touched, []
@@ -101,7 +101,7 @@ def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
     if effects(tracer) != before or any(not isinstance(x, t.Tracker) for x in touched):
         raise Unsupported("one way has side effects")
     if touched:
-        known = reachable(roots)
+        known = reachable(roots).keys() - set(map(id, filled))
         if any(id(x) in known for x in touched):
             raise Unsupported("one path changes an existing object")
     return Arm(values, region, {id(base.storage) for base, _, _ in tracer.recorder.written[writes:]})

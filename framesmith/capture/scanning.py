@@ -26,8 +26,10 @@ value."""
 
 
 def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.Tracker],
-            backwards: bool) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
-    """Record a scan, and return the last state, the stacked results, and the Python value."""
+            backwards: bool, filled: Sequence[t.Tracker] = (),
+            check: Callable[[Arm], None] | None = None) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
+    """Record a scan, and return the last state, the stacked results, and the Python value. `filled`: lists that a step
+    may fill; `check` may refuse the body."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a scan in a function transform or mode")
     recorder = tracer.recorder
@@ -42,7 +44,7 @@ def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.
         entries = [*map(entered, [tracer] * len(vals), vals, wants),
                    *[entered(tracer, val, tracer.wants_grad(x.fake)) for x, val in zip(over, slices)]]
         found: list[t.Tracker] = []
-        arm = recorded(tracer, lambda: _given(step, entries, found))  # noqa: B023
+        arm = recorded(tracer, lambda: _given(step, entries, found), filled)  # noqa: B023
         after = arm.values[:len(initial)]
         if len(after) != len(initial) or not all(isinstance(x, t.Tensor) for x in arm.values):
             raise Unsupported("a body of a scan that gives other things than tensors, or another number of them")
@@ -54,6 +56,8 @@ def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.
         vals, wants = [like(x) for x in now], [a or b for a, b in zip(wants, grads)]
     else:
         raise Unsupported("a scan changes the layout of its state")
+    if check is not None:
+        check(arm)
     count = len(initial)
     results = [_result(tracer, arm, x, k < count) for k, x in enumerate(arm.values)]  # type: ignore[arg-type]
     places: list[Node] = [recorder.nodes(x.fake) for x in entries]

@@ -216,6 +216,8 @@ def _in_graph(tracer: Any, x: t.Data) -> Any:
 
 def _operand(tracer: Any, x: t.Tracker, tensor: bool) -> Any:
     """Return an operand of a number in the graph, as a float64 tensor or, unless it must be a `tensor`, as a float."""
+    if type(x) is t.Sym:
+        return tracer.recorder.inside(torch.full, (), x.value, dtype=torch.float64)
     found = (_of_data(tracer, x) if type(x) is t.Data else _number(tracer, x) if type(x) is t.SymbolicNumber
              and x.varies else None)
     if found is not None:
