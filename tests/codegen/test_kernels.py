@@ -393,3 +393,13 @@ def test_bfloat16_moves_bit_by_bit():
     run_all([(kernel([x.dtype] * 2, [loop(i, v, store("p1", i.symbol, v))]), (x, y)), (tiled, (x, z))])
     torch.testing.assert_close(y, x, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(z, x.view(64, 64).t(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_bfloat16_rounds_subnormal_results_as_eager():
+    n = 16 * 256
+    x = torch.arange(-(2**15), 2**15, 16, dtype=torch.int16).view(torch.bfloat16)
+    i, y = axis("i0", n), torch.zeros_like(x)
+    v = load("p0", i.symbol, torch.bfloat16)
+    half = op("mul", v, Const(0.5, F32))
+    run_all([(kernel([x.dtype] * 2, [loop(i, v, half, store("p1", i.symbol, half))]), (x, y))])
+    torch.testing.assert_close(y, x * 0.5, rtol=0, atol=0, equal_nan=True)

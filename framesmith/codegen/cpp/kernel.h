@@ -189,16 +189,14 @@ FN u16 round_bf16(float x) {
   return x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
 }
 FN vf widen_bf16(vh x) { return bits<vf>(widen_lanes(x) << 16); }
-FN vh round_bf16_exactly(vf x) {
+FN vh round_bf16(vf x) {
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__) && !defined(__clang__)
+  const int subnormal = 1 << 5;  // the instruction takes such numbers for 0
+  if (__builtin_expect(!__builtin_ia32_fpclassps512_mask(x, subnormal, -1), 1))
+    return (vh)__builtin_ia32_cvtneps2bf16_v16sf(x);
+#endif
   const vu u = bits<vu>(x), r = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
   return (vh)low_words((vi)((x != x) ? (vu{} + 0x7fc0) : r));
-}
-FN vh round_bf16(vf x) {  // results of arithmetic: the instruction takes numbers below 2^-126 for 0
-#if defined(__AVX512BF16__) && !defined(__clang__)
-  return (vh)__builtin_ia32_cvtneps2bf16_v16sf(x);
-#else
-  return round_bf16_exactly(x);
-#endif
 }
 FN vf widen_f16(vh x) {
 #if defined(__AVX512F__) && !defined(__clang__)
@@ -251,8 +249,6 @@ FN void store(bool* p, vm x, Full) { *(vb_u*)p = (vb)low_bytes(-x.m); }
 FN void store(i64* p, vl x, Full) { *(hl_u*)p = x.a, *(hl_u*)(p + W / 2) = x.b; }
 FN void store(double* p, vd x, Full) { *(hd_u*)p = x.a, *(hd_u*)(p + W / 2) = x.b; }
 FN void store(bf16* p, vf x, Full) { *(vh_u*)p = round_bf16(x); }
-template <class T, class V> FN void store_copy(T* p, V x, Full) { store(p, x, full); }
-FN void store_copy(bf16* p, vf x, Full) { *(vh_u*)p = round_bf16_exactly(x); }  // for values moved as they are
 FN void store(f16* p, vf x, Full) { *(vh_u*)p = round_f16(x); }
 template <class T> FN auto load(const T* p, int n) {
   T t[W] = {};
@@ -263,11 +259,6 @@ template <class T, class V> FN void store(T* p, V x, int n) {
   T t[W];
   store(t, x, Full());
   __builtin_memcpy(p, t, n * sizeof(T));
-}
-FN void store_copy(bf16* p, vf x, int n) {
-  bf16 t[W];
-  store_copy(t, x, full);
-  __builtin_memcpy(p, t, n * sizeof(bf16));
 }
 #if defined(__AVX512F__) && !defined(__clang__)
 FN vf load(const float* p, int n) { return __builtin_ia32_loadups512_mask(p, vf{}, (1u << n) - 1); }

@@ -41,7 +41,7 @@ static inline __attribute__((noinline)) void store_tile(const S* t, T* p, i64 st
       for (int l = 0; l < W; l++) r[l] = load(t + l * W, full);
       transpose(r);
 #pragma GCC unroll 16
-      for (int l = 0; l < W; l++) store_copy(p + l * stride, r[l], full);
+      for (int l = 0; l < W; l++) store(p + l * stride, r[l], full);
       return;
     }
   }

@@ -10,7 +10,7 @@ from framesmith.codegen.cpp.index import divisor, expr_text, lane_step, near_tex
 from framesmith.codegen.cpp.scalars import by_power_of_two, scalar_text
 from framesmith.codegen.cpp.state import State
 from framesmith.codegen.cpp.types import type_row
-from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Param, Pred, Reduce, Scalar, Store
+from framesmith.loops.ir import Bitcast, Cast, Const, Index, Indirect, Load, Op, Pred, Reduce, Scalar, Store
 from framesmith.symbolic.expr import Expr
 
 
@@ -247,9 +247,6 @@ def _unrounded(s: State, op: Store) -> Op:
     return value.args[0] if rounded and value.args[0].dtype is torch.float32 and op.mode is None else value
 
 
-_NO_PARAM = Param("", torch.float32, "r")
-
-
 def _store_text(s: State, op: Store, k: int) -> str:
     how, step = access(s, op.index)
     mask = op.args[1] if len(op.args) > 1 else None
@@ -267,9 +264,7 @@ def _store_text(s: State, op: Store, k: int) -> str:
         text = f"store_if({one}, {value}, {m}, {s.live})" if run else (f"{prefix}scatter({_gathered(s, op, k)}, "
                                                                        f"{value}, {m}, {s.live})")
     elif how == "run" and prefix != "atomic_":
-        plain = ("store_copy" if type(stored) is Load
-                 and s.params.get(op.buffer, _NO_PARAM).dtype is torch.bfloat16 else "store")
-        text = f"{'add_run' if prefix else plain}({one}, {value}, {s.live})"
+        text = f"{'add_run' if prefix else 'store'}({one}, {value}, {s.live})"
     elif how == "strided" and not prefix:
         text = f"store_strided({one}, {expr_text(step, s.names_of(k))}, {value}, {s.live})"  # type: ignore[arg-type]
     else:
