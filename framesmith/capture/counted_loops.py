@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from framesmith.fake.outputs import memory_of
-from framesmith.fake.tensor import new_fake
+from framesmith.fake.tensor import Alias, new_fake
 from framesmith.symbolic.expr import ge
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
 from . import data
 from . import trackers as t
-from .arms import Arm, drop, reachable, recorded, same
+from .arms import Arm, drop, is_internal, reachable, recorded, same, set_value
 from .bytecode.liveness import liveness
 from .frame import STOPPED, Frame
 from .looping import entered
@@ -148,6 +149,8 @@ class CountedLoop:
         self.entries: list[t.Tensor] | None = None
         self.filled: list[tuple[t.List, list[Any]]] = []
         """The lists that the loop fills, with their elements before it."""
+        self.written: list[tuple[Alias, Node]] = []
+        """The tensors from before the loop that it writes, with their values there."""
         self.firsts: list[int] = []
         """For each variable of the state the first one that is the same tensor after a round."""
         self.ends: list[int | None] = []
@@ -155,33 +158,46 @@ class CountedLoop:
 
     def run(self) -> None:
         f, tracer, count = self.frame, self.tracer, self.plan.count
-        if not count >= 1:
+        if type(count) is torch.SymInt and tracer.shapes.data & expr_of(count).free:
+            data.asserted(tracer, t.Sym(count >= 1), True)
+        elif not count >= 1:
             raise Unsupported("a loop of no rounds")
         slots, blanks = self._tried()
-        states = [data.tensor_of(tracer, x) for x in blanks]
+        wholes = [tracer.made(base.val) for base, _ in self.written]
+        states = [*[data.tensor_of(tracer, x) for x in blanks], *wholes]
+        storages = [base.storage for base, _ in self.written]
+        if any(x.fake._alias.storage in storages for x in states[:len(slots)]):
+            raise Unsupported("a variable of a loop shares memory with a tensor that the loop writes")
         over = [*self.plan.operands, *[counter.operand(x, key[1], first)
                                        for key, (x, first, counter, _) in self.parts.items()]]
 
         def step(entries: list[t.Tensor]) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
             self.entries = entries
-            state, slices = entries[:len(slots)], entries[len(slots):]
+            state, slices = entries[:len(slots)], entries[len(states):]
+            for (base, _), x in zip(self.written, entries[len(slots):]):
+                set_value(base, tracer.recorder.nodes(x.fake))
             self.parts = {key: (*row[:-1], part) for (key, row), part in zip(
                 self.parts.items(), slices[len(self.plan.operands):], strict=True)}
             self._once({i: self._outside(x, y) for i, x, y in zip(slots, blanks, state, strict=True)}, slices)
             if {i for i in self.live if i not in slots and not same(f.locals[i], self.locals[i])}:
                 raise Unsupported("a loop changes a variable that it did not change the first time")
             grown = self._taken()
-            after = [data.tensor_of(tracer, f.locals[i]) for i in slots]  # type: ignore[arg-type]
+            if any(x.fake._alias.storage in storages for x in grown):
+                raise Unsupported("a loop collects a tensor that it writes")
+            after = [*[data.tensor_of(tracer, f.locals[i]) for i in slots], *wholes]  # type: ignore[arg-type]
             self.firsts = [next(k for k, y in enumerate(after) if y.fake is x.fake) for x in after]
             self.ends = [next((k for k, y in enumerate(after) if y.fake is x.fake), None) for x in grown]
             return after, grown, t.NONE
 
-        last, stacks, _ = scanned(tracer, step, states, over, False, [x for x, _ in self.filled], self._check)
+        last, stacks, _ = scanned(tracer, step, states, over, False, [x for x, _ in self.filled], storages, self._check)
+        for (base, node), x, end in zip(self.written, wholes, last[len(slots):], strict=True):
+            set_value(base, node)
+            tracer.torch_call(torch.Tensor.copy_, [x, end], {})
         f.locals[:], f.stack[:], f.ip = self.kept, self.stack[:-1], self.out
         for k, (i, x) in enumerate(zip(slots, blanks, strict=True)):
             f.locals[i] = self._outside(x, last[self.firsts[k]])
-        for (filled, items), stack, end in zip(self.filled, stacks, self.ends, strict=True):
-            filled._items = [*items, t.Run(stack, None if end is None else last[end], self.place)]
+        for (filled, items), stack, k_last in zip(self.filled, stacks, self.ends, strict=True):
+            filled._items = [*items, t.Run(stack, None if k_last is None else last[k_last], self.place)]
             filled.__class__ = t.FilledList
             tracer.mutates(filled)
 
@@ -252,7 +268,8 @@ class CountedLoop:
             self._follow(slices)
             return list(f.locals)
 
-        trial = recorded(tracer, first, own)
+        trial = recorded(tracer, first, own, is_internal)
+        self.written = [(base, node) for base, node, _ in trial.outer]
         drop(trial)
         for x, had in zip(own, items, strict=True):
             if x._items[:len(had)] != had or len(x._items) > len(had) + 1:

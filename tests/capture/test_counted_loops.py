@@ -292,6 +292,82 @@ def test_layers_are_unrolled():
             torch.testing.assert_close(compiled(x, n), model(x, n))
 
 
+class Experts(torch.nn.Module):
+    """A mixture of experts as libraries write it: a loop over the experts that were hit."""
+
+    def __init__(self, sentinel):
+        super().__init__()
+        self.sentinel = sentinel
+        self.up = torch.nn.Parameter(torch.randn(4, 12, 8, dtype=torch.double) / 3)
+        self.down = torch.nn.Parameter(torch.randn(4, 8, 6, dtype=torch.double) / 3)
+
+    def forward(self, x, chosen, weights):
+        final = torch.zeros_like(x)
+        with torch.no_grad():
+            mask = torch.nn.functional.one_hot(chosen, num_classes=5).permute(2, 1, 0)
+            hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+        for expert in hit:
+            expert = expert[0]
+            if self.sentinel and expert == 4:
+                continue
+            place, token = torch.where(mask[expert])
+            gate, up = torch.nn.functional.linear(x[token], self.up[expert]).chunk(2, dim=-1)
+            y = torch.nn.functional.linear(torch.nn.functional.silu(gate) * up, self.down[expert])
+            final.index_add_(0, token, y * weights[token, place, None])
+        return final
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("sentinel", [False, True])
+def test_a_mixture_of_experts_is_one_graph(sentinel, grad, captures):
+    model = Experts(sentinel)
+    compiled = framesmith.compile(model, fullgraph=True, dynamic=True)
+    for n, experts in ((96, [0, 1, 2, 3]), (80, [0, 3]), (200, [2, 1])):
+        x, weights = torch.randn(n, 8, dtype=torch.double), torch.rand(n, 2, dtype=torch.double)
+        chosen = torch.stack([torch.tensor(experts)[torch.randperm(len(experts))[:2]] for _ in range(n)])
+        found = []
+        for run in (compiled, model):
+            a, b = x.clone().requires_grad_(grad), weights.clone().requires_grad_(grad)
+            with torch.set_grad_enabled(grad):
+                y = run(a, chosen, b)
+            found.append((y, torch.autograd.grad(y.pow(2).sum(), [a, b, *model.parameters()]) if grad else ()))
+        torch.testing.assert_close(*found)
+    assert len(captures) == 1
+
+
+def written_within(x):
+    y, z = torch.zeros(3, 4, dtype=x.dtype), x * 2
+    part = y[0]
+    for row in x:
+        y.add_(row)
+        z[:, 0] += row[0].sin()
+        if row.mean() > 0.3:
+            y[1:] *= 0.5
+    return y, z, part
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_tensors_that_a_loop_writes(grad, captures):
+    compiled = framesmith.compile(written_within, fullgraph=not grad, dynamic=True)
+    for n in (5, 3, 9):
+        (got, mine), (want, theirs) = [run_all(run, n, grad) for run in (compiled, written_within)]
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(mine, theirs)
+    assert grad or len(captures) == 1
+
+
+def indexed_by_data(x):
+    k = x.abs().sum().long() % 3
+    return x[:, k, 1:].cos(), x.transpose(1, 2)[..., k].sum(0)
+
+
+def test_a_view_at_an_index_of_data(captures):
+    compiled = framesmith.compile(indexed_by_data, fullgraph=True)
+    for x in (torch.randn(2, 3, 4), torch.ones(2, 3, 4), torch.rand(2, 3, 4) * 5):
+        alike(compiled(x), indexed_by_data(x))
+    assert len(captures) == 1
+
+
 def test_rounds_draw_as_in_eager():
     def program(x):
         for row in x:
