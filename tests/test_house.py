@@ -39,10 +39,10 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1090, "symbolic": 1780, "graph": 1780, "prims": 2970, "fake": 4240, "capture": 17960, "autograd": 1970,
-    "loops": 1490, "runtime": 2110, "lower": 5050, "schedule": 2300, "codegen": 4720, "tuning": 490, "tools": 2610,
+    "util": 1090, "symbolic": 1780, "graph": 1780, "prims": 2970, "fake": 4250, "capture": 17960, "autograd": 1970,
+    "loops": 1490, "runtime": 2110, "lower": 5050, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2610,
     "capture_cache": 680, "distributed": 360, "export": 2570, "onnx": 1950, "package": 730, "serve": 1000, "site": 50,
-    ".": 3310, "csrc": 11690,
+    ".": 3310, "csrc": 11680,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

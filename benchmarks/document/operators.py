@@ -36,6 +36,13 @@ def totals() -> str:
     return f"{about}\n\n{runs}\n\n{table(['dtype', *_TITLES], rows)}\n\n{causes_of}"
 
 
+def samples() -> tuple[int, int]:
+    """Count the samples of all operators and dtypes, errors included, and those of them that differ."""
+    counts = [_count(row, dtype)[0] for row in saved("operators")["operators"].values() for dtype in DTYPES]
+    return (sum(count["samples"] + count["errors"] for count in counts),
+            sum(count["different"] + count["errors that differ"] for count in counts))
+
+
 def partly() -> str:
     """Print a row for each operator that is not captured whole, or that differs, where the cause is known."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)

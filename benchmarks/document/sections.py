@@ -118,6 +118,22 @@ def _sentences() -> str:
 # -------------------------------------------------------------------------------------------- capture and reliability
 
 
+_SEARCHES = ("random graphs", "random graphs, dynamic", "state", "argument grid, sanitized", "soak")
+
+
+def _searches() -> str:
+    """The README's table of the searches for differences: the page has machines, seeds and notes."""
+    cases, differ = operators.samples()
+    rows = [["PyTorch's own samples of its operators", f"{cases:,}", str(differ), "0",
+             "`python -m tests.nets.operators`"]]
+    found = reliability.recorded()
+    for net in _SEARCHES:
+        row, about = found[net], reliability.NETS[net].split(":")[0]
+        rows.append([net if about.startswith("the same") else about, f"{row['cases']:,}", str(row["differences"]),
+                     str(row["mended"]), f"`{row['command']}`"])
+    return table(["search for differences from eager", "cases", "differed", "of them mended", "command"], rows)
+
+
 def _capture_cost() -> str:
     results = saved("capture-cost")
     figures, aims = results["figures"], results["aims"]
@@ -201,6 +217,7 @@ def _fuzz() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "figures": summary.text,
     "breadth": _sentences,
+    "searches": _searches,
     "cpu inference": partial(_each, "inference-cpu*.json", tables.rows_of, ON_CPU),
     "gpu inference, peers": partial(_each, "inference-cuda*.json", tables.rows_of, ON_CUDA),
     "cpu training": partial(_each, "training-cpu*.json", training.rows_of),

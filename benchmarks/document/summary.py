@@ -85,11 +85,7 @@ _SPEEDS = (
     ("inference, bfloat16", False, "bf16", "default"),
     ("inference, bfloat16", False, "bf16", "reduce-overhead"),
     ("inference, bfloat16", False, "bf16", "max-autotune"),
-    ("inference, TF32", False, "tf32", "default"),
-    ("inference, TF32", False, "tf32", "reduce-overhead"),
-    ("inference, TF32", False, "tf32", "max-autotune"),
     ("training step, bfloat16", True, "bf16", "default"),
-    ("training step, TF32", True, "tf32", "default"),
 )
 LINES: tuple[Callable[[], Line], ...] = (
     partial(_cpu, "CPU inference, float32", "inference-cpu", "speedup", speed=True),

@@ -36,7 +36,7 @@ class Copied(torch.autograd.Function):
 
 
 def _copy(like: FakeTensor, x: FakeTensor, non_blocking: bool = False) -> Any:
-    return Copied.apply(like, x.to(like.dtype).expand(like.shape), False)
+    return Copied.apply(like, x.expand(like.shape).to(like.dtype), False)  # a gradient is cast, then summed
 
 
 class _LaidOut(torch.autograd.Function):

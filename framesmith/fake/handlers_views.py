@@ -84,13 +84,16 @@ def flatten(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.as_strided.default)
 def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Record a view of the storage's base, to which `as_strided` refers, detached if the source is."""
+    """Record a view of the storage's base, to which `as_strided` refers, detached if the source is.
+
+    A view between them that reads the memory as another type is the base instead: strides count the source's elements.
+    """
     source, size, stride, offset = (*positional(func, args, kwargs), None)[:4]
     if not isinstance(source, FakeTensor):  # asked whether a view is a leaf, autograd makes it again
         raise Unsupported("a view of memory that was written by what has no gradient")
     offset = source.storage_offset() if offset is None else offset
     base, detached = source._alias, []
-    while base.parent is not None:
+    while base.parent is not None and base.parent.val.dtype is source.dtype:
         if base.func is aten.detach.default:
             detached.append(base)
         base = base.parent
@@ -107,7 +110,7 @@ def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     if base.storage.input is not None:
         if first and rec.follows_grad:  # what a backward keeps of an input may begin elsewhere
             raise Unsupported("as_strided of an input that begins within its storage, with grad mode on")
-        rec.placed.append(base.val)
+        rec.placed.append(base.root.val)
     whole = base.val
     if detached and geometry(detached[0].val) == geometry(whole):
         whole = detached[0].val

@@ -26,7 +26,7 @@ from torch.fx import Graph, Node
 
 from framesmith.fake.dynamic_scalars import Number, entered
 from framesmith.fake.handlers import HANDLERS, classify
-from framesmith.fake.layout import meets_itself, strides_like
+from framesmith.fake.layout import is_dense, meets_itself, strides_like
 from framesmith.fake.outputs import separate_storages
 from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
@@ -432,7 +432,10 @@ class Recorder:
         guard_layout_assumptions(alias.val, storage.copied + storage.copy_of)
         if storage.shared:
             raise Unsupported("an input is written that shares its storage with another input")
-        exact = _same_strides(node.meta["val"], alias.val)
+        val = alias.val
+        exact = _same_strides(node.meta["val"], val)
+        if not exact and alias.parent is not None and self.follows_grad and is_dense(val.shape, val.stride()):
+            node, exact = self.laid_out(node, val), True  # autograd repeats the views of the value, with its strides
         fresh = node
         target, counted = alias, True
         while target.parent is not None:

@@ -29,10 +29,16 @@ def _unpermuted(base: Node, value: Node, args: tuple, val: FakeTensor) -> tuple[
     return aten.permute.default, (value, sorted(range(len(dims)), key=dims.__getitem__))
 
 
+def _unexpanded(base: Node, value: Node, args: tuple, val: FakeTensor) -> tuple[Any, tuple]:
+    """An expansion to no elements writes nothing; one that repeats elements is refused before it comes here."""
+    if 0 in value.meta["val"].shape and 0 not in val.shape:
+        return None, (base,)
+    return aten.reshape.default, (value, list(val.shape))
+
+
 _SAME_ELEMENTS = (
     aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim,
     aten.squeeze.dims, aten.unsqueeze.default,
-    aten.expand.default,  # a write through a stretched dimension is refused before it comes here
 )
 PUT_BACK: dict[Any, PutBack] = {
     aten.select.int: _scattered(aten.select_scatter.default),
@@ -40,6 +46,7 @@ PUT_BACK: dict[Any, PutBack] = {
     aten.diagonal.default: _scattered(aten.diagonal_scatter.default),
     aten.as_strided.default: _scattered(aten.as_strided_scatter.default),
     **dict.fromkeys(_SAME_ELEMENTS, lambda base, value, args, val: (aten.reshape.default, (value, list(val.shape)))),
+    aten.expand.default: _unexpanded,
     aten.alias.default: lambda base, value, args, val: (None, (value,)),
     aten.detach.default: lambda base, value, args, val: (None, (value,)),
     aten.transpose.int: lambda base, value, args, val: (aten.transpose.int, (value, *args)),

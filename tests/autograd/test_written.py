@@ -531,6 +531,47 @@ def the_only_one_of_several_views_is_written(c):
     return z, error_of(lambda: y.grad_fn), error_of(lambda: y.sum().backward())
 
 
+@scenario
+def a_view_that_is_written_keeps_its_strides(c):
+    """Whatever strides the operator has without writing."""
+
+    def fn(x):
+        y = [(x * n).mT for n in range(1, 5)]
+        y[0].masked_fill_(y[0] > 0, 1.0)
+        y[1].cumsum_(-1)
+        y[2].scatter_(-1, y[2].argsort(-1), 0)
+        y[3].tril_()
+        return [z.exp() for z in y]
+
+    made = c(fn)(leaf(2, 3, 4))
+    return made, [z.stride() for z in made]
+
+
+@scenario
+def a_gradient_of_a_copy_is_cast_before_it_is_summed(c):
+    def fn(x, y):
+        x = x.clone()
+        x.copy_(y)
+        return x
+
+    x, y = torch.zeros(65, dtype=torch.bfloat16), leaf(1)
+    made = c(fn)(x, y)
+    made.backward(torch.full_like(made, 1.0078125))  # the sum needs more bits than bfloat16 has
+    return y
+
+
+@scenario
+def an_expansion_to_no_elements_is_written(c):
+    def fn(x):
+        y = x * 1
+        y.expand(0).add_(1)
+        return y.exp()
+
+    x = leaf(1)
+    c(fn)(x).sum().backward()
+    return x
+
+
 test_written = scenario.test()
 
 

@@ -122,6 +122,16 @@ def test_as_strided_of_a_view():
     check(f, torch.randn(4, 6))
 
 
+def test_as_strided_of_parts_of_complex_numbers():
+    """Its sizes, strides and offset count elements of the type that it is called on."""
+    def f(x):
+        v = x.real.as_strided((2, 2), (1, 4), 1)
+        v.add_(1)
+        return x, v, torch.view_as_real(x).as_strided((4,), (2,), 1)
+
+    check(f, torch.randn(4, 6, dtype=torch.complex64))
+
+
 def test_write_to_one_of_two_outputs():
     def f(x):
         values, index = x.max(1)
