@@ -86,7 +86,7 @@ def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]
         for arm in arms:
             arm.values = [*arm.values, _value_in(tracer, arm, base)]
     no, yes = arms
-    found = _Join(tracer, no, yes, stop, declared, len(written)).values(tracer.recorder.nodes(condition.fake))
+    found = _Join(tracer, no, yes, stop, declared, len(written)).values(condition)
     for base, x in zip(written.values(), found[len(found) - len(written):]):
         tracer.torch_call(torch.Tensor.copy_, [tracer.made(base.val), x], {})
     return found[:len(found) - len(written)]
@@ -168,7 +168,7 @@ class _Join:
         self.made: dict[tuple[int, int], t.Tracker] = {}
         self.shared: list[tuple[int, Storage, bool]] = []
 
-    def values(self, condition: Node) -> list[t.Tracker | None]:
+    def values(self, condition: t.Tensor) -> list[t.Tracker | None]:
         """Record the branch and return its results."""
         no, yes = self.arms
         if len(no.values) != len(yes.values):
@@ -185,9 +185,10 @@ class _Join:
         either = {id(x) for x in no.values[len(no.values) - self.written:]}
         wants = [self._wants_grad(a, b, id(a) in either) for a, b in self.pairs.values()]
         if not self.declared:
-            self._check_gradients(results)
+            self._check_gradients(results, condition)
         (graph, other), operands = cut_out(self.tracer, self.arms, results)
-        made = emitted(self.tracer, Branch(other, graph, self.declared), (condition, *operands),
+        args = self.recorder.nodes(condition.fake), *operands
+        made = emitted(self.tracer, Branch(other, graph, self.declared), args,
                        [a.fake for a, _ in self.pairs.values()], wants)
         self.made.update(zip(self.pairs, made))
         share(self.tracer, [(made[k], other, passed) for k, other, passed in self.shared], self.stop)
@@ -273,16 +274,22 @@ class _Join:
             raise Unsupported("a tensor requires grad one way only")
         return any(flags)
 
-    def _check_gradients(self, results: Sequence[Sequence[Node]]) -> None:
+    def _check_gradients(self, results: Sequence[Sequence[Node]], condition: t.Tensor) -> None:
         """Refuse a branch for which eager would give no gradient for an input where the graph gives zeros: an input
-        that only one path reaches, through values computed before the branch."""
+        that only one path reaches, through values computed before the branch, or in a round of a loop; of the latter
+        it is expected that some round takes that path."""
         inside = {n for arm in self.arms for n in arm.region}
         read = {a for n in inside for a in n.all_input_nodes} - inside
-        around = inputs_of(self.tracer, [n for n in read if n.op != "placeholder"])
+        loop: Any = self.tracer.counting[-1] if self.tracer.counting else None
+        around = inputs_of(self.tracer, [n for n in read if n.op != "placeholder" or loop is not None])
+        taken = set()
         for pair in zip(*results):
-            one, other = [inputs_of(self.tracer, [n]) for n in pair]
-            if (one ^ other) & around:
+            one, other = [inputs_of(self.tracer, [n]) & around for n in pair]
+            if one != other and (loop is None or not loop.may_expect(one ^ other)):
                 raise Unsupported("only one path gives an input a gradient")
+            taken |= {way for way, more in ((False, one - other), (True, other - one)) if more}
+        for way in sorted(taken):
+            loop.expect(condition if way else self.tracer.torch_call(torch.logical_not, [condition], {}))
 
 
 def inputs_of(tracer: Any, nodes: Sequence[Node]) -> set[Node]:
@@ -293,7 +300,7 @@ def inputs_of(tracer: Any, nodes: Sequence[Node]) -> set[Node]:
         if node not in found:
             found.add(node)
             todo += filter(tracer.requires, node.all_input_nodes)
-    return found & tracer.differentiable.keys()  # type: ignore[no-any-return]
+    return {n for n in found if n in tracer.differentiable or not n.all_input_nodes}
 
 
 def result_of(tracer: Any, arm: Arm, x: t.Tensor) -> tuple[Node, Storage | None, bool]:

@@ -151,6 +151,9 @@ class CountedLoop:
         """The lists that the loop fills, with their elements before it."""
         self.written: list[tuple[Alias, Node]] = []
         """The tensors from before the loop that it writes, with their values there."""
+        self.taken: list[t.Tensor] = []
+        """Conditions of which each is expected to be true in some round."""
+        self.depth, self.sliced = len(f.tracer.branching), 0
         self.firsts: list[int] = []
         """For each variable of the state the first one that is the same tensor after a round."""
         self.ends: list[int | None] = []
@@ -172,7 +175,7 @@ class CountedLoop:
                                        for key, (x, first, counter, _) in self.parts.items()]]
 
         def step(entries: list[t.Tensor]) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
-            self.entries = entries
+            self.entries, self.sliced, self.taken = entries, len(entries) - len(states), []
             state, slices = entries[:len(slots)], entries[len(states):]
             for (base, _), x in zip(self.written, entries[len(slots):]):
                 set_value(base, tracer.recorder.nodes(x.fake))
@@ -187,7 +190,7 @@ class CountedLoop:
             after = [*[data.tensor_of(tracer, f.locals[i]) for i in slots], *wholes]  # type: ignore[arg-type]
             self.firsts = [next(k for k, y in enumerate(after) if y.fake is x.fake) for x in after]
             self.ends = [next((k for k, y in enumerate(after) if y.fake is x.fake), None) for x in grown]
-            return after, grown, t.NONE
+            return after, [*grown, *self.taken], t.NONE
 
         last, stacks, _ = scanned(tracer, step, states, over, False, [x for x, _ in self.filled], storages, self._check)
         for (base, node), x, end in zip(self.written, wholes, last[len(slots):], strict=True):
@@ -196,7 +199,10 @@ class CountedLoop:
         f.locals[:], f.stack[:], f.ip = self.kept, self.stack[:-1], self.out
         for k, (i, x) in enumerate(zip(slots, blanks, strict=True)):
             f.locals[i] = self._outside(x, last[self.firsts[k]])
-        for (filled, items), stack, k_last in zip(self.filled, stacks, self.ends, strict=True):
+        for stack in stacks[len(self.filled):]:
+            rounds = tracer.torch_call(torch.sum, [stack], {})
+            data.asserted(tracer, t.Sym(tracer.recorder.integer(rounds.fake) >= 1), True)
+        for (filled, items), stack, k_last in zip(self.filled, stacks, self.ends):
             filled._items = [*items, t.Run(stack, None if k_last is None else last[k_last], self.place)]
             filled.__class__ = t.FilledList
             tracer.mutates(filled)
@@ -229,6 +235,19 @@ class CountedLoop:
             found = self._counted(x.parts[0])
             return None if found is None else (found[0], found[1] + _SIGNS[x.fn] * x.parts[1].value)
         return None
+
+    def may_expect(self, inputs: set[Node]) -> bool:
+        """Return whether gradients reach these inputs of a round if one round takes the path to them: none is the state
+        of the loop, and the path is that of a branch in each round."""
+        if self.entries is None:
+            return True
+        state = {self.tracer.recorder.nodes(x.fake) for x in self.entries[:len(self.entries) - self.sliced]}
+        return inputs.isdisjoint(state) and len(self.tracer.branching) == self.depth + 1
+
+    def expect(self, condition: t.Tensor) -> None:
+        """Let the graph check that the condition is true in some round."""
+        flat = self.tracer.torch_call(torch.reshape, [condition, self.tracer.made(())], {})
+        self.taken.append(self.tracer.torch_call(torch.Tensor.to, [flat, self.tracer.made(torch.bool)], {}))
 
     def _check(self, arm: Arm) -> None:
         """Refuse a body after whose last round a variable may be a tensor from before the loop, or share memory with

@@ -292,6 +292,38 @@ def test_layers_are_unrolled():
             torch.testing.assert_close(compiled(x, n), model(x, n))
 
 
+def sometimes(x):
+    h = x[0] * 1
+    for row in x:
+        if row.sum() > 0:
+            h = h + row @ W
+        else:
+            h = h * 0.5
+    return h
+
+
+def begins_again(x):
+    h = x[0] @ U
+    for row in x[1:]:
+        if row.sum() > 0:
+            h = h + row
+        else:
+            h = row * B
+    return h
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+@pytest.mark.parametrize("program", [sometimes, begins_again])
+def test_gradients_that_some_rounds_do_not_give_are_none_as_in_eager(program):
+    compiled = framesmith.compile(program, dynamic=True)
+    for sign in (1, -1, 1):
+        given = sign * (torch.rand(5, 3, 4).double() + 0.1)
+        (_, mine), (_, theirs) = [run_all(run, 5, True, lambda n, given=given: given.clone())
+                                  for run in (compiled, program)]
+        torch.testing.assert_close(mine, theirs)
+        assert [g is None for g in mine] == [g is None for g in theirs]
+
+
 class Experts(torch.nn.Module):
     """A mixture of experts as libraries write it: a loop over the experts that were hit."""
 
