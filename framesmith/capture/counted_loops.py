@@ -31,13 +31,16 @@ from .tracer import BreakHere
 from .trackers.rounds import Place
 
 _SIGNS = {operator.add: 1, operator.sub: -1}
+MOST_UNROLLED = 4
+"""The number of loops of a frame that may be refused, each of which costs a capture, before all are unrolled."""
 
 
 def loop(f: Frame, rounds: t.Rounds, out: int) -> bool:
     """Record the loop over `rounds` that begins at the present instruction, and move the frame to `out`, behind it;
     False if it is to be unrolled."""
     tracer, place = f.tracer, (f.code, f.ip - 1)
-    if rounds.begun is not None or not tracer.branches or place in tracer.unrolled:
+    refused = place in tracer.unrolled or len(tracer.unrolled) >= MOST_UNROLLED
+    if rounds.begun is not None or not tracer.branches or refused:
         return False
     around = tracer.counters
     tracer.counters = dict(around)

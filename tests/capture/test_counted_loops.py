@@ -271,6 +271,15 @@ def test_a_loop_that_does_more_is_unrolled(program):
         assert there == len(SEEN) and torch.equal(mine, theirs)
 
 
+def test_many_loops_that_do_more_are_unrolled():
+    lines = "".join([f"    for row in x:\n        outs.append([row * {k}])\n" for k in range(20)])
+    space = {}
+    exec(f"def program(x):\n    outs = []\n{lines}    return outs", space)
+    compiled = framesmith.compile(space["program"], fullgraph=True, dynamic=True)
+    for n in (3, 5):
+        alike(compiled(torch.ones(n, 4)), space["program"](torch.ones(n, 4)))
+
+
 class Layers(torch.nn.Module):
     def __init__(self):
         super().__init__()
