@@ -18,7 +18,7 @@ from torch import fx
 
 from framesmith.autograd.arms import Way, copied, emitted, in_layout, owned, part_of, tangents_of, zeros_like
 from framesmith.autograd.joint import DERIVED, trace_joint, without_overlap
-from framesmith.autograd.partition import partition
+from framesmith.autograd.partition import partition_arm
 from framesmith.fake import FakeTensor
 from framesmith.fake.tensor import is_differentiable, metadata_of
 from framesmith.graph.control import Branch, append_blank, close, layout_of, results_of
@@ -96,7 +96,7 @@ def _cut(arm: fx.Graph, requires: tuple[bool, ...]) -> _Arm:
     joint = trace_joint(graph)
     if joint.written:
         raise Unsupported("an arm of a branch that writes its operands")
-    parts = partition(joint, lays_out=False)
+    parts = partition_arm(joint)
     kept = results_of(parts.forward)[joint.results:]
     if symbols_of(kept) & {n.meta["binds"] for n in graph.nodes if "binds" in n.meta}:
         raise Unsupported("gradients through sizes of data within an arm of a branch")

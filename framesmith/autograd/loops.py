@@ -17,7 +17,7 @@ from torch import fx
 
 from framesmith.autograd.arms import Way, copied, emitted, in_layout, owned, part_of, tangents_of, zeros_like
 from framesmith.autograd.joint import DERIVED, Joint, trace_joint, without_overlap
-from framesmith.autograd.partition import partition
+from framesmith.autograd.partition import partition_arm
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import meets_itself
 from framesmith.fake.tensor import dense, metadata_of, new_fake
@@ -87,7 +87,7 @@ class _Derived:
         self.target = target
         self.lead, self.carried, self.varying = _lead(target), _carried(target), target.varying
         self.joint, self.state = self._joint(requires)
-        self.parts = partition(self.joint, lays_out=False)
+        self.parts = partition_arm(self.joint)
         self.places = placeholders_of(self.parts.forward)
         self.results = results_of(self.parts.forward)
         extras = self.results[self.joint.results:]

@@ -60,9 +60,22 @@ class Parts:
     nodes: tuple[fx.Node, ...]
 
 
-def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_out: bool = True) -> Parts:
+def partition_arm(joint: Joint) -> Parts:
+    """Partition an arm of control flow. Sizes that data in it decides are no sizes of what it gives: where a value to
+    save has one, the backward computes all values again from the operands."""
+    parts = partition(joint, lays_out=False)
+    bound = {n.meta["binds"] for n in parts.forward.nodes if "binds" in n.meta}
+    results: Any = output_node(parts.forward).args[0]
+    if symbols_of(results[joint.results:]) & bound:
+        parts = partition(joint, lays_out=False, saves=False)
+    return parts
+
+
+def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_out: bool = True,
+              saves: bool = True) -> Parts:
     """Partition `joint`; without `recompute`, every forward value that the backward reads is saved. `budget`: see
-    `kept_values`. `lays_out`: saved values may have other strides than eager's."""
+    `kept_values`. `lays_out`: saved values may have other strides than eager's. Unless it `saves`, only random values
+    are saved, and all others are recomputed from the inputs."""
     graph = without_derivatives(joint.graph)
     # values that equal layers read are saved once; regions have their own
     if not any("checkpoint" in n.meta for n in graph.nodes):
@@ -77,9 +90,12 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     random = drawn(read)
     given = [n for n in results if isinstance(n, fx.Node)]  # type: ignore[union-attr]
     barred = _barred(joint, inputs, results)
-    kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
-                        _of_others(inputs, tangents, late, barred)) if recompute else read) | random
-    kept |= _symbol_holders(nodes, late, kept)
+    if not saves:
+        kept = ancestors([*read, *[n for n in nodes if "binds" in n.meta]]) & set(inputs) | random
+    else:
+        kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
+                            _of_others(inputs, tangents, late, barred)) if recompute else read) | random
+        kept |= _symbol_holders(nodes, late, kept)
     carried: tuple[Any, ...] = ()
     if sizes := _varying_sizes(inputs):
         given_to = [*(n for n in nodes if n in kept), *tangents]
@@ -270,7 +286,7 @@ def _graph(nodes: list[fx.Node], places: list[fx.Node], outputs: Any, late: set[
         made[place].meta.update({k: v for k, v in place.meta.items() if late is not None or k in _PLACES})
     wanted = [n for n in nodes if n in needed and n not in cut]
     numbers = [n for n in wanted if "binds" in n.meta]
-    for node in wanted if late is not None else _when_needed(wanted, cut, [*numbers, *outputs]):
+    for node in wanted if late is not None else _when_needed(wanted, cut, numbers, outputs):
         made[node] = copy_node(graph, node, made.__getitem__)
         if late is None and "binds" in node.meta:
             made[node].meta["again"] = True  # the forward has looked at what is assumed
@@ -333,12 +349,13 @@ def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node
     return [node for symbol, node in binders.items() if symbol in read - known]
 
 
-def _when_needed(nodes: list[fx.Node], cut: set[fx.Node], outputs: Any) -> list[fx.Node]:
-    """Return `nodes`, with recomputed ones moved to just before their first use."""
+def _when_needed(nodes: list[fx.Node], cut: set[fx.Node], numbers: list[fx.Node], outputs: Any) -> list[fx.Node]:
+    """Return `nodes`, with recomputed ones moved to just before their first use; those that define symbols, whose users
+    are not known, come first."""
     at = {n: k for k, n in enumerate(nodes)}
     asked = descendants([n for n in cut if n.name.startswith(TANGENT)])
     out: dict[fx.Node, None] = {}
-    for node in [*[n for n in nodes if n in asked], *[n for n in outputs if n in at]]:
+    for node in [*numbers, *[n for n in nodes if n in asked], *[n for n in outputs if n in at]]:
         if node in out:
             continue
         found, queue = {node}, [node]
@@ -350,4 +367,4 @@ def _when_needed(nodes: list[fx.Node], cut: set[fx.Node], outputs: Any) -> list[
     return list(out)
 
 
-__all__ = ["Parts", "partition"]
+__all__ = ["Parts", "partition", "partition_arm"]

@@ -16,7 +16,7 @@ from framesmith.fake import FakeTensor
 from framesmith.fake.layout import preserved_strides
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.recorder import has_effect
-from framesmith.fake.tensor import Storage, is_differentiable, new_fake
+from framesmith.fake.tensor import Alias, Storage, is_differentiable, new_fake
 from framesmith.graph.control import Branch, Control, close, layout_of
 from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, last_node, nodes_after
@@ -34,11 +34,13 @@ Values = Sequence[t.Tracker | None]
 
 @dataclass(slots=True)
 class Arm:
-    """One path: its result, the nodes recorded, and the storages that it has created and written."""
+    """One path: its result, the nodes recorded, and the storages that it has written. `outer`: earlier tensors that it
+    has written, with their values before, which they have again, and after."""
 
     values: Values
     region: list[Node]
     written: set[int]
+    outer: list[tuple[Alias, Node, Node]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +80,43 @@ def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]
     `declared`: a call of torch.cond, whose results all require grad if an operand does."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a branch on data in a function transform or mode")
-    no, yes = [recorded(tracer, way) for way in ways]
-    return _Join(tracer, no, yes, stop, declared).values(tracer.recorder.nodes(condition.fake))
+    arms = [recorded(tracer, way, may_write=is_internal) for way in ways]
+    written = {id(base): base for arm in arms for base, _, _ in arm.outer}
+    for base in written.values():
+        for arm in arms:
+            arm.values = [*arm.values, _value_in(tracer, arm, base)]
+    no, yes = arms
+    found = _Join(tracer, no, yes, stop, declared, len(written)).values(condition)
+    for base, x in zip(written.values(), found[len(found) - len(written):]):
+        tracer.torch_call(torch.Tensor.copy_, [tracer.made(base.val), x], {})
+    return found[:len(found) - len(written)]
 
 
-def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
-    """Record one path. Raises Unsupported if it has effects other than computing."""
+def is_internal(storage: Storage) -> bool:
+    """Return whether a tensor was made by the program, and is no input."""
+    return storage.input is None
+
+
+def _value_in(tracer: Any, arm: Arm, base: Alias) -> t.Tensor:
+    """Return a copy of what an earlier tensor is at the end of a path, for that path's result."""
+    after = next((after for own, _, after in arm.outer if own is base), base.node)
+    node: Node = tracer.recorder.emit(aten.clone.default, (after,), like(base.val))
+    node.meta.update(grad=bool(after.meta.get("grad")), turn=tracer.turn)
+    arm.region.append(node)
+    return tracer.made(tracer.recorder.own(like(base.val), node))  # type: ignore[no-any-return]
+
+
+def set_value(base: Alias, node: Node) -> None:
+    """Let `node` be the value of a storage, of which all views are recomputed."""
+    base.node = node
+    base.storage.version += 1
+    base.version = base.storage.version
+
+
+def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker] = (),
+             may_write: Callable[[Storage], bool] = lambda storage: False, keeps: bool = False) -> Arm:
+    """Record one path. Raises Unsupported if it has effects other than computing, filling these lists and writing
+    tensors that it may write; these have their values from before then, unless it `keeps` the new ones."""
     last, writes = tracer.end()
     roots = [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
     before, around, tracer.touched = effects(tracer), tracer.touched, []
@@ -96,22 +129,33 @@ def recorded(tracer: Any, way: Callable[[], Values]) -> Arm:
     if around is not None:
         around += touched
     region = [n for n in nodes_after(tracer.recorder.graph, last) if n.op != "placeholder"]
-    if not set(region).issuperset([n for _, _, n in tracer.recorder.written[writes:]]):
+    own = set(region)
+    outer: dict[int, tuple[Alias, Node, Node]] = {}
+    for base, _, n in tracer.recorder.written[writes:]:
+        if n not in own:
+            outer.setdefault(id(base), (base, n, base.node))
+    if not all(may_write(base.storage) for base, _, _ in outer.values()):
         raise Unsupported("one way writes a tensor that was there before")
     if effects(tracer) != before or any(not isinstance(x, t.Tracker) for x in touched):
         raise Unsupported("one way has side effects")
     if touched:
-        known = reachable(roots)
+        known = reachable(roots).keys() - set(map(id, filled))
         if any(id(x) in known for x in touched):
             raise Unsupported("one path changes an existing object")
-    return Arm(values, region, {id(base.storage) for base, _, _ in tracer.recorder.written[writes:]})
+    if not keeps:
+        for base, n, _ in outer.values():
+            set_value(base, n)
+    return Arm(values, region, {id(base.storage) for base, _, _ in tracer.recorder.written[writes:]},
+               list(outer.values()))
 
 
 class _Join:
     """Joins the results of two arms."""
 
-    def __init__(self, tracer: Any, no: Arm, yes: Arm, stop: Stop | None, declared: bool) -> None:
+    def __init__(self, tracer: Any, no: Arm, yes: Arm, stop: Stop | None, declared: bool, written: int) -> None:
         self.tracer = tracer
+        self.written = written
+        """The number of values, the last ones, that are those of earlier tensors."""
         self.recorder = tracer.recorder
         self.arms = no, yes
         self.stop = stop
@@ -124,7 +168,7 @@ class _Join:
         self.made: dict[tuple[int, int], t.Tracker] = {}
         self.shared: list[tuple[int, Storage, bool]] = []
 
-    def values(self, condition: Node) -> list[t.Tracker | None]:
+    def values(self, condition: t.Tensor) -> list[t.Tracker | None]:
         """Record the branch and return its results."""
         no, yes = self.arms
         if len(no.values) != len(yes.values):
@@ -138,11 +182,13 @@ class _Join:
             return [self._build(a, b) for a, b in both]
         results = [[self._node(arm, k, pair[which]) for k, pair in enumerate(self.pairs.values())]
                    for which, arm in enumerate(self.arms)]
-        wants = [self._wants_grad(a, b) for a, b in self.pairs.values()]
+        either = {id(x) for x in no.values[len(no.values) - self.written:]}
+        wants = [self._wants_grad(a, b, id(a) in either) for a, b in self.pairs.values()]
         if not self.declared:
-            self._check_gradients(results)
+            self._check_gradients(results, condition)
         (graph, other), operands = cut_out(self.tracer, self.arms, results)
-        made = emitted(self.tracer, Branch(other, graph, self.declared), (condition, *operands),
+        args = self.recorder.nodes(condition.fake), *operands
+        made = emitted(self.tracer, Branch(other, graph, self.declared), args,
                        [a.fake for a, _ in self.pairs.values()], wants)
         self.made.update(zip(self.pairs, made))
         share(self.tracer, [(made[k], other, passed) for k, other, passed in self.shared], self.stop)
@@ -217,26 +263,33 @@ class _Join:
         return node
 
     # --- gradients
-    def _wants_grad(self, a: t.Tensor, b: t.Tensor) -> bool:
+    def _wants_grad(self, a: t.Tensor, b: t.Tensor, either: bool) -> bool:
+        """Return whether a result requires grad; one that is written in place does if it may."""
         flags = [self.tracer.wants_grad(x.fake) for x in (a, b)]
         if self.declared:
             every = (n for arm in self.arms for m in arm.region for n in m.all_input_nodes)
             return (torch.is_grad_enabled() and is_differentiable(a.fake.dtype)
                     and (any(flags) or any(map(self.tracer.requires, every))))
-        if flags[0] is not flags[1]:
+        if flags[0] is not flags[1] and not either:
             raise Unsupported("a tensor requires grad one way only")
-        return flags[0]
+        return any(flags)
 
-    def _check_gradients(self, results: Sequence[Sequence[Node]]) -> None:
+    def _check_gradients(self, results: Sequence[Sequence[Node]], condition: t.Tensor) -> None:
         """Refuse a branch for which eager would give no gradient for an input where the graph gives zeros: an input
-        that only one path reaches, through values computed before the branch."""
+        that only one path reaches, through values computed before the branch, or in a round of a loop; of the latter
+        it is expected that some round takes that path."""
         inside = {n for arm in self.arms for n in arm.region}
         read = {a for n in inside for a in n.all_input_nodes} - inside
-        around = inputs_of(self.tracer, [n for n in read if n.op != "placeholder"])
+        loop: Any = self.tracer.counting[-1] if self.tracer.counting else None
+        around = inputs_of(self.tracer, [n for n in read if n.op != "placeholder" or loop is not None])
+        taken = set()
         for pair in zip(*results):
-            one, other = [inputs_of(self.tracer, [n]) for n in pair]
-            if (one ^ other) & around:
+            one, other = [inputs_of(self.tracer, [n]) & around for n in pair]
+            if one != other and (loop is None or not loop.may_expect(one ^ other)):
                 raise Unsupported("only one path gives an input a gradient")
+            taken |= {way for way, more in ((False, one - other), (True, other - one)) if more}
+        for way in sorted(taken):
+            loop.expect(condition if way else self.tracer.torch_call(torch.logical_not, [condition], {}))
 
 
 def inputs_of(tracer: Any, nodes: Sequence[Node]) -> set[Node]:
@@ -247,7 +300,7 @@ def inputs_of(tracer: Any, nodes: Sequence[Node]) -> set[Node]:
         if node not in found:
             found.add(node)
             todo += filter(tracer.requires, node.all_input_nodes)
-    return found & tracer.differentiable.keys()  # type: ignore[no-any-return]
+    return {n for n in found if n in tracer.differentiable or not n.all_input_nodes}
 
 
 def result_of(tracer: Any, arm: Arm, x: t.Tensor) -> tuple[Node, Storage | None, bool]:

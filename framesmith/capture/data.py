@@ -134,6 +134,8 @@ def is_size(tracer: Any, x: t.Tracker) -> bool:
     """Return whether data may be an expression of symbols: arithmetic of integers that the graph computes."""
     if type(x) is t.Const:
         return type(x.value) is int
+    if type(x) is t.Sym:
+        return isinstance(x.value, torch.SymInt)
     if type(x) is not t.Data or x.kind is not int or tracer.recorder.shape_env is None:
         return False
     if x.fn is None:
@@ -192,10 +194,11 @@ def joined(parts: list[t.Tracker]) -> t.Tracker:
 def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
     """Return arithmetic on numbers that cannot fail: a sum, difference or product, a sign, and a quotient or power
     where the numbers allow it; else None."""
-    if not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in args):
+    if not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS or _is_integer(x) for x in args):
         return None
+    args = tuple(map(_opened, args))
     total = any(type(x) is t.Data and x.total for x in args)
-    kind = float if float in [x.pytype() for x in args] else int
+    kind = float if _PARTIAL.get(fn) == "/" or float in [x.pytype() for x in args] else int
     if len(args) == 1:
         sign = SIGNS.get(fn)
         return None if sign is None else t.Data(kind, args, lambda x: f"({sign}{x})", fn, total)
@@ -206,7 +209,21 @@ def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
 
 
 def _is_known(x: t.Tracker) -> bool:
+    """Return whether a number is known to be none but zero."""
+    if type(x) is t.Sym:
+        return x.value.node.env.known(ne(x.value.node.value, 0)) is True  # type: ignore[no-any-return]
     return type(x) is t.Const and bool(x.value)
+
+
+def _is_integer(x: t.Tracker) -> bool:
+    """Return whether a value is an integer of sizes."""
+    return type(x) is t.Sym and isinstance(x.value, torch.SymInt)
+
+
+def _opened(x: t.Tracker) -> t.Tracker:
+    """Return an argument of the program's that may be a size as one of sizes, others unchanged."""
+    sized = type(x) is t.SymbolicNumber and x.tracer.may_be_size(x)
+    return t.Sym(x.tracer.integer(x)) if sized else x  # type: ignore[attr-defined]
 
 
 def known(tracer: Any, x: t.Tracker) -> t.Tracker:
@@ -271,14 +288,16 @@ def _of_relation(tracer: Any, rel: Rel, env: ShapeEnv) -> t.Tensor:
                              {})
 
 
-def _of_size(tracer: Any, value: Any) -> t.Tensor:
+def _of_size(tracer: Any, value: Any, dtype: torch.dtype = torch.int64) -> t.Tensor:
     """Return a size as a tensor."""
-    how = {"dtype": tracer.made(torch.int64)}
+    how = {"dtype": tracer.made(dtype)}
     return tracer.torch_call(torch.full, [tracer.made(()), t.Sym(value)], how)  # type: ignore[no-any-return]
 
 
 def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracker | None:
     """Return a number of data as a tensor: of float64 (if it is to be `wide`, too), as Python computes, or int64."""
+    if _is_integer(x):
+        return _of_size(tracer, x.value, torch.float64 if wide else torch.int64)  # type: ignore[attr-defined]
     if type(x) is not t.Data:
         return x if type(x) is t.Const else None
     if x.fn is None:

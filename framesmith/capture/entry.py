@@ -160,6 +160,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     limit = -1 if config is None else config.max_instructions
     state = read_state()
     assumes, assumes_indices, lists_data = True, False, True
+    unrolled: frozenset[t.Place] = frozenset()
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
         recorder = Recorder()
@@ -169,7 +170,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         tracer.branches = recorder.shape_env is not None
         if sizes is not None:
             sizes.made = sizes.made_of_numbers = False
-        tracer.assumes, tracer.assumes_indices = assumes, assumes_indices
+        tracer.assumes, tracer.assumes_indices, tracer.unrolled = assumes, assumes_indices, unrolled
         tracer.lists_data = lists_data and recorder.shape_env is not None
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
@@ -190,6 +191,9 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             assumes_indices = True
         except t.ListSeen:
             lists_data = False
+        except t.LoopUnrolled as e:
+            unrolled |= {e.place}
+            step, depth, reason = -1, 0, None
         except TooLarge:
             varying = None
         except Unsupported as e:

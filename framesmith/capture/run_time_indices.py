@@ -15,6 +15,7 @@ from framesmith.fake.dynamic_scalars import Number
 from framesmith.symbolic.layout import contiguous_strides
 from framesmith.util.errors import Unsupported
 
+from . import data
 from . import trackers as t
 from .session import Session
 from .trackers.symbolic_number import is_symbolic
@@ -73,6 +74,38 @@ def indexed(tracer: Any, x: t.Tracker, key: t.Tracker,
     dims = _dims(rest, at, fake.dim())
     return (_copied, [tracer, fake, tuple(rest), dims,
                       [number(tracer, parts[i]) for i in at]]) if dims is not None else None
+
+
+def viewed(tracer: Any, x: t.Tracker, key: t.Tracker) -> tuple[Any, list[Any]] | None:
+    """Return the function to run on fakes for the view `x[key]`, of which integers of data are indices, and its
+    arguments; None if there is none, or there are other indices than integers and slices."""
+    parts = [_number_of(tracer, p) for p in (key.open(tracer) if type(key) is t.Tuple else [key])]
+    at = [i for i, part in enumerate(parts) if type(part) is t.Data and data.is_size(tracer, part)]
+    fake = x.real(tracer) if at else None
+    if not isinstance(fake, FakeTensor) or not all(i in at or p.constant or type(p) is t.Slice
+                                                   for i, p in enumerate(parts)):
+        return None
+    rest = [slice(None) if i in at else part.real(tracer) for i, part in enumerate(parts)]
+    if not all(p is None or p is ... or type(p) in (int, slice) for p in rest) or rest.count(...) > 1:
+        return None
+    dims = _dims(rest, at, fake.dim())
+    sizes = [data.size(tracer, parts[i]) for i in at]  # type: ignore[arg-type]
+    return None if dims is None else (_selected, [fake, tuple(rest), dims, sizes])
+
+
+def _number_of(tracer: Any, x: t.Tracker) -> t.Tracker:
+    """Return an integer that only a tensor's data can tell as a number, other indices unchanged."""
+    plain = isinstance(x, t.Tensor) and x.pyclass is torch.Tensor and x.fake.dim() == 0
+    if not plain or not tracer.branches or x.fake.dtype is torch.bool or x.known(tracer) is not None:  # type: ignore[attr-defined]
+        return x
+    return data.number(tracer, x) or x  # type: ignore[arg-type]
+
+
+def _selected(x: FakeTensor, key: tuple[Any, ...], dims: list[int], sizes: list[Any]) -> Any:
+    y = x if all(part == slice(None) for part in key) else x[key]
+    for dim, at in sorted(zip(dims, sizes), key=lambda pair: -pair[0]):
+        y = y.select(dim, at)
+    return y
 
 
 def selected(tracer: Any, x: t.Tracker, dim: t.Tracker, index: t.Tracker) -> t.Tracker | None:

@@ -3,14 +3,14 @@ as the body of one node (`graph.control`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from framesmith.fake.layout import meets_itself
-from framesmith.fake.tensor import FakeTensor, dense, new_fake
+from framesmith.fake.tensor import FakeTensor, Storage, dense, new_fake
 from framesmith.graph.control import Scan, layout_of
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
@@ -26,12 +26,14 @@ value."""
 
 
 def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.Tracker],
-            backwards: bool) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
-    """Record a scan, and return the last state, the stacked results, and the Python value."""
+            backwards: bool, filled: Sequence[t.Tracker] = (), written: Collection[Storage] = (),
+            check: Callable[[Arm], None] | None = None) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
+    """Record a scan, and return the last state, the stacked results, and the Python value. `filled`, `written`: lists
+    that a step may fill, and tensors that it may write; `check` may refuse the body."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a scan in a function transform or mode")
     recorder = tracer.recorder
-    initial, over = _tensors(tracer, state), _tensors(tracer, xs)
+    initial, over = _tensors(tracer, state), [_sliceable(tracer, x) for x in _tensors(tracer, xs)]
     length = over[0].fake.shape[0]
     if any(expr_of(x.fake.shape[0]) is not expr_of(length) for x in over) or length == 0:
         raise Unsupported("a scan over operands of different lengths, or of none")
@@ -42,7 +44,8 @@ def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.
         entries = [*map(entered, [tracer] * len(vals), vals, wants),
                    *[entered(tracer, val, tracer.wants_grad(x.fake)) for x, val in zip(over, slices)]]
         found: list[t.Tracker] = []
-        arm = recorded(tracer, lambda: _given(step, entries, found))  # noqa: B023
+        arm = recorded(tracer, lambda: _given(step, entries, found), filled,  # noqa: B023
+                       lambda storage: any(storage is own for own in written), True)
         after = arm.values[:len(initial)]
         if len(after) != len(initial) or not all(isinstance(x, t.Tensor) for x in arm.values):
             raise Unsupported("a body of a scan that gives other things than tensors, or another number of them")
@@ -54,6 +57,8 @@ def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.
         vals, wants = [like(x) for x in now], [a or b for a, b in zip(wants, grads)]
     else:
         raise Unsupported("a scan changes the layout of its state")
+    if check is not None:
+        check(arm)
     count = len(initial)
     results = [_result(tracer, arm, x, k < count) for k, x in enumerate(arm.values)]  # type: ignore[arg-type]
     places: list[Node] = [recorder.nodes(x.fake) for x in entries]
@@ -77,6 +82,15 @@ def _tensors(tracer: Any, values: Sequence[t.Tracker]) -> list[t.Tensor]:
         if not isinstance(x, t.Tensor) or x.pyclass not in (torch.Tensor, torch.nn.Parameter) or x.attrs:
             raise Unsupported(f"a scan over {x.describe()}")
     return list(values)  # type: ignore[arg-type]
+
+
+def _sliceable(tracer: Any, x: t.Tensor) -> t.Tensor:
+    """Return an operand such that the strides of its slices follow from their sizes, if they depend on other ones."""
+    sizes = {s for n in x.fake.shape[1:] for s in expr_of(n).free}
+    if {s for n in x.fake.stride()[1:] for s in expr_of(n).free} <= sizes:
+        return x
+    how = {"memory_format": tracer.made(torch.contiguous_format)}
+    return tracer.torch_call(torch.clone, [x], how)  # type: ignore[no-any-return]
 
 
 def _result(tracer: Any, arm: Arm, x: t.Tensor, carried: bool) -> Node:

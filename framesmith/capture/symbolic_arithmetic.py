@@ -20,7 +20,7 @@ from . import trackers as t
 from .code_cache import kept_with_code
 from .operators import COMPARED, MIRRORED, SIGNS, symbols
 from .origins import is_continuation, origin
-from .run_time_indices import indexed, selected
+from .run_time_indices import indexed, selected, viewed
 from .trackers.symbolic_number import is_symbolic
 from .trackers.tensors import get_item, set_item
 
@@ -105,8 +105,8 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
     if fn is get_item and not whole and not tracer.modes.functions and (copied := indexed(tracer, args[0], args[1],
                                                                                           _number)) is not None:
         return *copied, {}
-    if fn is get_item and type(args[1]) is t.Data and data.is_size(tracer, args[1]) and not whole:
-        return torch.select, [args[0].real(tracer), 0, data.size(tracer, args[1])], {}
+    if fn is get_item and not whole and (view := viewed(tracer, *args)) is not None:
+        return *view, {}
     if fn not in _OPERATORS:
         for x in (*args, *kwargs.values()):
             if type(x) is t.SymbolicNumber and hasattr(x.example, "item"):
@@ -216,6 +216,8 @@ def _in_graph(tracer: Any, x: t.Data) -> Any:
 
 def _operand(tracer: Any, x: t.Tracker, tensor: bool) -> Any:
     """Return an operand of a number in the graph, as a float64 tensor or, unless it must be a `tensor`, as a float."""
+    if type(x) is t.Sym:
+        return tracer.recorder.inside(torch.full, (), x.value, dtype=torch.float64)
     found = (_of_data(tracer, x) if type(x) is t.Data else _number(tracer, x) if type(x) is t.SymbolicNumber
              and x.varies else None)
     if found is not None:

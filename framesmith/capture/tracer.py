@@ -82,6 +82,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """`tolist` gives numbers that depend on data."""
     branched = False
     """A branch on data was recorded."""
+    unrolled: frozenset[t.Place] = frozenset()
+    """Loops of a symbolic number of rounds whose rounds are followed one after the other."""
     assumes = True
     """Assertions on data may be assumed to hold."""
 
@@ -129,6 +131,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Branches and loops on data that are being followed: frame, instruction, and the step at which each began."""
         self.looping: list[Any] = []
         """Those of them that are loops, see `looping`."""
+        self.counting: list[Any] = []
+        """Loops of a symbolic number of rounds that are being followed, see `counted_loops`."""
+        self.counters: dict[int, Any] = {}
+        """Their counters, by the identity of the number in this round."""
         self.shared: list[Shared] = []
         """Results of branches on data that may be earlier tensors."""
         self.draws: list[t.Draw] = []

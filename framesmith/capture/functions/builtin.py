@@ -190,6 +190,8 @@ def _object(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 @calls(range)
 def _range(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    if any(type(a) is t.Sym or type(a) is t.SymbolicNumber and tracer.may_be_size(a) for a in args):
+        return t.Range(args)
     return tracer.fold(range, tuple([tracer.index(a) for a in args]))
 
 

@@ -64,8 +64,14 @@ def _holds(tracer: Any, fn: t.Tracker) -> Callable[[t.Tracker], bool]:
 def _zip(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     strict = "strict" in kwargs and kwargs["strict"].truth(tracer)
     its = [a.iterate(tracer) for a in args]
-    rows = zip(*[t.steps(tracer, it) for it in its], strict=strict)
-    return t.Lazy(map(_tuple, rows), zip, its, ("strict=True",) if strict else ())
+
+    def plain(tracer: Any) -> t.Tracker:
+        rows = zip(*[t.steps(tracer, it) for it in its], strict=strict)
+        return t.Lazy(map(_tuple, rows), zip, its, ("strict=True",) if strict else ())
+
+    if its and all(type(it) is t.Rounds and it.begun is None for it in its) and len(set(map(id, its))) == len(its):
+        return t.zipped(its, plain)  # type: ignore[arg-type]
+    return plain(tracer)
 
 
 @calls(map)
@@ -80,7 +86,14 @@ def _enumerate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if start.constant and start.pytype() is not int:
         start = tracer.fold(operator.index, (start.real(tracer),))
     parts = [args[0].iterate(tracer), start]
-    return t.Lazy(_enumerated(tracer, parts), enumerate, parts)
+
+    def plain(tracer: Any) -> t.Tracker:
+        return t.Lazy(_enumerated(tracer, parts), enumerate, parts)
+
+    it = parts[0]
+    if type(it) is t.Rounds and it.begun is None and type(start) is t.Const:
+        return t.enumerated(it, start.value, plain)
+    return plain(tracer)
 
 
 def _enumerated(tracer: Any, parts: list[t.Tracker]) -> Iterator[t.Tracker]:
@@ -107,6 +120,9 @@ def _by_index(tracer: Any, x: t.Tracker) -> t.Tracker:
 @calls(reversed)
 def _reversed(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     x = args[0]
+    if type(x) is t.Range:
+        x = x.backwards(tracer) or x.fixed(tracer)
+        return x.iterate(tracer) if type(x) is t.Range else tracer.walk(x, reversed)
     if isinstance(x, t.Tensor):
         return x.get(tracer, "__reversed__").call(tracer, [], {})
     if x.constant:

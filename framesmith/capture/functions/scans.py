@@ -73,3 +73,19 @@ _one_by_one = _by_slices(py.associative_scan, py.associative_scan_at_once, 1, 0)
 BY_NAME["torch._higher_order_ops.associative_scan.associative_scan"] = _associative_scan
 BY_NAME["torch._higher_order_ops.scan.scan"] = _by_slices(py.scan, py.scan_at_once, 2, 0)
 BY_NAME["torch._higher_order_ops.map.map"] = _by_slices(py.map_slices, py.map_at_once, 1, 0)
+
+
+def _of_slices(fn: Any, polyfill: Callable[..., Any]) -> None:
+    """Let `fn` of a list that a loop has filled be `polyfill` of its stacks."""
+
+    @calls(fn)
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        if not args or type(args[0]) is not t.FilledList:
+            return tracer.torch_function(fn, args, kwargs)  # type: ignore[no-any-return]
+        parts = t.List(args[0].stacks(tracer))
+        return tracer.inline(tracer.made(polyfill), [parts, *args[1:]], kwargs)  # type: ignore[no-any-return]
+
+
+_of_slices(torch.stack, py.stacked)
+_of_slices(torch.cat, py.concatenated)
+_of_slices(torch.concat, py.concatenated)

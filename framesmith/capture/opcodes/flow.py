@@ -7,7 +7,7 @@ from typing import Any
 
 from framesmith.util.errors import DataDependent
 
-from .. import data
+from .. import counted_loops, data
 from .. import trackers as t
 from ..branching import branch
 from ..bytecode.liveness import liveness
@@ -93,6 +93,8 @@ def _for(past: int) -> Callable[[Frame, int], None]:
     """`past`: instructions to skip at the loop's end."""
 
     def row(f: Frame, target: int) -> None:
+        if type(f.stack[-1]) is t.Rounds and counted_loops.loop(f, f.stack[-1], target + past):
+            return
         v = _next(f)
         if v is None:
             f.stack.pop()

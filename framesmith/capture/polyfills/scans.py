@@ -126,3 +126,14 @@ def scanned(combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_m
         parts = [torch.cat([x.narrow(dim, 0, reach), y], dim) for x, y in zip(parts, joined, strict=True)]
         reach = 2 * reach
     return tree_map(lambda x: x.flip(dim), tree_unflatten(parts, spec)) if reverse else tree_unflatten(parts, spec)
+
+
+def stacked(parts: list[Any], dim: int = 0) -> Any:
+    """Return `torch.stack` of the slices of some tensors along their first dimension."""
+    return torch.cat(parts).movedim(0, dim).contiguous()
+
+
+def concatenated(parts: list[Any], dim: int = 0) -> Any:
+    """Return `torch.cat` of the slices of some tensors along their first dimension."""
+    dim = dim + parts[0].ndim - 1 if dim < 0 else dim
+    return torch.cat([x.movedim(0, dim).flatten(dim, dim + 1) for x in parts], dim)

@@ -18,6 +18,19 @@ from .made import MadeClass, Wrapped
 from .modes import FunctionsGuard, InferenceGuard
 from .modules import Module
 from .objects import DELETED, Object
+from .rounds import (
+    FilledList,
+    GrowingList,
+    LoopUnrolled,
+    Place,
+    Plan,
+    Range,
+    Rounds,
+    Run,
+    enumerated,
+    over_slices,
+    zipped,
+)
 from .sequences import List, Sequence, Slice, Tuple, is_own_sequence, is_plain_tuple
 from .sets import SameElements, Set
 from .statics import Builtin, Class, Disabled, PyModule, Scripted, Static

@@ -17,6 +17,7 @@ from .base import Tracker, always
 from .constants import NONE
 from .iterators import Iter
 from .objects import DELETED
+from .rounds import over_slices
 
 METHOD_TYPES = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
@@ -182,6 +183,8 @@ class Tensor(Tracker):
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
         tracer.operated(self, "getitem")
+        if tracer.counters and (part := tracer.counting[-1].part(self, key)) is not None:
+            return part  # type: ignore[no-any-return]
         return tracer.torch_function(get_item, [self, key], {})
 
     def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
@@ -213,6 +216,8 @@ class Tensor(Tracker):
             return tracer.torch_function(torch.Tensor.__iter__, [self], {})
         if self.fake.dim() == 0:
             tracer.raise_(TypeError("iteration over a 0-d tensor"))
+        if isinstance(self.fake.shape[0], torch.SymInt):
+            return over_slices(self)
         return Iter(tracer.torch_call(torch.unbind, [self], {}).items)
 
     def builtin_method(self, tracer: Any, name: str, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:

@@ -262,7 +262,8 @@ def select_backward(b: Builder, grad: Value, sizes: Any, dim: int, index: Any) -
     shape = tuple(sizes)
     dim %= len(shape)
     zeros = _zeros(b, grad, shape)
-    return b.select_scatter(zeros, grad, dim, index + shape[dim] if index < 0 else index)
+    place = index + shape[dim] if type(index) is int and index < 0 else index
+    return b.select_scatter(zeros, grad, dim, place)
 
 
 @decomposes(aten.diagonal_backward.default)

@@ -1,0 +1,250 @@
+"""Iterations of a symbolic number of rounds: ranges, iterators over slices of tensors, lists that a loop has filled.
+`counted_loops` records a loop over them as one node; any other use takes their present number of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+
+from framesmith.util.errors import FramesmithError, Unsupported
+
+from .base import Tracker
+from .constants import Const
+from .iterators import Iter, Walk
+from .sequences import List, Tuple
+from .symbolic_size import Sym
+
+Place = tuple[CodeType, int]
+"""The instruction that begins a round of a loop."""
+
+
+class LoopUnrolled(FramesmithError):
+    """A loop at this place cannot be a node: the frame is captured with its rounds one after the other."""
+
+    def __init__(self, place: Place, why: str) -> None:
+        super().__init__(why)
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What rounds take: `count`, their number; a slice of each of `operands`, of which `value(tracer, slices)` makes
+    the value of a round."""
+
+    count: Any
+    operands: list[Any]
+    value: Callable[[Any, list[Tracker]], Tracker]
+
+
+class Rounds(Walk):
+    """An iterator of which no value was taken. `plan(tracer)` says what a round takes; `ordinary(tracer)` is the
+    iterator over the present number of values, which it becomes where one is taken outside of a loop."""
+
+    __slots__ = ("begun", "cls", "ordinary", "plan", "read")
+
+    def __init__(self, cls: type, plan: Callable[[Any], Plan], ordinary: Callable[[Any], Tracker],
+                 read: Sequence[Rounds] = ()) -> None:
+        self.cls = cls
+        self.read = read
+        self.plan = plan
+        self.ordinary = ordinary
+        self.begun: Tracker | None = None
+
+    def fixed(self, tracer: Any) -> Tracker:
+        """Return the iterator over the present number of values."""
+        if self.begun is None:
+            self.begun = self.ordinary(tracer)
+        return self.begun
+
+    def end(self) -> None:
+        """Note that a loop has taken all values."""
+        self.begun = Iter([])
+        for it in self.read:
+            it.end()
+
+    def next(self, tracer: Any) -> Tracker | None:
+        return self.fixed(tracer).next(tracer)
+
+
+def over_slices(x: Tracker) -> Rounds:
+    """Return the iterator over a tensor of a symbolic number of slices."""
+
+    def plan(tracer: Any) -> Plan:
+        return Plan(x.fake.shape[0], [x], lambda tracer, slices: slices[0])  # type: ignore[attr-defined]
+
+    return Rounds(type(iter(())), plan, lambda tracer: Iter(tracer.torch_call(torch.unbind, [x], {}).items))
+
+
+def zipped(its: list[Rounds], ordinary: Callable[[Any], Tracker]) -> Rounds:
+    """Return `zip` of iterators."""
+
+    def plan(tracer: Any) -> Plan:
+        plans = [it.plan(tracer) for it in its]
+        if any(bool(p.count != plans[0].count) for p in plans):
+            raise Unsupported("iterators of different lengths")
+
+        def value(tracer: Any, slices: list[Tracker]) -> Tracker:
+            rest = iter(slices)
+            return Tuple([p.value(tracer, [next(rest) for _ in p.operands]) for p in plans])
+
+        return Plan(plans[0].count, [x for p in plans for x in p.operands], value)
+
+    return Rounds(zip, plan, ordinary, its)
+
+
+class Range(Tracker):
+    """A range with bounds that vary; only iteration leaves them open."""
+
+    __slots__ = ("bounds", "value")
+    cls = range
+
+    def __init__(self, bounds: list[Tracker]) -> None:
+        self.bounds = bounds
+        self.value: Tracker | None = None
+
+    def fixed(self, tracer: Any) -> Tracker:
+        """Return the range of the present bounds."""
+        if self.value is None:
+            self.value = tracer.fold(range, tuple([tracer.index(b) for b in self.bounds]))
+        return self.value  # type: ignore[return-value]
+
+    def iterate(self, tracer: Any) -> Tracker:
+        bounds = self.bounds
+        start, stop, step = ([Const(0), *bounds, Const(1)] if len(bounds) == 1 else [*bounds, Const(1)])[:3]
+        by = step.value if type(step) is Const and type(step.value) is int else 0
+        if self.value is not None or not by:
+            return self.fixed(tracer).iterate(tracer)
+
+        def plan(tracer: Any) -> Plan:
+            first, last = tracer.size_or_real(start), tracer.size_or_real(stop)
+            return counted(tracer, first, (last - first + by - 1) // by if by > 0 else (first - last - by - 1) // -by,
+                           by)
+
+        return Rounds(type(iter(range(0))), plan, lambda tracer: self.fixed(tracer).iterate(tracer))
+
+    def backwards(self, tracer: Any) -> Tracker | None:
+        """Return the range in the opposite order, if its step is 1."""
+        if len(self.bounds) == 3 or self.value is not None:
+            return None
+        start, stop = self.bounds if len(self.bounds) == 2 else [Const(0), *self.bounds]
+        return Range([tracer.binary("sub", x, Const(1)) for x in (stop, start)] + [Const(-1)])
+
+    def real(self, tracer: Any) -> Any:
+        return self.fixed(tracer).real(tracer)
+
+    def truth(self, tracer: Any) -> bool:
+        return self.fixed(tracer).truth(tracer)
+
+    def key(self, tracer: Any) -> Any:
+        return self.fixed(tracer).key(tracer)
+
+    def size(self, tracer: Any) -> Any:
+        return self.fixed(tracer).size(tracer)
+
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        return self.fixed(tracer).item(tracer, key)
+
+    def get(self, tracer: Any, name: str) -> Tracker:
+        return self.fixed(tracer).get(tracer, name)
+
+    def items_list(self, tracer: Any) -> list[Tracker]:
+        return self.fixed(tracer).items_list(tracer)
+
+
+def counted(tracer: Any, first: Any, count: Any, step: int) -> Plan:
+    """Return the plan of the integers `first`, `first + step`, …"""
+    made = tracer.torch_call(torch.arange, [_size(count)], {})
+    if step != 1:
+        made = tracer.binary("mul", made, Const(step))
+    if type(first) is not int or first:
+        made = tracer.binary("add", made, _size(first))
+    return Plan(count, [made], lambda tracer, slices: tracer.counting[-1].counter(slices[0], first, count, step))
+
+
+def _size(n: Any) -> Tracker:
+    return Sym(n) if isinstance(n, torch.SymInt) else Const(n)
+
+
+def enumerated(it: Rounds, start: int, ordinary: Callable[[Any], Tracker]) -> Rounds:
+    """Return `enumerate` of an iterator."""
+
+    def plan(tracer: Any) -> Plan:
+        values = it.plan(tracer)
+        numbers = counted(tracer, start, values.count, 1)
+
+        def value(tracer: Any, slices: list[Tracker]) -> Tracker:
+            return Tuple([numbers.value(tracer, slices), values.value(tracer, slices[1:])])
+
+        return Plan(values.count, [*numbers.operands, *values.operands], value)
+
+    return Rounds(enumerate, plan, ordinary, [it])
+
+
+class Run(Tracker):
+    """Elements of a list: all slices of a stack. `last`: the last of them as the program knows it, if it does;
+    `place`: the loop."""
+
+    __slots__ = ("last", "place", "stack")
+
+    def __init__(self, stack: Tracker, last: Tracker | None, place: Place) -> None:
+        self.stack = stack
+        self.last = last
+        self.place = place
+
+
+class GrowingList(List):
+    """A list that a loop fills, during a round: nothing can be read of it."""
+
+    __slots__ = ()
+
+    def _refuse(self, *args: Any) -> Any:
+        raise Unsupported("a loop reads a list that it fills")
+
+    open = peek = truth = size = item = iterate = _refuse  # type: ignore[assignment]
+
+
+class FilledList(List):
+    """A list that loops have filled: some of its elements are of a `Run`. Its number of elements, its last one and what
+    stacks and joins all of them are known; any other use unrolls the loop."""
+
+    __slots__ = ()
+
+    def open(self, tracer: Any) -> list[Tracker]:
+        raise LoopUnrolled(next(x for x in self.items if isinstance(x, Run)).place, "elements of a list of a loop")
+
+    def peek(self, tracer: Any, index: int) -> Tracker | None:
+        return self.open(tracer)[index]
+
+    def truth(self, tracer: Any) -> bool:
+        return True
+
+    def size(self, tracer: Any) -> Any:
+        return sum([x.stack.fake.shape[0] if isinstance(x, Run) else 1 for x in self.items])  # type: ignore[attr-defined, misc]
+
+    def item(self, tracer: Any, key: Tracker) -> Tracker:
+        last = self.items[-1]
+        if isinstance(last, Run):
+            last = last.last  # type: ignore[assignment]
+        if type(key) is Const and key.value == -1 and type(key.value) is int and last is not None:
+            return last
+        return self.open(tracer)[0]
+
+    def iterate(self, tracer: Any) -> Tracker:
+        if len(self.items) == 1:
+            return over_slices(self.items[0].stack)  # type: ignore[attr-defined]
+        return Iter(self.open(tracer))
+
+    def stacks(self, tracer: Any) -> list[Tracker]:
+        """Return tensors of which the elements are the slices, in order."""
+        if not all(isinstance(x, Run) or hasattr(x, "fake") for x in self.items):
+            self.open(tracer)
+        return [x.stack if isinstance(x, Run) else tracer.torch_call(torch.unsqueeze, [x, Const(0)], {})
+                for x in self.items]
+
+
+__all__ = ["FilledList", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range", "Rounds", "Run",
+           "enumerated", "over_slices", "zipped"]
