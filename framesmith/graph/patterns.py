@@ -248,10 +248,14 @@ def arguments(node: Node) -> list[Any]:
     return out
 
 
-@cache
 def _parameters(target: Any) -> tuple[dict[str, int], list[Any]]:
-    """Return the places of an operator's arguments, and their defaults."""
-    known = target._schema.arguments if isinstance(target, OpOverload) else ()
+    """Return the places of an operator's arguments, and their defaults; none for another function."""
+    return _of_operator(target) if isinstance(target, OpOverload) else ({}, [])
+
+
+@cache
+def _of_operator(target: OpOverload) -> tuple[dict[str, int], list[Any]]:
+    known = target._schema.arguments
     return ({x.name: k for k, x in enumerate(known)},
             [x.default_value if x.has_default_value() else _REQUIRED for x in known])
 

@@ -25,11 +25,15 @@ _NEVER = re.compile(
 """Operators of ATen, without the prefix before `::`, that raise only when out of memory."""
 
 
-@cache
 def may_raise(target: Any) -> bool:
     """Return whether a call of the operator or Python function may raise for the data of its arguments."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return communicates(target) or not isinstance(target, OfOneGraph)
+    if isinstance(target, torch._ops.OpOverload):
+        return _operator_may_raise(target)
+    return communicates(target) or not isinstance(target, OfOneGraph)
+
+
+@cache  # of operators alone: others live as long as their graph
+def _operator_may_raise(target: torch._ops.OpOverload) -> bool:
     space, name = target._schema.name.split("::")
     return not (space in _OURS and "embedding" not in name or space == "aten" and _NEVER.match(name))
 

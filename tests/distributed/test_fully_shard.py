@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -44,10 +45,15 @@ class Net(nn.Module):
         return self.head(x)
 
 
+def sharded(module, **options):
+    """Shard over CPUs, also on a machine with GPUs, whose tensors gloo cannot scatter."""
+    return fully_shard(module, mesh=init_device_mesh("cpu", (dist.get_world_size(),)), **options)
+
+
 def shard(net, **options):
     for block in net.blocks:
-        fully_shard(block, **options)
-    return fully_shard(net, **options)
+        sharded(block, **options)
+    return sharded(net, **options)
 
 
 def compile_blocks(net):
@@ -58,8 +64,8 @@ def compile_blocks(net):
 
 def shard_compiled_blocks(net, **options):
     for k, block in enumerate(net.blocks):
-        net.blocks[k] = framesmith.compile(fully_shard(block, **options))
-    return fully_shard(net, **options)
+        net.blocks[k] = framesmith.compile(sharded(block, **options))
+    return sharded(net, **options)
 
 
 HOW = {
