@@ -26,6 +26,8 @@ from framesmith.util.errors import Unsupported
 from . import data
 from . import trackers as t
 from .break_points import Stop, StopAt
+from .frame import Frame
+from .trackers.iterators import Walk
 from .trackers.symbolic_number import is_symbolic
 
 aten = torch.ops.aten
@@ -68,19 +70,37 @@ def reachable(roots: Iterable[Any]) -> dict[int, Any]:
     todo = list(roots)
     while todo:
         x = todo.pop()
-        if isinstance(x, (t.Tracker, list, tuple, dict)) and id(x) not in found:
+        if isinstance(x, (t.Tracker, Frame, list, tuple, dict)) and id(x) not in found:
             found[id(x)] = x
             todo += gc.get_referents(x)
+    return found
+
+
+def roots_of(tracer: Any) -> list[Any]:
+    """Return what the frames hold, and the objects that were changed."""
+    return [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
+
+
+def positions(roots: Iterable[Any]) -> dict[tuple[Any, str], int]:
+    """Return the positions of the iterators and generators that `roots` reach, by owner and name of the attribute."""
+    found: dict[tuple[Any, str], int] = {}
+    for x in reachable(roots).values():
+        if isinstance(x, t.Generator):
+            found[x.frame, "ip"] = x.frame.ip
+        elif isinstance(x, Walk):
+            names = [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]
+            found |= {(x, name): n for name in names if isinstance(n := getattr(x, name, None), int)}
     return found
 
 
 def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]], stop: Stop | None,
            declared: bool) -> list[t.Tracker | None]:
     """Record a branch on `condition` and return its result, that of one of `ways` (the first where it is false).
-    `declared`: a call of torch.cond, whose results all require grad if an operand does."""
+    `declared`: a call of torch.cond, whose results all require grad if an operand does; else the caller handles
+    iterators that the paths advance."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a branch on data in a function transform or mode")
-    arms = [recorded(tracer, way, may_write=is_internal) for way in ways]
+    arms = [recorded(tracer, way, may_write=is_internal, may_advance=not declared) for way in ways]
     written = {id(base): base for arm in arms for base, _, _ in arm.outer}
     for base in written.values():
         for arm in arms:
@@ -114,11 +134,14 @@ def set_value(base: Alias, node: Node) -> None:
 
 
 def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker] = (),
-             may_write: Callable[[Storage], bool] = lambda storage: False, keeps: bool = False) -> Arm:
-    """Record one path. Raises Unsupported if it has effects other than computing, filling these lists and writing
-    tensors that it may write; these have their values from before then, unless it `keeps` the new ones."""
+             may_write: Callable[[Storage], bool] = lambda storage: False, keeps: bool = False,
+             may_advance: bool = False) -> Arm:
+    """Record one path. Raises Unsupported if it has effects other than computing, filling these lists, writing tensors
+    that it may write and, if it `may_advance` them, taking values of iterators; the tensors have their values from
+    before then, unless it `keeps` the new ones."""
     last, writes = tracer.end()
-    roots = [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
+    roots = roots_of(tracer)
+    places = {} if may_advance else positions(roots)
     before, around, tracer.touched = effects(tracer), tracer.touched, []
     with tracer.recorder.scoped():
         try:
@@ -128,6 +151,8 @@ def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker]
     touched, tracer.touched = tracer.touched, around
     if around is not None:
         around += touched
+    if any(getattr(owner, name) != place for (owner, name), place in places.items()):
+        raise Unsupported("one path takes values of an iterator that was there before")
     region = [n for n in nodes_after(tracer.recorder.graph, last) if n.op != "placeholder"]
     own = set(region)
     outer: dict[int, tuple[Alias, Node, Node]] = {}

@@ -11,13 +11,12 @@ from framesmith.util.errors import DataDependent, Unsupported
 
 from . import data
 from . import trackers as t
-from .arms import Values, joined
+from .arms import Values, joined, positions, roots_of
 from .break_points import Stop, StopAt, choose_stop
 from .bytecode.control_flow import join_of
 from .bytecode.liveness import liveness
 from .frame import RETURN, STOPPED, Frame
 from .looping import FrameLoop
-from .trackers.iterators import Walk
 
 DEEPEST = 8
 """The maximal depth of nested branches."""
@@ -106,7 +105,7 @@ class _Ways:
             for i in [i for i in f.tracer.pending if f.dec.localsplus[i] in read]:
                 f.tracer.local(f, i)
         self.locals, self.stack = list(f.locals), f.stack[:-1]
-        self.positions = _positions(f.tracer)
+        self.positions = positions(roots_of(f.tracer))
         found = joined(f.tracer, condition, [lambda k=k: self._way(k) for k in starts],  # type: ignore[misc]
                        stop, False)
         if self.ends[0]:
@@ -124,7 +123,7 @@ class _Ways:
         f.locals[:], f.stack[:], f.ip = self.locals, self.stack, start
         for (owner, name), value in self.positions.items():
             if getattr(owner, name) != value:
-                if isinstance(owner, (Frame, t.Lazy)):
+                if isinstance(owner, (Frame, t.Lazy, t.Rounds)):
                     raise Unsupported("an iterator that both ways advance, and that has no place to go back to")
                 setattr(owner, name, value)
         leaves = self.loop is not None and start == self.exit
@@ -132,7 +131,7 @@ class _Ways:
         if f.yielded:
             raise Unsupported("a generator that yields on one way of a branch")
         self.ends.append(out is not STOPPED)
-        self.later.append(_positions(tracer))
+        self.later.append(positions(roots_of(tracer)))
         if self.loop is not None:
             if out is not STOPPED:
                 raise Unsupported("a loop that data ends, and a return")
@@ -146,26 +145,3 @@ class _Ways:
                 values[i] = self.values[i] = None
         self.values = values
         return values
-
-
-def _positions(tracer: Any) -> dict[tuple[Any, str], int]:
-    """Return the positions of the iterators and generators that the frames hold, by owner and name of the attribute."""
-    found: dict[Any, Any] = {}
-    todo = [x for f in tracer.frames for x in (*f.locals, *f.stack)]
-    seen: set[int] = set()
-    while todo:
-        x = todo.pop()
-        if isinstance(x, (list, tuple)):
-            todo += x
-        elif isinstance(x, t.Generator) and id(x) not in seen:
-            seen.add(id(x))
-            found[x.frame, "ip"] = x.frame.ip
-        elif isinstance(x, Walk) and id(x) not in seen:
-            seen.add(id(x))
-            for name in [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]:
-                value = getattr(x, name, None)
-                if isinstance(value, int):
-                    found[x, name] = value
-                elif isinstance(value, (Walk, t.Generator, list, tuple)):
-                    todo.append(value)
-    return found

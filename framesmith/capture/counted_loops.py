@@ -40,7 +40,7 @@ def loop(f: Frame, rounds: t.Rounds, out: int) -> bool:
     False if it is to be unrolled."""
     tracer, place = f.tracer, (f.code, f.ip - 1)
     refused = place in tracer.unrolled or len(tracer.unrolled) >= MOST_UNROLLED
-    if rounds.begun is not None or not tracer.branches or refused:
+    if not tracer.branches or refused or not rounds.begin():
         return False
     around = tracer.counters
     tracer.counters = dict(around)

@@ -44,7 +44,7 @@ class Rounds(Walk):
     """An iterator of which no value was taken. `plan(tracer)` says what a round takes; `ordinary(tracer)` is the
     iterator over the present number of values, which it becomes where one is taken outside of a loop."""
 
-    __slots__ = ("begun", "cls", "ordinary", "plan", "read")
+    __slots__ = ("begun", "cls", "looping", "ordinary", "plan", "read", "started")
 
     def __init__(self, cls: type, plan: Callable[[Any], Plan], ordinary: Callable[[Any], Tracker],
                  read: Sequence[Rounds] = ()) -> None:
@@ -53,18 +53,36 @@ class Rounds(Walk):
         self.plan = plan
         self.ordinary = ordinary
         self.begun: Tracker | None = None
+        self.looping = self.started = False
 
     def fixed(self, tracer: Any) -> Tracker:
         """Return the iterator over the present number of values."""
+        if self.looping:
+            raise Unsupported("a loop's body takes values of the loop's iterator")
         if self.begun is None:
-            self.begun = self.ordinary(tracer)
+            self.begun, self.started = self.ordinary(tracer), True
         return self.begun
+
+    def iterators(self) -> list[Rounds]:
+        """Return this iterator and those that it reads, directly or not."""
+        return [self, *[x for it in self.read for x in it.iterators()]]
+
+    def begin(self) -> bool:
+        """Let a loop take all values; False if some were taken, or if one iterator is read for two values of a round.
+        """
+        its = self.iterators()
+        if any(it.looping for it in its):
+            raise Unsupported("a loop over the iterator of a loop around it")
+        if any(it.begun is not None for it in its) or len({id(it) for it in its}) != len(its):
+            return False
+        for it in its:
+            it.looping = True
+        return True
 
     def end(self) -> None:
         """Note that a loop has taken all values."""
-        self.begun = Iter([])
-        for it in self.read:
-            it.end()
+        for it in self.iterators():
+            it.begun, it.started, it.looping = Iter([]), True, False
 
     def next(self, tracer: Any) -> Tracker | None:
         return self.fixed(tracer).next(tracer)
