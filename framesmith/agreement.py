@@ -1,6 +1,6 @@
-"""The check that all processes of a world compile the same: each tells the others, through the store of the default
-process group, what it has captured, before the code runs. One that differs, or that compiles nothing, is named with
-the first difference, rather than waited for in a collective until that times out."""
+"""The check that all processes of a world compile the same graphs: before the code runs, each publishes a digest of
+what it has captured in the store of the default process group. A process that differs, or that compiles nothing, is
+named with the first difference; without the check, the others would wait in a collective until it times out."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from framesmith.util import events
 from framesmith.util.errors import DivergedRanks
 
 _counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""By default process group, how many compiles this process has told of."""
+"""The number of compiles that this process has published, by default process group."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 @contextlib.contextmanager
 def agreed(compile: events.Compile, seconds: float, missed: str) -> Iterator[None]:
-    """Let the body compile what all processes compile. Raises `DivergedRanks` if one compiles something else, or
-    nothing within `seconds` after this process. 0: they are not compared. `missed`: why earlier code was not taken."""
+    """Compare what the body compiles with what the other processes compile. Raises `DivergedRanks` if one compiles
+    something else, or nothing within `seconds` after this process (0: nothing is compared). `missed`: the reasons for
+    which the code of earlier compiles did not apply."""
     dist = torch.distributed
     if not seconds or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         yield

@@ -269,7 +269,7 @@ def text_that_does_not_compile(patch):
 
 @fault(lambda: (lambda a: a.sin() + 1, x(64, 64)), kind="slow")
 def slow_kernel(patch):
-    many = "({{ auto v = {0}; for (int i = 0; i < 400; ++i) v = sin(v); sin({0}) + v * 0; }})"
+    many = "({{ auto v = {0}; for (int i = 0; i < 4000; ++i) v = sin(v); sin({0}) + v * 0; }})"
     scalar(patch, "sin", many)
 
 

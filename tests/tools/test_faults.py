@@ -12,7 +12,7 @@ import framesmith
 from framesmith.tools.child import Child, Lost, Raised
 from tests.tools.faults import FAULTS, break_compiler
 
-SECONDS = 6.0
+SECONDS = 20.0
 OPTIONS = {"cache": False}
 MENDED = ("sign_of_a_gradient", "off_by_one_mask")
 """Whose scripts are run without the fault, too: by an interpreter that never had it."""
