@@ -72,7 +72,11 @@ def reachable(roots: Iterable[Any]) -> dict[int, Any]:
         x = todo.pop()
         if isinstance(x, (t.Tracker, Frame, list, tuple, dict)) and id(x) not in found:
             found[id(x)] = x
-            todo += gc.get_referents(x)
+            if isinstance(x, Frame):
+                todo += (x.fn, *x.locals, *x.stack)
+            else:  # the program's own containers hold no trackers
+                value = None if isinstance(x, t.Tracker) and is_symbolic(x) else getattr(x, "value", None)
+                todo += [y for y in gc.get_referents(x) if y is not value or isinstance(y, t.Tracker)]
     return found
 
 
