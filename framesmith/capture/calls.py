@@ -126,6 +126,8 @@ class Calls(Session):
         `direct`: the result is that of the caller's present instruction, so a break may resume inside.
         """
         value = fn.value
+        if value is _CALL_OF_MODULE:
+            _refuse_eager_module(args[0])
         if value is not None and value not in self.followed:
             row = CALLS.get(value) or BY_NAME.get(f"{value.__module__}.{value.__qualname__}")
             if row is not None and is_overridable(value) and self.asks(*args, *kwargs.values()):
@@ -141,8 +143,6 @@ class Calls(Session):
                 return args[0].builtin_method(self, fn.name, args[1:], kwargs)
             if runs_whole(value):
                 return self.torch_function(value, args, kwargs)
-            if value is _CALL_OF_MODULE:
-                _refuse_eager_module(args[0])
             reason = refused_function(value)
             if reason is not None and (original := hidden(value)) is not None:
                 return self.made(original).call(self, args, kwargs)
