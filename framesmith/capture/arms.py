@@ -85,12 +85,14 @@ def roots_of(tracer: Any) -> list[Any]:
     return [x for f in tracer.frames for x in (f.fn, *f.locals, *f.stack)] + list(tracer.mutated.values())
 
 
-def positions(roots: Iterable[Any]) -> dict[tuple[Any, str], int]:
+def positions(roots: Iterable[Any]) -> dict[tuple[Any, str], Any]:
     """Return the positions of the iterators and generators that `roots` reach, by owner and name of the attribute."""
-    found: dict[tuple[Any, str], int] = {}
+    found: dict[tuple[Any, str], Any] = {}
     for x in reachable(roots).values():
         if isinstance(x, t.Generator):
             found[x.frame, "ip"] = x.frame.ip
+        elif isinstance(x, t.Rounds):
+            found[x, "begun"] = x.begun
         elif isinstance(x, Walk):
             names = [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]
             found |= {(x, name): n for name in names if isinstance(n := getattr(x, name, None), int)}

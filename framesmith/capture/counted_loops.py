@@ -104,8 +104,7 @@ class Counter:
         before the loop, or the index may be counted from its end."""
         tracer, first = self.loop.tracer, self.first + offset
         node = tracer.recorder.nodes(x.fake)
-        least = first if self.step > 0 else first - self.count + 1
-        from_start = tracer.shapes.known(ge(expr_of(least), 0)) is True
+        from_start = tracer.shapes.known(ge(expr_of(self._least(first)), 0)) is True
         if abs(self.step) != 1 or node not in self.loop.before or not from_start:
             return None
         key = node, dim, expr_of(first), self.step
@@ -118,12 +117,15 @@ class Counter:
             self.loop.parts[key] = x, first, self, entered(tracer, val, tracer.wants_grad(x.fake))
         return self.loop.parts[key][-1]
 
+    def _least(self, first: Any) -> Any:
+        """Return the least of the indices that begin with `first`."""
+        return first if self.step > 0 else first - self.count + 1
+
     def operand(self, x: t.Tensor, dim: int, first: Any) -> t.Tensor:
         """Return the slices of `x` that the rounds read, along the first dimension."""
         tracer = self.loop.tracer
         x = tracer.torch_call(torch.movedim, [x, t.Const(dim), t.Const(0)], {})
-        least = first if self.step > 0 else first - self.count + 1
-        x = tracer.torch_call(torch.narrow, [x, t.Const(0), _size(least), _size(self.count)], {})
+        x = tracer.torch_call(torch.narrow, [x, t.Const(0), _size(self._least(first)), _size(self.count)], {})
         return x if self.step > 0 else tracer.torch_call(torch.flip, [x, t.Tuple([t.Const(0)])], {})
 
 
@@ -137,9 +139,8 @@ class CountedLoop:
 
     def __init__(self, f: Frame, plan: t.Plan, place: Place, out: int, done: int = 0) -> None:
         self.frame, self.tracer, self.place, self.out = f, f.tracer, place, out
-        again = liveness(f.code, place[1] + 1)
-        self.live = [i for i, name in enumerate(f.code.co_varnames)
-                     if name in again or name in liveness(f.code, out)]
+        again, behind = liveness(f.code, place[1] + 1), liveness(f.code, out)
+        self.live = [i for i, name in enumerate(f.code.co_varnames) if name in again or name in behind]
         self.inside = [i for i in self.live if f.code.co_varnames[i] in again]
         if f is f.tracer.frames[0]:
             for i in [i for i in f.tracer.pending if i in self.live]:

@@ -209,7 +209,7 @@ def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
 
 
 def _is_known(x: t.Tracker) -> bool:
-    """Return whether a number is known to be none but zero."""
+    """Return whether a number is known not to be zero."""
     if type(x) is t.Sym:
         return x.value.node.env.known(ne(x.value.node.value, 0)) is True  # type: ignore[no-any-return]
     return type(x) is t.Const and bool(x.value)

@@ -44,3 +44,14 @@ def mixing_rows(path, target):
     framesmith.package(model, (torch.randn(3, 4),), path=path, targets=[target],
                        dynamic_shapes=[{0: Dim("batch", max=16)}])
     return model
+
+
+class Counting(nn.Module):
+    """A model that keeps state: the number of its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        return x + self.calls.add_(1)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import framesmith
-from tests.serve.models import changed_encoder, encoder, mixing_rows
+from tests.serve.models import Counting, changed_encoder, encoder, mixing_rows
 
 if find_spec("mlserver") is None:
     pytest.skip("the engine is not installed", allow_module_level=True)
@@ -220,15 +220,6 @@ def test_a_changed_weight_is_rolled_back_with_a_report(packages, server):
     code, text = canary.stop()
     assert code == 0 and "the new version is rolled back: an answer differs" in text, text
     assert server.get("/canary")[0] == 404
-
-
-class Counting(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(1))
-
-    def forward(self, x):
-        return x + self.calls.add_(1)
 
 
 def test_what_cannot_be_served_ends_the_process_with_a_reason(packages, tmp_path):

@@ -16,7 +16,7 @@ from framesmith.serve.metrics import Metrics
 from framesmith.serve.protocol import decode
 from framesmith.serve.service import Options, Service
 from framesmith.util.errors import PackageError, RequestRefused
-from tests.serve.models import encoder, mixing_rows
+from tests.serve.models import Counting, encoder, mixing_rows
 
 TARGET = "x86-64"
 
@@ -162,14 +162,6 @@ def test_a_killed_worker_is_replaced_and_its_requests_are_run_again(packages):
 
 
 def test_a_model_that_keeps_state_is_not_served(tmp_path):
-    class Counting(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(1))
-
-        def forward(self, x):
-            return x + self.calls.add_(1)
-
     framesmith.package(Counting(), (torch.ones(2, 3),), path=tmp_path / "m.fsm", targets=[TARGET])
     with pytest.raises(PackageError, match="calls write calls, which later calls read"):
         served(tmp_path / "m.fsm", Options(), None)

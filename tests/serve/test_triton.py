@@ -17,7 +17,7 @@ from framesmith.package import binding
 from framesmith.package.loading import library_path
 from framesmith.serve.triton import write_repository
 from framesmith.util.errors import PackageError
-from tests.serve.models import encoder, mixing_rows
+from tests.serve.models import Counting, encoder, mixing_rows
 from tests.serve.test_service import TARGET
 
 
@@ -55,14 +55,6 @@ def test_a_model_without_batches_and_without_dimensions(tmp_path):
 
 
 def test_a_model_that_keeps_state_is_refused(tmp_path, capsys):
-    class Counting(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(1))
-
-        def forward(self, x):
-            return x + self.calls.add_(1)
-
     framesmith.package(Counting(), (torch.ones(2, 3),), path=tmp_path / "m.fsm", targets=[TARGET])
     assert main(["triton", str(tmp_path / "m.fsm"), str(tmp_path / "models")]) == 1
     assert "calls write calls, which later calls read" in capsys.readouterr().err

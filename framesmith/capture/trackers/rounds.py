@@ -44,7 +44,7 @@ class Rounds(Walk):
     """An iterator of which no value was taken. `plan(tracer)` says what a round takes; `ordinary(tracer)` is the
     iterator over the present number of values, which it becomes where one is taken outside of a loop."""
 
-    __slots__ = ("begun", "cls", "looping", "ordinary", "plan", "read", "started")
+    __slots__ = ("begun", "cls", "looping", "ordinary", "plan", "read")
 
     def __init__(self, cls: type, plan: Callable[[Any], Plan], ordinary: Callable[[Any], Tracker],
                  read: Sequence[Rounds] = ()) -> None:
@@ -53,14 +53,14 @@ class Rounds(Walk):
         self.plan = plan
         self.ordinary = ordinary
         self.begun: Tracker | None = None
-        self.looping = self.started = False
+        self.looping = False
 
     def fixed(self, tracer: Any) -> Tracker:
         """Return the iterator over the present number of values."""
         if self.looping:
             raise Unsupported("a loop's body takes values of the loop's iterator")
         if self.begun is None:
-            self.begun, self.started = self.ordinary(tracer), True
+            self.begun = self.ordinary(tracer)
         return self.begun
 
     def iterators(self) -> list[Rounds]:
@@ -82,7 +82,7 @@ class Rounds(Walk):
     def end(self) -> None:
         """Note that a loop has taken all values."""
         for it in self.iterators():
-            it.begun, it.started, it.looping = Iter([]), True, False
+            it.begun, it.looping = Iter([]), False
 
     def next(self, tracer: Any) -> Tracker | None:
         return self.fixed(tracer).next(tracer)
