@@ -95,7 +95,8 @@ def positions(roots: Iterable[Any]) -> dict[tuple[Any, str], Any]:
             found[x, "begun"] = x.begun
         elif isinstance(x, Walk):
             names = [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]
-            found |= {(x, name): n for name in names if isinstance(n := getattr(x, name, None), int)}
+            values = {(x, name): getattr(x, name, None) for name in names}
+            found |= {key: n for key, n in values.items() if n is None or isinstance(n, (int, t.Tracker))}
     return found
 
 

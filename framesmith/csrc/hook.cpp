@@ -268,7 +268,8 @@ Outcome handle(Call& call) {
   } else if (!(call.state = state_of(call.frame->f_code))) {
     return Outcome::done;
   }
-  if (collecting(call.tstate)) return Outcome::pass;  // finalizers and callbacks of a collection run entries, make none
+  // Finalizers and callbacks of a collection, audit hooks, and trace functions run entries, make none.
+  if (collecting(call.tstate) || call.tstate->tracing) return Outcome::pass;
   for (bool again : {false, true}) {
     PyObject* answer = ask_callback(call.frame, call.callback);
     if (!answer) return Outcome::done;

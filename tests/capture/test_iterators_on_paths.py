@@ -130,6 +130,47 @@ def on_one_path(x, n):
     return x
 
 
+def on_paths_to_the_end(x, n):
+    it = iter(range(n))
+    if x.sum() > 0:
+        for a in it:
+            x = x + a
+        return x
+    for a in it:
+        x = x - a
+    return x * 2
+
+
+def some_on_paths_to_the_end(x, n):
+    it = reversed(range(n + 2))
+    x = x + next(it)
+    if x.sum() > 30:
+        x = x + next(it)
+        for a in it:
+            x = x + a
+        return x, list(it)
+    return x - next(it), list(it)
+
+
+def to_a_sentinel_on_both_paths(x, n):
+    inner = iter(range(n + 5))
+    it = iter(lambda: next(inner), 3)
+    if x.sum() > 0:
+        for a in it:
+            x = x + a
+        return x, next(inner)
+    for a in it:
+        x = x * (a + 2)
+    return x, next(inner)
+
+
+def a_string_on_both_paths(x, n):
+    it = iter("abc"[:n])
+    if x.sum() > 0:
+        return x + ord(next(it)), [ord(c) for c in it]
+    return x - ord(next(it)), [ord(c) for c in it]
+
+
 PROGRAMS = [f for f in list(globals().values()) if getattr(f, "__module__", "") == __name__
             and getattr(f, "__code__", None) and f.__code__.co_varnames[:2] == ("x", "n")]
 

@@ -416,3 +416,29 @@ def test_no_frame_is_captured_while_a_collection_runs():
         gc.callbacks.remove(watched)
     assert seen == ["start", "stop", "called"]
     assert asked == ["f", "watched"], "asked once: for the call outside of the collection"
+
+
+@pytest.mark.parametrize("hook", ["audit", "profile"])
+def test_no_frame_of_an_audit_hook_or_a_profile_function_is_captured(hook):
+    """The interpreter calls them in the midst of other frames, whose capture would count theirs as the program's."""
+
+    def watched(*args):
+        if args[0] == "framesmith.test" or hook == "profile":
+            seen.append(args[0])
+
+    def f():
+        sys.audit("framesmith.test")
+        return watched("called")
+
+    seen, asked = [], []
+    compiled = _C.CompiledFunction(f, lambda code, function, arguments: asked.append(code.co_name))
+    if hook == "audit":
+        sys.addaudithook(lambda *args: watched(*args) if live else None)
+    live = True
+    sys.setprofile(watched if hook == "profile" else None)
+    try:
+        compiled()
+    finally:
+        live = False
+        sys.setprofile(None)
+    assert seen and asked == ["f", "watched"], "asked once: for the call that the program makes"

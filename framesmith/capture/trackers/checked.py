@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,24 +18,35 @@ from .iterators import Iter
 
 class Walk(Iter):
     """An iterator over a constant, made by `make` (iter or reversed); values are taken from `real_iter` one by one,
-    since a range may be long."""
+    since a range may be long. Invariant: it has no value before `index` left, or it is made anew."""
 
     __slots__ = ("make", "of", "real_iter")
 
     def __init__(self, real_iter: Any, of: Tracker, make: Any) -> None:
         super().__init__([])
-        self.real_iter = real_iter
         self.of = of
         self.make = make
+        self.real_iter: tuple[int, Any] = 0, real_iter
+        """The number of values that were taken of it, and the iterator."""
+
+    def _left(self) -> Any:
+        """Return the real iterator at `index`, which goes back where another path of a branch is followed."""
+        taken, found = self.real_iter
+        if taken != self.index:
+            found = self.make(self.of.value)  # type: ignore[attr-defined]
+            next(itertools.islice(found, self.index, self.index), None)
+        return found
 
     def next(self, tracer: Any) -> Tracker | None:
-        for value in self.real_iter:
+        left = self._left()
+        for value in left:
             self.index += 1
+            self.real_iter = self.index, left
             return tracer.made(value)
         return None
 
     def rest(self, tracer: Any) -> list[Tracker]:
-        return [tracer.made(v) for v in copy.copy(self.real_iter)]
+        return [tracer.made(v) for v in copy.copy(self._left())]
 
     def pytype(self) -> type:
         return type(self.make(self.of.value))  # type: ignore[attr-defined]
