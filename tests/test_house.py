@@ -39,10 +39,10 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1100, "symbolic": 1780, "graph": 1780, "prims": 2970, "fake": 4250, "capture": 18090, "autograd": 1970,
+    "util": 1100, "symbolic": 1780, "graph": 1780, "prims": 2970, "fake": 4250, "capture": 18100, "autograd": 1970,
     "loops": 1490, "runtime": 2110, "lower": 5120, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2610,
     "capture_cache": 700, "distributed": 400, "export": 2570, "onnx": 1950, "package": 750, "serve": 1060, "site": 50,
-    ".": 3400, "csrc": 12020,
+    ".": 3400, "csrc": 12050,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

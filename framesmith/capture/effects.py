@@ -125,10 +125,12 @@ def _unchanged(rebuilder: Rebuilder, x: t.Object, name: Any, now: t.Tracker) -> 
     raw = x.before[name]
     if raw is MISSING:
         return False
-    same = _is(now, raw) and (type(name) is not str or name in x.own)
-    if same and type(name) is str:
-        rebuilder.tracer.wrap(raw, None if x.source is None else DictAttr(x.source, name))
-    return same
+    if not _is(now, raw) or type(name) is str and name not in x.own:
+        return False
+    if type(name) is not str:
+        return True
+    guarded = rebuilder.tracer.wrap(raw, None if x.source is None else DictAttr(x.source, name))
+    return guarded is now or type(guarded) is not t.SymbolicNumber
 
 
 def _object(rebuilder: Rebuilder, x: t.Object, late: list[str]) -> None:
@@ -180,7 +182,7 @@ def _dict(rebuilder: Rebuilder, x: t.Dict, late: list[str]) -> None:
             late.extend(f"{rebuilder.hold(cls.__delitem__)}({name}, {rebuilder.key(k)})" for k in gone)
     still = set(kept)
     for k, v in x.entries.items():
-        if k in still and _is(v, cls.__getitem__(x.value, old[k])):
+        if k in still and x.first.get(k) is v:
             continue
         late.append(f"{rebuilder.hold(cls.__setitem__)}({name}, {rebuilder.key(k)}, {rebuilder.value(v)})")
     late.extend(f"{name}.{k} = {rebuilder.value(v)}" for k, v in (x.attrs or {}).items())

@@ -3,6 +3,7 @@
 // The node keeps what the backward will read as SavedVariables, so that version checks, saved-tensor hooks and "a
 // second time" are the engine's own; its backward calls back into `program` (framesmith/autograd/node.py), which owns
 // the backward graphs.
+#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -163,7 +164,6 @@ struct GraphNode : public ag::Node {
     ag::variable_list out(num_outputs());
     const bool ending = std::exchange(last, false);
     if (std::none_of(grads.begin(), grads.end(), [](const at::Tensor& g) { return g.defined(); })) return out;
-    if (!tensor_pre_hooks().empty() || !retains_grad_hooks().empty()) check_hooks(layout, grads);
     std::vector<bool> there, wanted;
     for (const auto& g : grads) there.push_back(g.defined());
     for (size_t i = 0; i < layout.wanted.size(); ++i)
@@ -223,19 +223,25 @@ struct GraphNode : public ag::Node {
     return out;
   }
 
-  // Gradients that come to a result from later ones are added within the backward, where no hook sees them.
-  void check_hooks(const Layout& layout, const ag::variable_list& grads) {
-    auto check = [&](size_t result) {
+  // Gradients that come to a result from later ones are added within the backward, where no hook sees them, and none
+  // who asks for the gradient of the result.
+  void check_seen(const ag::variable_list& grads) {
+    const Layout& layout = *reinterpret_cast<GraphObject*>(owner)->layout;
+    auto check = [&](size_t result, const char* who) {
       for (int64_t other : layout.later.at(result))
-        TORCH_CHECK(!grads[other].defined(),
-                    "framesmith: a hook on a result of compiled code, or retain_grad(), would miss the gradient that "
-                    "comes from other results of the same call; compile what is computed of it as a function of its "
-                    "own");
+        TORCH_CHECK(!grads[other].defined(), "framesmith: ", who,
+                    " a result of compiled code would miss the gradient that comes from other results of the same "
+                    "call; compile what is computed of it as a function of its own");
     };
-    for (const auto& [result, hook] : retains_grad_hooks()) check(result);
+    for (const auto& [result, hook] : retains_grad_hooks()) check(result, "retain_grad() on");
     for (const auto& hook : tensor_pre_hooks())  // whose type is hidden in PyTorch's library
       if (std::strstr(typeid(*hook).name(), "PyFunctionTensorPreHook"))
-        check(static_cast<ag::PyFunctionTensorPreHook&>(*hook).value_idx);
+        check(static_cast<ag::PyFunctionTensorPreHook&>(*hook).value_idx, "a hook on");
+    const auto* running = ag::get_current_graph_task_exec_info();
+    if (!running) return;
+    const auto found = running->find(this);
+    if (found == running->end() || !found->second.captures_) return;
+    for (const auto& capture : *found->second.captures_) check(capture.input_idx_, "a gradient with respect to");
   }
 
   void will_release_variables() override { last = true; }
@@ -286,6 +292,18 @@ bool has_hooks(ag::Node& node) {
 
 // Whether a hook sees that a gradient is accumulated.
 bool is_seen(const ag::Edge& edge) { return accumulates(edge) && has_hooks(*edge.function); }
+
+// Sees what the engine hands to a node, whether or not the node then runs.
+struct SeenCheck : public ag::FunctionPreHook {
+  explicit SeenCheck(GraphNode& node) : node(node) {}
+
+  ag::variable_list operator()(const ag::variable_list& grads) override {
+    node.check_seen(grads);
+    return grads;
+  }
+
+  GraphNode& node;  // owns this
+};
 
 // Puts the edges of later segments into nodes of their own, behind which `node` has an edge to the first of them.
 void divide(GraphNode& node, const Layout& layout, ag::edge_list& edges, std::vector<NodePointer> segments) {
@@ -349,6 +367,18 @@ py::object no_views(py::object values, int64_t results) {
   return out;
 }
 
+// Writes a result into an input, which is then that result of the node to autograd, too.
+void write(at::Tensor x, const at::Tensor& value) {
+  if (!value.requires_grad() || x.is_view()) {
+    x.copy_(value);
+    return;
+  }
+  ag::check_inplace(x, true);
+  at::AutoGradMode off(false);
+  x.copy_(value);
+  ag::impl::rebase_history(x, ag::impl::gradient_edge(value));
+}
+
 void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs, PyObject* values) {
   for (auto [place, dim] : layout.sizes) node.sizes.push_back(inputs[place].size(dim));
   node.saved.reserve(layout.kept.size());
@@ -400,6 +430,8 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   NodePointer pointer = new_node<GraphNode>(self);
   auto& node = static_cast<GraphNode&>(*pointer);
   if (!segments.empty()) divide(node, layout, edges, std::move(segments));
+  if (std::any_of(layout.later.begin(), layout.later.end(), [](const auto& results) { return !results.empty(); }))
+    node.add_tensor_pre_hook(std::make_unique<SeenCheck>(node));
   node.set_next_edges(std::move(edges));
   for (int64_t i : layout.differentiable) ag::set_history(tensor_at(values.ptr(), i), pointer);
   try {
@@ -411,7 +443,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   }
   for (int64_t i : layout.exact) node.versions.emplace_back(given[i]);
   for (size_t k = 0; k < layout.written.size(); ++k)
-    tensor_at(inputs, layout.written[k]).copy_(tensor_at(values.ptr(), layout.outputs + static_cast<int64_t>(k)));
+    write(tensor_at(inputs, layout.written[k]), tensor_at(values.ptr(), layout.outputs + static_cast<int64_t>(k)));
   for (auto [kind, place] : layout.watched)
     node.watched.emplace_back(tensor_at(kind == 0 ? inputs : values.ptr(), place));
   return PyTuple_GetSlice(values.ptr(), 0, layout.outputs);

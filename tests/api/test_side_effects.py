@@ -277,3 +277,33 @@ def test_what_a_signal_handler_raises_is_no_reason_to_run_again():
         assert len(calls) == 2
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+class Box:
+    pass
+
+
+@pytest.mark.parametrize("make, put, get", [
+    (dict, lambda box, v: box.__setitem__("value", v), lambda box: box["value"]),
+    (Box, lambda box, v: setattr(box, "value", v), lambda box: box.value),
+    (lambda: [None], lambda box, v: box.__setitem__(0, v), lambda box: box[0]),
+], ids=["dict", "object", "list"])
+def test_a_write_of_the_present_value_is_one_where_it_has_changed(make, put, get):
+    """A write that changes nothing when it is captured may only be left out with a guard on the old value."""
+
+    def blind(box, x):
+        put(box, 1)
+        return x + 1
+
+    def reading(box, x):
+        before = get(box)
+        put(box, 1)
+        return x + before
+
+    for program in (blind, reading):
+        box, compiled = make(), framesmith.compile(program, options={"compiler_flags": "-O0"})
+        for value in (1, 7, 1, 5, True, 3, 1.0, 9, 4, 2, 1, 8):
+            put(box, value)
+            result = compiled(box, torch.ones(2))
+            assert result.tolist() == [1.0 + (1 if program is blind else value)] * 2
+            assert get(box) == 1 and type(get(box)) is int

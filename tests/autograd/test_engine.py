@@ -545,3 +545,30 @@ def test_a_result_of_a_result_keeps_its_gradient_inside():
     y.retain_grad()
     with pytest.raises(RuntimeError, match="from other results"):
         (y + z).sum().backward()
+
+
+def test_a_gradient_with_respect_to_a_result_is_whole_or_an_error():
+    """The engine hands the gradient of a result to who asks for it before the backward runs, which would add to it what
+    comes from later results: without the check it is None, or misses that."""
+
+    def fn(x, b):
+        y = x.sin()
+        b[1] = y[0]
+        return y, y.exp() + b.sum()
+
+    compiled = framesmith.compile(fn, backend="eager", fullgraph=True)
+    for of, to in ((1, 0), (1, 2), (0, 2), (0, 0), (1, 3)):
+        for both in (False, True):
+            found = []
+            for call in (fn, compiled):
+                x, b = torch.arange(3.0, requires_grad=True), torch.ones(3)
+                values = (*call(x, b), b, x)
+                loss = values[of].sum() + (values[to] * 2).sum() * both
+                try:
+                    found.append(torch.autograd.grad(loss, values[to], allow_unused=True))
+                except RuntimeError as e:
+                    found.append(e)
+            if to == 3 or of == to or (of, to) == (0, 2):
+                torch.testing.assert_close(*found)
+            else:
+                assert "gradient with respect to a result" in str(found[1])

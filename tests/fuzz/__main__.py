@@ -7,9 +7,12 @@ import argparse
 import datetime
 import functools
 import json
+import math
 import platform
 import sys
+import time
 from collections import Counter
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -28,10 +31,12 @@ def main() -> int:
                                 description="Random programs, compiled and plain, compared.")
     p.add_argument("--start", type=int, default=0, help="the first seed")
     p.add_argument("--count", type=int, default=100, help="how many seeds")
+    p.add_argument("--seconds", type=float, help="begin no more programs after so long")
     p.add_argument("--jobs", type=int, default=1, help="processes")
     p.add_argument("--breaks", choices=("none", "open", "any"), default="any",
                    help="where graphs break (open: not in try, with)")
     p.add_argument("--wide", action="store_true", help="with more kinds of values and statements")
+    p.add_argument("--data", action="store_true", help="with control flow on data and sizes, and gradients")
     p.add_argument("--backend", choices=("eager", "native"), default="eager", help="who runs the graphs")
     p.add_argument("--tolerance", type=float,
                    help="roundings that a floating number may be off by (native: 16, eager: 0)")
@@ -41,8 +46,8 @@ def main() -> int:
     p.add_argument("--file", help="the verdict on a program in a file")
     p.add_argument("--keep", action="store_true", help=f"add the result to {RESULTS.name}")
     a = p.parse_args()
-    options = Options(a.breaks, a.wide)
-    tolerance = a.tolerance if a.tolerance is not None else ROUNDINGS[a.backend]
+    options = Options(a.breaks, a.wide, a.data)
+    tolerance = a.tolerance if a.tolerance is not None else ROUNDINGS["native" if a.data else a.backend]
     judge = functools.partial(check, backend=a.backend, tolerance=tolerance)
     if a.file is not None:
         return _report(judge(Path(a.file).read_text()))
@@ -66,7 +71,9 @@ def _hunt(a: argparse.Namespace, judge: functools.partial[Verdict]) -> int:
     reasons: Counter[str] = Counter()
     captured = returned = 0
     failed = []
-    for seed, verdict in run_all(judge, list(range(a.start, a.start + a.count)), a.jobs):
+    end = time.monotonic() + (a.seconds or math.inf)
+    seeds = takewhile(lambda _: time.monotonic() < end, range(a.start, a.start + a.count))
+    for seed, verdict in run_all(judge, seeds, a.jobs):
         kinds[verdict.kind] += 1
         reasons.update(verdict.reasons)
         captured += verdict.captured > 0
@@ -85,7 +92,8 @@ def _hunt(a: argparse.Namespace, judge: functools.partial[Verdict]) -> int:
 def _keep(a: argparse.Namespace, kinds: Counter[str], captured: int, failed: list[int]) -> None:
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     rows.append({
-        "start": a.start, "count": a.count, "breaks": a.breaks, "wide": a.wide, "backend": a.backend,
+        "start": a.start, "count": sum(kinds.values()),
+        "breaks": a.breaks, "wide": a.wide, "data": a.data, "backend": a.backend,
         "same": kinds["same"], "left_out": kinds["left out"],
         "captured": captured, "failed": sorted(failed), "date": datetime.date.today().isoformat(),
         "python": platform.python_version(), "torch": torch.__version__,

@@ -3,10 +3,12 @@ it."""
 
 from __future__ import annotations
 
-from tests.fuzz import definitions, expressions, statements, tensors, wide
+from tests.fuzz import data, definitions, expressions, statements, tensors, wide
 from tests.fuzz.writer import Function, Options, Row, Writer
 
 CALLS = 5
+SIZES = ([3, 3, 3, 3, 3], [3, 3, 4, 3, 4], [3, 4, 5, 3, 4])
+"""The size `n` of each call."""
 PARAMETERS = ("int", "T1", "T2", "T1", "T2", "ints", "str", "idict", "tensors", "tdict", "float", "opt",
               "pair", "any", "set", "bool", "T0", "I1")
 HEADER = """import collections
@@ -30,17 +32,20 @@ def generate(seed: int, options: Options) -> str:
     g = Writer(seed, options, {**expressions.TABLES, **tensors.TABLES}, statements.SIMPLE)
     g.kinds, g.blocks, g.methods = statements.KINDS, statements.BLOCKS, definitions.METHODS
     header = HEADER
-    if options.wide:
-        g.kinds, g.blocks, g.methods = g.kinds + wide.KINDS, g.blocks + wide.BLOCKS, g.methods + wide.METHODS
-        g.simple += wide.SIMPLE
-        header += wide.HEADER
-        for kind, table in wide.TABLES.items():
+    for more in [*([wide] if options.wide else []), *([data] if options.data else [])]:
+        g.kinds, g.blocks, g.simple = g.kinds + more.KINDS, g.blocks + more.BLOCKS, g.simple + more.SIMPLE
+        for kind, table in more.TABLES.items():
             g.tables[kind] = g.tables.get(kind, []) + table
+    if pure := options.data and g.chance(70):  # rather without what is no graph
+        g.kinds, g.blocks, g.simple = data.KINDS, data.BLOCKS, list(data.SIMPLE)
+    if options.wide:
+        g.methods += wide.METHODS
+        header += wide.HEADER
     for line in header.splitlines():
         g.emit(line)
     definitions.globals_(g)
     for write in g.random.choices((definitions.helper, definitions.class_, definitions.generator), (5, 3, 2),
-                                  k=g.random.randint(1, 4)):
+                                  k=g.random.randint(0, 1) if pure else g.random.randint(1, 4)):
         g.emit("")
         write(g)
     _main(g)
@@ -59,6 +64,11 @@ def _main(g: Writer) -> None:
                  Function(result)):
         g.scope.names.update(parameters)
         definitions.write_globals(g)
+        for p, kind in parameters:
+            if g.options.data and kind in _TENSORS and g.chance(70):
+                g.emit(f"{p} = {p}.clone()")
+        if g.options.data and (sized := [p for p, kind in parameters if kind in ("T1", "T2")]) and g.chance(70):
+            g.emit(f"n = {sized[0]}.shape[0]")
         g.tables["everything"] = g.tables["leaf everything"] = []
         everything(g)
         for _ in range(g.random.randint(3, 8)):
@@ -84,7 +94,7 @@ def _calls(g: Writer, kinds: list[str], head: list[str], split: int) -> None:
     g.emit("")
     with g.block("def arguments(call):", Function("none")):
         g.emit("global n")
-        g.emit(f"n = {g.random.choice(([3, 3, 3, 3, 3], [3, 3, 4, 3, 4], [3, 4, 5, 3, 4]))}[call]")
+        g.emit(f"n = {g.random.choice(data.SIZES if g.options.data else SIZES)}[call]")
         g.scope.names.update({name: kinds[i] for i, name in kept.items()})
         made: list[list[str]] = []
         for call in range(CALLS):
@@ -92,7 +102,7 @@ def _calls(g: Writer, kinds: list[str], head: list[str], split: int) -> None:
             with g.block(f"if call == {call}:"):
                 if call and g.chance(40):
                     with g.block("with contextlib.suppress(Exception):"):
-                        g.emit(g.choose([r for r in g.simple if not r.breaks and "new:" not in r.text
+                        g.emit(g.choose([r for r in statements.SIMPLE if not r.breaks and "new:" not in r.text
                                          and "=>" not in r.text], 1))
                 fixed = ", ".join(made[-1][:split])
                 words = ", ".join(f"{k!r}: {v}" for k, v in zip(head[split:], made[-1][split:]))
@@ -117,7 +127,8 @@ def _call(g: Writer, kinds: list[str], kept: dict[int, str], made: list[list[str
 def _argument(g: Writer, kind: str) -> str:
     """A value of a kind for a call; a tensor may be of any layout."""
     text = g.expr(kind, 1) if kind not in ("T0", "T1", "T2") or g.chance(30) else g.random.choice(_TENSORS[kind])
-    return text.replace("SEED", str(g.random.randrange(100)))
+    text = text.replace("SEED", str(g.random.randrange(100)))
+    return f"({text}).detach().requires_grad_()" if g.options.data and kind in _TENSORS and g.chance(50) else text
 
 
 _TENSORS = {

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 import framesmith
 from framesmith.compiler import Ledger
@@ -62,7 +63,7 @@ def check(source: str, backend: str = "eager", tolerance: float = 0.0) -> Verdic
         with _bounded():
             plain = run(source, None)
         again = run(source, None)
-    except (TooLong, TooLarge, SyntaxError, BadArguments, AttributeError) as e:
+    except (TooLong, TooLarge, SyntaxError, BadArguments, AttributeError, RuntimeError) as e:
         return Verdict("left out", f"{type(e).__name__}: {e}")
     if _compare(plain, again, 0.0):
         return Verdict("left out", "not the same twice")
@@ -140,6 +141,9 @@ def _call(module: types.ModuleType, main: Callable[..., Any], k: int) -> Seen:
     numbers = Numbers()
     given = freeze((args, kwargs), numbers)
     outcome = freeze(error if error is not None else result, numbers)
+    if leaves := [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad
+                  and x.is_leaf]:
+        outcome = outcome, *[freeze(x) for x in _gradients(leaves, result)]
     space = {k: v for k, v in vars(module).items() if not k.startswith("__")
              and getattr(v, "__module__", MODULE) == MODULE and k != "main"
              and not isinstance(v, types.ModuleType)}
@@ -147,6 +151,17 @@ def _call(module: types.ModuleType, main: Callable[..., Any], k: int) -> Seen:
              torch.is_grad_enabled())
     torch.set_grad_enabled(True)
     return Seen(outcome, world, printed.getvalue(), lines, error)
+
+
+def _gradients(leaves: list[torch.Tensor], result: Any) -> tuple[Any, ...]:
+    """Return the gradients of a weighted sum of all tensors in the result, or the class of the error."""
+    sums = [(x * (x.detach() * 0 + torch.linspace(1, 2, x.numel()).view(x.shape))).sum() for x in tree_leaves(result)
+            if isinstance(x, torch.Tensor) and x.requires_grad]  # the results' gradients have their layouts
+    try:
+        found = torch.autograd.grad(sum(sums), leaves, allow_unused=True) if sums else ()
+        return tuple([None if x is None else x.clone(memory_format=torch.contiguous_format) for x in found])
+    except Exception as e:
+        return (type(e).__name__,)
 
 
 def _compare(a: list[Seen], b: list[Seen], tolerance: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
+import re
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 _ATOMS = (int, bool, str, bytes, type(None), torch.dtype, torch.device, type(Ellipsis), range)
+_VIEW = re.compile(r"Output \d+ of \w+")
+"""How autograd names a view in a message: by the function that made it, or that makes it from its base."""
 LIMIT = 12
 """Values that are drawn from an iterator."""
 
@@ -100,7 +103,8 @@ def _cell(x: types.CellType, numbers: Numbers) -> Any:
 
 def _error(x: BaseException, numbers: Numbers, number: int) -> Any:
     names = (type(x).__qualname__, type(x.__cause__).__name__, type(x.__context__).__name__, x.__suppress_context__)
-    return "exception", names, freeze(x.args, numbers), freeze(vars(x), numbers)
+    args = [_VIEW.sub("Output of a view", arg) if isinstance(arg, str) else arg for arg in x.args]
+    return "exception", names, freeze(tuple(args), numbers), freeze(vars(x), numbers)
 
 
 def _iterator(x: Any, numbers: Numbers, number: int) -> Any:

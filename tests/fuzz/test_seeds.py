@@ -24,3 +24,10 @@ def test_seeds_in_machine_code():
     found = list(run_all(lambda seed: check(generate(seed, Options("any")), "native", off),
                          list(range(500_000, 500_020)), jobs=2))
     assert {seed: f"{v.kind}: {v.detail}" for seed, v in found if not v.good} == {}
+
+
+def test_seeds_of_control_flow_on_data():
+    found = list(run_all(lambda seed: check(generate(seed, Options("none", data=True)), tolerance=ROUNDINGS["native"]),
+                         list(range(2_000_000, 2_000_060)), jobs=2))
+    assert {seed: f"{v.kind}: {v.detail}" for seed, v in found if not v.good} == {}
+    assert sum(v.captured > 0 for _, v in found) > 40

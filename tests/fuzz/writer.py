@@ -85,10 +85,12 @@ class NoTemplate(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """`breaks`: "none", "open" (not inside of try, with and generators) or "any"; `wide`: with the tables of `wide`."""
+    """`breaks`: "none", "open" (not inside of try, with and generators) or "any"; `wide`: with the tables of `wide`;
+    `data`: with those of `data`, and with gradients."""
 
     breaks: str = "any"
     wide: bool = False
+    data: bool = False
 
 
 class Writer:

@@ -22,7 +22,7 @@ from .sequences import Sequence, Tuple
 class Dict(Holder):
     """A dict.  One from outside is read key by key; `complete` once all keys were guarded and read."""
 
-    __slots__ = ("absent", "attrs", "cleared", "cls", "complete", "entries", "factory", "popped", "value")
+    __slots__ = ("absent", "attrs", "cleared", "cls", "complete", "entries", "factory", "first", "popped", "value")
 
     def __init__(self, entries: dict[Any, Tracker] | None, *, cls: type = dict, value: Any = None,
                  source: Source | None = None) -> None:
@@ -31,6 +31,8 @@ class Dict(Holder):
         self.cls = cls
         self.value = value
         self.source = source
+        self.first: dict[Any, Tracker] = {}
+        """The values that were read of the dict from outside."""
         self.absent: set[Any] | None = None
         self.cleared = False
         """All earlier entries were removed at once."""
@@ -88,6 +90,7 @@ class Dict(Holder):
                           and lasts(k) else Item(values_of(src, kind is not dict), i))
                     known = tracer.wrap(v, at)
                 self.entries[stored] = known
+                self.first.setdefault(stored, known)
             self.complete = True
         return self.entries
 
@@ -103,7 +106,7 @@ class Dict(Holder):
             return None
         if not isinstance(key, Tracker) and dict.__contains__(self.value, key):
             v = tracer.wrap(dict.__getitem__(self.value, key), Item(self.source, key) if self.source else None)
-            self.entries[key] = v
+            self.entries[key] = self.first[key] = v
             return v
         if not isinstance(key, Tracker):
             tracer.guard(self.source, "not_contains", key)
