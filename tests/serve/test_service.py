@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from prometheus_client import CollectorRegistry
+from torch import nn
 
 import framesmith
 from framesmith.serve.batcher import Limits
 from framesmith.serve.metrics import Metrics
-from framesmith.serve.protocol import decode
+from framesmith.serve.protocol import decode, decode_raw
 from framesmith.serve.service import Options, Service
 from framesmith.util.errors import PackageError, RequestRefused
 from tests.serve.models import Counting, encoder, mixing_rows
@@ -128,6 +129,61 @@ def test_bad_requests_are_refused_and_harm_no_others(change, said, packages):
 def test_numbers_are_neither_rounded_nor_wrapped_around(datatype, data):
     with pytest.raises(RequestRefused, match="input x"):
         decode("x", datatype, [2], data)
+
+
+@pytest.mark.parametrize(("datatype", "shape", "data"), [
+    ("INT64", [2], bytes(15)), ("INT64", [3], bytes(16)), ("FP32", [], b""), ("BOOL", [2], bytes([1, 2])),
+    ("BYTES", [2], bytes(2))], ids=str)
+def test_bytes_that_are_no_tensor_are_refused(datatype, shape, data):
+    with pytest.raises(RequestRefused, match="input x"):
+        decode_raw("x", datatype, shape, data)
+
+
+def test_bytes_are_read_as_they_are():
+    x = np.arange(6, dtype="int64").reshape(2, 3)
+    np.testing.assert_array_equal(decode_raw("x", "INT64", [2, 3], x.tobytes()), x)
+    assert decode_raw("x", "FP16", [0, 3], b"").shape == (0, 3)
+
+
+def test_requests_are_padded_to_the_longest_that_they_are_joined_with(packages):
+    path, model = packages["encoder"]
+    given = [request(1, length) for length in (5, 6, 6)]
+    found, metric = served(path, Options(padded=["length"], limits=Limits(delay=.5), at_once=1),
+                           lambda s: asyncio.gather(*[s.infer(g) for g in given]))
+    for one, answer in zip(given, found, strict=True):
+        assert_same(model, one, answer)
+    assert metric("batch_rows_count") == 1 and metric("elements_total", of="padding") == 2
+
+
+def test_a_model_that_writes_its_input_is_served(tmp_path):
+    class Doubling(nn.Module):
+        def forward(self, x):
+            x.add_(1)
+            return x * 2
+
+    framesmith.package(Doubling(), (torch.ones(2, 3),), path=tmp_path / "m.fsm", targets=[TARGET],
+                       dynamic_shapes=[{0: framesmith.Dim("batch", max=8)}])
+    x = np.ones((1, 3), "float32")
+    (first, again), _ = served(tmp_path / "m.fsm", Options(), lambda s: twice(s, {"x": x}))
+    assert x.max() == 1
+    for answer in (first, again):
+        np.testing.assert_array_equal(next(iter(answer.values())), [[4, 4, 4]])
+
+
+async def twice(service, given):
+    return await service.infer(given), await service.infer(given)
+
+
+def test_requests_that_wait_are_not_printed(packages):
+    async def work(service):
+        class Opaque(np.ndarray):
+            def __repr__(self):
+                raise AssertionError("an array is printed")
+
+        given = {name: x.view(Opaque) for name, x in request(1, 4).items()}
+        return await asyncio.gather(*[service.infer(given) for _ in range(3)])
+
+    assert len(served(packages["encoder"][0], Options(), work)[0]) == 3
 
 
 def test_limits_of_queue_and_time(packages):
