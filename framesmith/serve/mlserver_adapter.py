@@ -54,7 +54,7 @@ class Ports:
     grpc: int = 8081
     metrics: int = 8082
     largest: int = 64 << 20
-    unread: int = 64
+    unread: int = 256
 
 
 class PackageModel(MLModel):

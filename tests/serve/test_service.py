@@ -4,6 +4,10 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -215,6 +219,34 @@ def test_a_killed_worker_is_replaced_and_its_requests_are_run_again(packages):
     for one, answer in zip(given, found, strict=True):
         assert_same(model, one, answer)
     assert metric("worker_restarts_total") == 1 and metric("requests_total", status="200") == 40
+
+
+KILLED = """
+import asyncio, os, sys
+from framesmith.serve.workers import ProcessWorker
+
+async def main():
+    worker = ProcessWorker(sys.argv[1], 1)
+    await worker.start()
+    print(await worker._call(os.getpid), flush=True)
+    if len(sys.argv) > 2:
+        os.kill(os.getpid(), int(sys.argv[2]))
+        await asyncio.sleep(60)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_workers_end_with_a_killed_service(packages, tmp_path):
+    (tmp_path / "killed.py").write_text(KILLED)
+    done = subprocess.run([sys.executable, tmp_path / "killed.py", packages["encoder"][0], str(int(signal.SIGKILL))],
+                          stdout=subprocess.PIPE, timeout=120, text=True)
+    worker = Path("/proc", done.stdout.strip())
+    deadline = time.monotonic() + 30
+    while worker.exists() and time.monotonic() < deadline:
+        time.sleep(.05)
+    assert done.returncode == -signal.SIGKILL and done.stdout.strip() and not worker.exists()
 
 
 def test_a_model_that_keeps_state_is_not_served(tmp_path):
