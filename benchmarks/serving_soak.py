@@ -94,15 +94,15 @@ def kill_a_worker(server: psutil.Process) -> int:
 async def soak(sender: Sender, server: psutil.Process, rate: float, seconds: float, kill_every: float) -> int:
     """Send for some seconds, kill workers meanwhile, and wait for all answers; how many were killed."""
     begin = time.perf_counter()
-    tasks, killed, due = [], 0, kill_every
+    tasks, kills, due = [], [], kill_every
     while (now := time.perf_counter() - begin) < seconds:
         if now > due:
             due += kill_every
-            killed += kill_a_worker(server)
+            kills.append(asyncio.create_task(asyncio.to_thread(kill_a_worker, server)))
         tasks.append(asyncio.create_task(sender.send(len(tasks))))
         await asyncio.sleep(max(0, begin + len(tasks) / rate - time.perf_counter()))
     await asyncio.gather(*tasks)
-    return killed
+    return sum(await asyncio.gather(*kills))
 
 
 def measure(model: str, package: Path, given: argparse.Namespace) -> dict[str, Any]:

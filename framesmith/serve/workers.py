@@ -66,7 +66,7 @@ class ProcessWorker:
     async def start(self) -> None:
         """Start the process, or another one where it has died, and wait until it has loaded the package. Raises
         `WorkerDied`."""
-        await self._answer(asyncio.to_thread(self._launch))
+        await self._answer(lambda: asyncio.to_thread(self._launch))
         await self._call(os.getpid)
 
     def _launch(self) -> None:
@@ -94,11 +94,12 @@ class ProcessWorker:
             self._executor.shutdown(wait=False)
 
     async def _call(self, function, *args):  # type: ignore[no-untyped-def]
-        return await self._answer(asyncio.get_running_loop().run_in_executor(self._executor, function, *args))
+        loop = asyncio.get_running_loop()
+        return await self._answer(lambda: loop.run_in_executor(self._executor, function, *args))
 
-    async def _answer(self, answer):  # type: ignore[no-untyped-def]
+    async def _answer(self, begin):  # type: ignore[no-untyped-def]
         try:
-            return await answer
+            return await begin()  # an executor that knows of the death raises at once
         except (RuntimeError, OSError, EOFError) as e:  # it ended, was shut down or could not be started
             raise WorkerDied(str(e)) from None
 

@@ -221,6 +221,24 @@ def test_a_killed_worker_is_replaced_and_its_requests_are_run_again(packages):
     assert metric("worker_restarts_total") == 1 and metric("requests_total", status="200") == 40
 
 
+def test_a_worker_that_was_killed_between_requests_is_replaced(packages):
+    path, model = packages["encoder"]
+    given = request(1, 4)
+
+    async def work(service):
+        worker = service._workers[0]
+        os.kill(await worker._call(os.getpid), signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while not worker._executor._broken and time.monotonic() < deadline:
+            await asyncio.sleep(.01)
+        return await asyncio.gather(*[service.infer(given) for _ in range(3)])
+
+    found, metric = served(path, Options(workers=1), work)
+    for answer in found:
+        assert_same(model, given, answer)
+    assert metric("worker_restarts_total") == 1
+
+
 KILLED = """
 import asyncio, os, sys
 from framesmith.serve.workers import ProcessWorker
