@@ -1,12 +1,17 @@
 """Packages of models beside other compilers' files: size, runtime, start of a process, speed.
 
-    python -m benchmarks.package [models ...] [--quantised] [--without PEER,...] [--targets T,...] [--out FILE]
+    python -m benchmarks.package [--models M,...] [--quantised] [--without PEER,...] [--targets T,...] [--again]
+                                 [--out FILE]
 
 The runtime and its C example are built by CMake and found by `find_package`. "start" is from exec to the end of the
 first answer, with the file in the page cache: the least of some runs; of a C program, for AOTInductor of a C++ program,
 and for what has no other interface ("python") of an interpreter with NumPy. Answers are timed in turn, beside eager and
 `framesmith.compile`. Differences are from eager of the same model; for quantised ones, also eager's from the float
 model.
+
+The file is written after each model, and models that it has are left out, unless `--again` is given or the machine is
+another one; so a command that was interrupted goes on. Files of AOTInductor are kept in `build/peers`: another of
+another model would show as a difference.
 """
 
 from __future__ import annotations
@@ -37,17 +42,21 @@ from framesmith.peers import flat_tensors
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-MODELS = ("bert-base", "gpt2", "resnet18", "resnet50", "mobilenetv3_small_100", "vit_tiny_patch16_224", "dlrm", "lstm")
+MODELS = ("bert-base", "bert-base-16", "gpt2", "resnet18", "resnet50", "mobilenetv3_small_100", "vit_tiny_patch16_224",
+          "dlrm", "lstm")
 QUANTISED = ("bert-base int8", "bert-base int8 dynamic", "bert-base int4")
 """By torchao; `--quantised` runs them, too."""
 STARTS, ROUNDS = 5, 15
+KEPT = ROOT / "build" / "peers"
+SLOW = ("AOTInductor",)
+"""Peers that take minutes to write a file, which is kept for the next run."""
 
 
-def _bert_base() -> tuple[Any, Any]:
+def _bert_base(tokens: int = 128) -> tuple[Any, Any]:
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(0)
-    return BertForMaskedLM(BertConfig()).eval(), (torch.randint(0, 30000, (1, 128)),)
+    return BertForMaskedLM(BertConfig()).eval(), (torch.randint(0, 30000, (1, tokens)),)
 
 
 def _quantised(name: str) -> tuple[Any, Any]:
@@ -62,7 +71,10 @@ def _quantised(name: str) -> tuple[Any, Any]:
 def made(name: str) -> tuple[Any, Any]:
     """Return a model and its arguments."""
     base, _, precision = name.partition(" ")
-    return _quantised(precision) if precision else _bert_base() if base == "bert-base" else models.named()[name]()
+    if precision:
+        return _quantised(precision)
+    named = {"bert-base": _bert_base, "bert-base-16": lambda: _bert_base(16), **models.named()}
+    return named[base]()
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -135,12 +147,12 @@ class Bench:
                 begin = time.perf_counter()
                 try:
                     make = self.package if way == "package" else self.peer
-                    call, found = make(way, wrapped, args, folder)
+                    call, found = make(way, wrapped, args, KEPT / name if way in SLOW else folder)
                     rows[way] |= {**found, "write_s": time.perf_counter() - begin,
                                   "relative_error": difference(call(), wanted)}
                     ways[way] = call
                 except Exception as e:  # noqa: BLE001 - a contender that fails is a row that says why
-                    rows[way]["error"] = f"{type(e).__name__}: {e}".partition("\n")[0][:300]
+                    rows[way]["error"] = " ".join(f"{type(e).__name__}: {e}".split())[:300]
             for way, ms in times(ways).items():
                 rows[way]["warm_ms"] = ms
             if " " in name:
@@ -175,44 +187,64 @@ def members(path: Path) -> list[Any]:
         return archive.infolist()
 
 
-def show(report: dict[str, Any]) -> None:
-    columns = {"model": "model", "way": "", "file_bytes": "file, MB", "runtime_bytes": "runtime, MB",
-               "start_ms": "start, ms", "python_start_ms": "start by python, ms", "warm_ms": "warm, ms",
-               "relative_error": "difference"}
-    table = Table(*columns.values(), title="packages")
+COLUMNS = {"model": "model", "way": "way", "file_bytes": "file, MB", "runtime_bytes": "runtime, MB",
+           "start_ms": "start, ms", "python_start_ms": "start by python, ms", "warm_ms": "warm, ms",
+           "relative_error": "difference"}
+
+
+def rows_of(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table."""
+    rows = []
     for row in report["rows"]:
-        cells = [row.get(c, "") for c in columns]
+        cells = [row.get(c, "") for c in COLUMNS]
         cells = [f"{c / 1e6:.3g}" if isinstance(c, int) else f"{c:.3g}" if isinstance(c, float) else c for c in cells]
-        table.add_row(*cells[:-1], "fails" if "error" in row else cells[-1])
+        rows.append([*cells[:-1], "fails" if "error" in row else cells[-1]])
+    return list(COLUMNS.values()), rows
+
+
+def failures(report: dict[str, Any]) -> list[str]:
+    """A line for each contender that has failed."""
+    return [f"{row['model']}, {row['way']}: {row['error']}" for row in report["rows"] if "error" in row]
+
+
+def show(report: dict[str, Any]) -> None:
+    header, rows = rows_of(report)
+    table = Table(*header, title="packages")
+    for row in rows:
+        table.add_row(*row)
     console = Console()
     console.print(table)
-    for row in report["rows"]:
-        if "error" in row:
-            console.print(f"{row['model']}, {row['way']}: {row['error']}", markup=False)
+    console.print("\n".join(failures(report)), markup=False)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help=", ".join(MODELS))
     parser.add_argument("--quantised", action="store_true", help="also: " + ", ".join(QUANTISED))
     parser.add_argument("--without", default="", help="peers to leave out: " + ", ".join(PEERS))
     parser.add_argument("--targets", default=",".join(TARGETS))
+    parser.add_argument("--again", action="store_true", help="measure what the file has, too")
     parser.add_argument("--out", type=Path, default=RESULTS / "package-cpu.json")
     given = parser.parse_args()
+    wanted = [*given.models, *(QUANTISED if given.quantised else ())]
+    before = json.loads(given.out.read_text()) if given.out.exists() and not given.again else {}
+    report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "needs": [],
+                              "rows": [], "seconds": {}}
+    if before.get("machine") == report["machine"]:
+        report |= {key: before[key] for key in ("needs", "rows", "seconds")}
+    left = [model for model in wanted if model not in report["seconds"]]
     with tempfile.TemporaryDirectory() as name:
         tools = Path(name)
-        bench = Bench(tools, given.targets.split(","), [p for p in PEERS if p not in given.without.split(",")])
-        needs = subprocess.run(["ldd", bench.program], check=True, capture_output=True, text=True).stdout
-        assert not any(part in needs for part in ("torch", "python")), needs
-        report: dict[str, Any] = {
-            "date": datetime.date.today().isoformat(), "machine": machine.describe(),
-            "needs": sorted(os.path.basename(line.split()[0]) for line in needs.splitlines()), "rows": [],
-        }
-        for model in (*given.models, *(QUANTISED if given.quantised else ())):
+        if left:
+            bench = Bench(tools, given.targets.split(","), [p for p in PEERS if p not in given.without.split(",")])
+            needs = subprocess.run(["ldd", bench.program], check=True, capture_output=True, text=True).stdout
+            assert not any(part in needs for part in ("torch", "python")), needs
+            report["needs"] = sorted(os.path.basename(line.split()[0]) for line in needs.splitlines())
+        for model in left:
             with tempfile.TemporaryDirectory(dir=tools) as folder:
                 begin = time.perf_counter()
                 report["rows"] += bench.rows(model, Path(folder))
-                report[f"{model}, seconds"] = time.perf_counter() - begin
+                report["seconds"][model] = time.perf_counter() - begin
             given.out.write_text(json.dumps(report, indent=1) + "\n")
     show(report)
 

@@ -50,9 +50,14 @@ def bytes_of(file: Path) -> int:
 
 # --- AOTInductor ------------------------------------------------------------------------------------------------------
 def _aot_file(model: Any, tensors: Tensors, folder: Path) -> Path:
-    program = torch.export.export(model, tensors)
-    return Path(torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "aoti.pt2"),
-                                                         inductor_configs={"freezing": True}))
+    path = folder / f"aoti-{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}.pt2"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        made = folder / "part.pt2"
+        program = torch.export.export(model, tensors)
+        torch._inductor.aoti_compile_and_package(program, package_path=str(made), inductor_configs={"freezing": True})
+        made.rename(path)
+    return path
 
 
 def _aot_call(file: Path, tensors: Tensors) -> Callable[[], Any]:

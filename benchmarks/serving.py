@@ -1,18 +1,24 @@
 """Models behind one engine: packages beside eager, torch.compile and ONNX Runtime, at several concurrencies.
 
-    python -m benchmarks.serving [models ...] [--ways W,...] [--concurrency N,...] [--seconds S] [--out FILE]
+    python -m benchmarks.serving [models ...] [--ways W,...] [--concurrency N,...] [--seconds S] [--again] [--out FILE]
 
 Each way is a server of its own, `framesmith.serve` with the same batches, padding and limits; only what runs a batch
 differs. A client in another process sends requests by gRPC from as many threads as the concurrency; each thread waits
-for its answer.
+for its answer. "x2": two batches at the same time, which is a package's default. The difference is the greatest of
+one answer from the package's in another process, relative to its greatest element.
+
+The file is written after each server, and servers whose rows it has are left out, unless `--again` is given, the
+machine is another one, or the seconds are.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import multiprocessing
+import queue
 import socket
 import statistics
 import subprocess
@@ -95,8 +101,7 @@ def arguments(served: Served) -> tuple[torch.Tensor, ...]:
 
 
 def _packaged(served: Served, package: Path) -> Function:
-    model = load(package)
-    return lambda inputs: run(model, inputs)
+    return functools.partial(run, load(package))
 
 
 def _torch(call: Callable[..., Any]) -> Function:
@@ -121,10 +126,12 @@ def _onnxruntime(served: Served, package: Path) -> Function:
 
 
 WAYS: dict[str, Callable[[Served, Path], Function]] = {
-    "package": _packaged, "eager": lambda served, package: _torch(served.build()),
-    "torch.compile": lambda served, package: _torch(torch.compile(served.build(), dynamic=True)),
+    "package": _packaged, "framesmith.compile": lambda served, _: _torch(framesmith.compile(served.build())),
+    "eager": lambda served, _: _torch(served.build()),
+    "torch.compile": lambda served, _: _torch(torch.compile(served.build(), dynamic=True)),
     "onnxruntime": _onnxruntime,
 }
+MEASURED = ("package", "framesmith.compile", "eager", "torch.compile", "onnxruntime", "onnxruntime x2")
 
 
 def serve(model: str, way: str, package: Path, ports: list[int]) -> int:
@@ -132,18 +139,22 @@ def serve(model: str, way: str, package: Path, ports: list[int]) -> int:
     from framesmith.serve import mlserver_adapter
 
     served = MODELS[model]
-    worker = ThreadWorker(WAYS[way](served, package))
-    service = Service(package, served.options, Metrics(), [worker])
+    name, _, twice = way.partition(" x")
+    function = WAYS[name](served, package)
+    workers = [] if name == "package" else [ThreadWorker(function) for _ in range(int(twice or 1))]
+    service = Service(package, served.options, Metrics(), workers)
     return mlserver_adapter.serve(service, model, mlserver_adapter.Ports("127.0.0.1", *ports))
 
 
 def client(model: str, names: list[str], port: int, concurrency: int, seconds: float, answers: Any) -> None:
-    """The client's process: puts the seconds of each request, and the errors by their text, into `answers`."""
+    """The client's process. Puts into `answers`: the seconds of each request, those from the beginning to the last
+    answer, the errors by their text, and the outputs for the first request of seed 0."""
     import tritonclient.grpc as triton
 
     datatypes = {"int64": "INT64", "float32": "FP32"}
     times: list[float] = []
     errors: Counter[str] = Counter()
+    first: list[np.ndarray] = []
     begin = time.perf_counter() + .2
 
     def ask(seed: int) -> None:
@@ -156,32 +167,46 @@ def client(model: str, names: list[str], port: int, concurrency: int, seconds: f
                 inputs[-1].set_data_from_numpy(x)
             start = time.perf_counter()
             try:
-                server.infer(model, inputs)
+                answer = server.infer(model, inputs)
             except triton.InferenceServerException as e:
                 errors[str(e)] += 1
+                time.sleep(.01)
                 continue
             if start > begin:
                 times.append(time.perf_counter() - start)
+            if not first and seed == 0:
+                first.extend(answer.as_numpy(x.name) for x in answer.get_response().outputs)
 
     threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(concurrency)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    answers.put((times, dict(errors)))
+    answers.put((times, time.perf_counter() - begin, dict(errors), first))
 
 
-def load_of(model: str, names: list[str], port: int, concurrency: int, seconds: float) -> dict[str, Any]:
-    """The row of one concurrency: requests a second, and milliseconds."""
+def load_of(model: str, package: Path, port: int, concurrency: int, seconds: float) -> dict[str, Any]:
+    """The row of one concurrency: requests a second, and milliseconds. Raises RuntimeError without answers."""
+    runnable = load(package)
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
+    names = [t["name"] for t in runnable.manifest["inputs"]]
     process = context.Process(target=client, args=(model, names, port, concurrency, seconds, answers))
     process.start()
-    times, errors = answers.get()
-    process.join()
+    try:
+        times, took, errors, first = answers.get(timeout=seconds + 120)
+    except queue.Empty:
+        raise RuntimeError("the client has no answers 120 s after its end") from None
+    finally:
+        process.join(10)
+        process.kill()
+    if len(times) < 2 or not first:
+        raise RuntimeError(f"{len(times)} answers; errors: {errors}")
     cuts = statistics.quantiles(times, n=100)
-    return {"concurrency": concurrency, "requests_per_s": len(times) / seconds, "p50_ms": cuts[49] * 1e3,
-            "p99_ms": cuts[98] * 1e3, "errors": errors}
+    wanted = run(runnable, MODELS[model].request(np.random.default_rng(0)))
+    difference = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(first, wanted, strict=True))
+    return {"concurrency": concurrency, "requests_per_s": len(times) / took, "p50_ms": cuts[49] * 1e3,
+            "p99_ms": cuts[98] * 1e3, "relative_difference": difference, "errors": errors}
 
 
 def free_ports(count: int) -> list[int]:
@@ -205,12 +230,14 @@ def measure(model: str, way: str, package: Path, given: argparse.Namespace) -> l
                 log.seek(0)
                 raise RuntimeError(f"the server of {model} by {way} has ended:\n{log.read()}")
             time.sleep(.2)
-        names = [t["name"] for t in load(package).manifest["inputs"]]
-        load_of(model, names, ports[1], 8, min(3, given.seconds))
-        return [load_of(model, names, ports[1], n, given.seconds) for n in given.concurrency]
+        load_of(model, package, ports[1], 8, min(10, given.seconds))
+        return [load_of(model, package, ports[1], n, given.seconds) for n in given.concurrency]
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
         log.close()
 
 
@@ -222,12 +249,40 @@ def ready(port: int) -> bool:
         return False
 
 
+COLUMNS = {"model": "model", "way": "way", "concurrency": "at once", "requests_per_s": "requests/s",
+           "p50_ms": "p50, ms", "p99_ms": "p99, ms", "relative_difference": "difference"}
+
+
+def rows_of(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the table."""
+    def cell(row: dict[str, Any], column: str) -> str:
+        value = row.get(column, "fails")
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    return list(COLUMNS.values()), [[cell(row, c) for c in COLUMNS] for row in report["rows"]]
+
+
+def failures(report: dict[str, Any]) -> list[str]:
+    """A line for each server that has failed, or has refused requests."""
+    return [f"{row['model']}, {row['way']}: {row.get('failed') or row['errors']}" for row in report["rows"]
+            if row.get("failed") or row["errors"]]
+
+
 def show(report: dict[str, Any]) -> None:
-    columns = ("model", "way", "concurrency", "requests_per_s", "p50_ms", "p99_ms")
-    table = Table(*columns)
-    for row in report["rows"]:
-        table.add_row(*[f"{row[c]:.3g}" if isinstance(row[c], float) else str(row[c]) for c in columns])
-    Console().print(table)
+    header, rows = rows_of(report)
+    table = Table(*header)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print("\n".join(failures(report)), markup=False)
+
+
+def kept(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a file that was made under the same conditions, but for those that have failed."""
+    report = json.loads(path.read_text()) if path.exists() else {}
+    same = all(report.get(key) == value for key, value in about.items())
+    return [row for row in report["rows"] if "failed" not in row] if same else []
 
 
 def main() -> int:
@@ -236,24 +291,30 @@ def main() -> int:
         return serve(model, way, Path(package), list(map(int, ports)))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["bert", "resnet50"], help=f"of {', '.join(MODELS)}")
-    parser.add_argument("--ways", type=lambda text: text.split(","), default=list(WAYS))
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=list(MEASURED))
     parser.add_argument("--concurrency", type=lambda text: list(map(int, text.split(","))), default=[1, 8, 32])
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--again", action="store_true", help="measure what the file has, too")
+    parser.add_argument("--out", type=Path, default=RESULTS / "serving-cpu.json")
     given = parser.parse_args()
-    report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "machine": machine.describe(),
-                              "seconds": given.seconds, "rows": []}
-    with tempfile.TemporaryDirectory() as folder:
-        for model in given.models:
+    about = {"machine": machine.describe(), "seconds": given.seconds, "concurrency": given.concurrency}
+    report: dict[str, Any] = {"date": datetime.date.today().isoformat(), **about,
+                              "rows": [] if given.again else kept(given.out, about)}
+    for model in given.models:
+        ways = [w for w in given.ways if (model, w) not in {(row["model"], row["way"]) for row in report["rows"]}]
+        with tempfile.TemporaryDirectory() as folder:
             package, served = Path(folder) / f"{model}.fsm", MODELS[model]
-            framesmith.package(served.build(), arguments(served), path=package, dynamic_shapes=served.dynamic)
-            for way in given.ways:
-                report["rows"] += [{"model": model, "way": way, **row}
-                                   for row in measure(model, way, package, given)]
+            if ways:
+                framesmith.package(served.build(), arguments(served), path=package, dynamic_shapes=served.dynamic)
+            for way in ways:
+                try:
+                    rows = measure(model, way, package, given)
+                except RuntimeError as e:
+                    rows = [{"concurrency": 0, "errors": {}, "failed": str(e)[-2000:]}]
+                report["rows"] += [{"model": model, "way": way, **row} for row in rows]
+                given.out.write_text(json.dumps(report, indent=1) + "\n")
     show(report)
-    out = given.out or RESULTS / "serving.json"
-    out.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+    return int(any("failed" in row for row in report["rows"]))
 
 
 if __name__ == "__main__":

@@ -184,7 +184,8 @@ program = framesmith.export(net, (torch.randn(2, 3, 16, 16),), dynamic_shapes=({
 program.verify()
 """
 IMPORT = "import importlib\nfor name in {!r}: importlib.import_module(name)"
-OPTIONAL = {"framesmith.serve.mlserver_adapter": "mlserver", "framesmith.serve.ray_adapter": "ray"}
+OPTIONAL = {"framesmith.serve.mlserver_adapter": "mlserver", "framesmith.serve.mlserver_grpc": "mlserver",
+            "framesmith.serve.ray_adapter": "ray"}
 """Modules that cannot be imported without a package of an extra."""
 NAMES = [name for p in FILES if module_of(p)[-1] not in ("__init__", "__main__")
          if (name := ".".join(("framesmith", *module_of(p)))) not in OPTIONAL or find_spec(OPTIONAL[name])]

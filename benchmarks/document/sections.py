@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import dynamic, export, symbolic
 from benchmarks import table as tables
 from benchmarks.breadth import report
-from benchmarks.document import onnx, operators, package, summary
+from benchmarks.document import onnx, operators, package, serving, summary
 from benchmarks.document.markers import machine, table
 from benchmarks.document.summary import RESULTS, devices, saved
 from benchmarks.gpu import kernels as gpu_kernels
@@ -241,6 +241,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "algebra": _algebra,
     "export": _export,
     "export libraries": _export_libraries,
+    "packages": serving.packages,
+    "serving": serving.service,
+    "serving soaks": serving.soaks,
     "cpython suite": _cpython,
     "fuzz": _fuzz,
     "reliability": lambda: reliability.table(reliability.rows()),

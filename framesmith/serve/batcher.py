@@ -39,7 +39,7 @@ class Limits:
     timeout: float = 30.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _Pending:
     inputs: Sequence[np.ndarray]
     sizes: Sizes
@@ -96,7 +96,7 @@ class Batcher:
             raise RequestRefused(TIMED_OUT, f"no answer within {self._limits.timeout:g} seconds") from None
         finally:
             self._accepted -= 1
-            with contextlib.suppress(ValueError):
+            if pending in self._queue:
                 self._queue.remove(pending)
             async with self._changed:
                 self._changed.notify_all()

@@ -30,8 +30,8 @@ def main(arguments: list[str]) -> int:
     except ModuleNotFoundError as e:
         print(f"{e.name} is not installed: pip install framesmith[serve]", file=sys.stderr)
         return 1
-    options = Options(workers=given.workers, batching=not given.no_batching, padded=given.pad, fills=dict(given.fill),
-                      buckets=dict(given.buckets), warm_up=given.warm_up,
+    options = Options(workers=given.workers, at_once=given.at_once, batching=not given.no_batching,
+                      padded=given.pad, fills=dict(given.fill), buckets=dict(given.buckets), warm_up=given.warm_up,
                       limits=Limits(given.max_batch, given.queue, given.delay / 1e3, given.timeout))
     try:
         stable = Service(given.package, options, Metrics())
@@ -56,13 +56,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--grpc-port", type=int, default=8081)
     add("--metrics-port", type=int, default=8082)
     add("--workers", type=int, default=0, help="processes that run batches (default: 0, threads of this one)")
+    add("--at-once", type=int, default=Options.at_once, help="batches at the same time on threads of this process")
     add("--max-batch", type=int, default=Limits.rows, metavar="ROWS")
     add("--delay", type=float, default=Limits.delay * 1e3, metavar="MS", help="to wait for more requests of a batch")
     add("--no-batching", action="store_true", help="run requests one by one")
     add("--pad", action="append", default=[], metavar="DIMENSION", help="requests may be padded along it")
     add("--fill", action="append", default=[], type=_fill, metavar="INPUT=NUMBER", help="to pad with, instead of 0")
     add("--buckets", action="append", default=[], type=_buckets, metavar="DIMENSION=N,N,...",
-        help="sizes to pad to (default: powers of two; the batch as it is)")
+        help="requests up to the same of these sizes are joined (default: powers of two); of the batch: sizes to fill "
+             "it up to (default: none)")
     add("--warm-up", action="append", default=[], type=_sizes, metavar="DIMENSION=N,...",
         help="sizes to run before the service is ready; may be given more than once")
     add("--queue", type=int, default=Limits.queue, help="requests that may wait; more are refused")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from grpc import StatusCode
@@ -28,6 +29,7 @@ from mlserver.types import (
 
 from framesmith.serve.body_limit import BodyLimit
 from framesmith.serve.canary import PROMOTED, ROLLED_BACK, Canary
+from framesmith.serve.mlserver_grpc import ArrayServer
 from framesmith.serve.protocol import answer, decode, metadata
 from framesmith.serve.service import Service
 from framesmith.util.errors import PackageError, RequestRefused
@@ -39,6 +41,7 @@ UNREAD = ("grpc.server.max_pending_requests", "grpc.server.max_pending_requests_
 _servers: dict[str, PackageServer] = {}
 """By the name of the model: MLServer makes models itself, from their settings."""
 _log = logging.getLogger("framesmith.serve")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Ports:
     grpc: int = 8081
     metrics: int = 8082
     largest: int = 64 << 20
-    unread: int = 64
+    unread: int = 256
 
 
 class PackageModel(MLModel):
@@ -71,10 +74,17 @@ class PackageModel(MLModel):
         return await _servers[self.name].start_service()
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Return the answer to a request. Raises `MLServerError` with HTTP's status."""
+        """Return the answer to a request by REST. Raises `MLServerError` with HTTP's status."""
+        return await self.infer_arrays(
+            lambda: {x.name: _array(x) for x in payload.inputs},
+            lambda found: InferenceResponse(**answer(self.name, found, [x.name for x in payload.outputs or ()])))
+
+    async def infer_arrays(self, read: Callable[[], Mapping[str, np.ndarray]],
+                           write: Callable[[Mapping[str, np.ndarray]], Answer]) -> Answer:
+        """Return what `write` makes of the outputs for the inputs that `read` returns. Both may raise `RequestRefused`;
+        raises `MLServerError` with HTTP's status."""
         try:
-            found = await _servers[self.name].service.infer({x.name: _array(x) for x in payload.inputs})
-            return InferenceResponse(**answer(self.name, found, [x.name for x in payload.outputs or ()]))
+            return write(await _servers[self.name].service.infer(read()))
         except RequestRefused as e:
             raise MLServerError(str(e), e.status) from None
 
@@ -123,6 +133,7 @@ class PackageServer(MLServer):
             load_models_at_startup=False)
         settings._custom_grpc_server_settings = dict.fromkeys(UNREAD, ports.unread)
         super().__init__(settings)
+        self._grpc_server = ArrayServer(settings, self._data_plane, self._model_repository_handlers)
         self.service, self._name = service, name
         self.failed = False
         self._stopping: asyncio.Task[None] | None = None

@@ -1,4 +1,5 @@
-"""Requests joined into one run, and its results taken apart: rows one behind the other, other sizes padded to buckets.
+"""Requests joined into one run, and its results taken apart: rows one behind the other, other sizes padded to the
+greatest of the run.
 
 Rows that fill a batch up are copies of a request's row, so they are always valid. Along another dimension a model is
 padded only where the operator of the service says that it may be, and `probe.py` compares results before it is ready.
@@ -17,14 +18,14 @@ from framesmith.util.errors import PackageError, RequestRefused
 
 Sizes = Mapping[str, int]
 Group = tuple[tuple[str, int], ...]
-"""Sizes of the named dimensions in a run, without the batch: requests of one group can be joined."""
+"""Buckets of the named dimensions, without the batch: requests of one group can be joined."""
 
 
 @dataclass(frozen=True)
 class Padding:
     """`batch`: the dimension that requests are joined along, or None. `padded`: other dimensions that may be padded,
-    each input with its number in `fills`, or with 0. `buckets`: the sizes that a dimension is padded to, in order;
-    powers of two where none are given."""
+    each input with its number in `fills`, or with 0. `buckets`, in order: the sizes that the batch is padded to; of a
+    padded dimension, the greatest sizes of requests that are joined, powers of two where none are given."""
 
     interface: Interface
     batch: str | None
@@ -42,6 +43,8 @@ class Padding:
                 raise PackageError(f"buckets of {dimension}, which is not padded")
             if not self.interface.stands_alone(dimension):
                 raise PackageError(f"{dimension} cannot be padded: other sizes are computed of it")
+        if self.padded and self.batch is None:
+            raise PackageError(f"{', '.join(self.padded)} cannot be padded: requests are run one by one")
         if self.batch in self.padded:
             raise PackageError(f"{self.batch} is the batch, which is filled up with rows of requests")
         if unknown := self.fills.keys() - {t.name for t in self.interface.inputs}:
@@ -50,8 +53,9 @@ class Padding:
     def _paddable(self, dimension: str) -> bool:
         return dimension == self.batch or dimension in self.padded
 
-    def size_of_run(self, dimension: str, size: int) -> int:
-        """Return the size that a run has for requests of `size`. Raises `RequestRefused` if it is out of the range."""
+    def bucket(self, dimension: str, size: int) -> int:
+        """Return the greatest size of what a request of `size` is joined with; of the batch, the size of a run. Raises
+        `RequestRefused` if it is out of the range."""
         least, most = self.interface.dimensions[dimension]
         paddable = self._paddable(dimension)
         if size < (1 if paddable else least) or most is not None and size > most:
@@ -75,22 +79,22 @@ class Padding:
     def group(self, sizes: Sizes) -> Group:
         """Return the group of a request of these sizes: requests of one group can be joined. Raises `RequestRefused` if
         one is out of its range."""
-        run = [(name, self.size_of_run(name, size)) for name, size in sizes.items()]
+        run = [(name, self.bucket(name, size)) for name, size in sizes.items()]
         return tuple([(name, size) for name, size in run if name != self.batch])
 
     def join(self, requests: Sequence[tuple[Sequence[np.ndarray], Sizes]]) -> list[np.ndarray]:
-        """Return the inputs of one run for requests of one group; for one request if there is no batch."""
-        sizes = dict(self.group(requests[0][1]))
+        """Return the inputs of one run for requests of one group, in memory of its own, since a model may write its
+        inputs; for one request if there is no batch."""
+        sizes = {name: max(self.interface.dimensions[name][0], *(s[name] for _, s in requests))
+                 for name in requests[0][1]}
         if self.batch is not None:
-            sizes[self.batch] = self.size_of_run(self.batch, sum(s[self.batch] for _, s in requests))
+            sizes[self.batch] = self.bucket(self.batch, sum(s[self.batch] for _, s in requests))
         return [self._joined(k, [arrays[k] for arrays, _ in requests], sizes)
                 for k in range(len(self.interface.inputs))]
 
     def _joined(self, number: int, parts: Sequence[np.ndarray], sizes: Sizes) -> np.ndarray:
         tensor = self.interface.inputs[number]
         shape = tuple([sizes.get(str(size), now) for size, now in zip(tensor.shape, parts[0].shape, strict=True)])
-        if parts[0].shape == shape:
-            return parts[0]
         out = np.full(shape, self.fills.get(tensor.name, 0), parts[0].dtype)
         row = 0
         for part in parts:

@@ -34,40 +34,37 @@ def example(interface: Interface, sizes: Sizes, seed: int = 0) -> list[np.ndarra
 
 def sizes_for(padding: Padding, given: Sizes, rows: int) -> dict[str, int]:
     """Sizes of a run: those that are given, and the least of others; the batch has `rows` rows."""
-    return {name: padding.size_of_run(name, given.get(name, rows if name == padding.batch else least))
+    return {name: padding.bucket(name, given.get(name, rows if name == padding.batch else least))
             for name, (least, _) in padding.interface.dimensions.items()}
 
 
-async def check_batching(padding: Padding, run: Run, given: Sizes) -> None:
-    """Compare requests that are run by themselves with the same ones joined. Raises `PackageError` where they differ:
-    the rows of the model depend on each other."""
+async def check_joining(padding: Padding, run: Run, given: Sizes) -> None:
+    """Compare requests that are run by themselves with the same ones joined: two of one size, and for each dimension
+    that is padded, two of different sizes. Raises `PackageError` where they differ."""
     if padding.batch is None:
         return
     sizes = {**sizes_for(padding, given, 1), padding.batch: 1}
-    requests = [(example(padding.interface, sizes, seed), sizes) for seed in (0, 1)]
-    alone = [padding.split(await run(padding.join([request])), [sizes])[0] for request in requests]
-    joined = padding.split(await run(padding.join(requests)), [sizes, sizes])
-    for one, other in zip(alone, joined, strict=True):
-        if found := difference(padding.interface, one, other):
-            raise PackageError(f"requests cannot be joined along {padding.batch}: rows depend on each other (serve it "
-                               f"with --no-batching); {found}")
-
-
-async def check_padding(padding: Padding, exact: Padding, run: Run, given: Sizes) -> None:
-    """Compare, for each dimension that is padded, a request that is padded with the same one as it is (`exact` pads
-    nothing). Raises `PackageError` where they differ."""
+    if found := await _changes(padding, run, sizes, sizes):
+        raise PackageError(f"requests cannot be joined along {padding.batch}: rows depend on each other (serve it with "
+                           f"--no-batching); {found}")
     for dimension in padding.padded:
         least, _ = padding.interface.dimensions[dimension]
-        size = next((n for n in range(max(3, least), max(3, least) + 64)
-                     if padding.size_of_run(dimension, n) > n), None)
+        size = next((n for n in range(max(3, least), max(3, least) + 64) if padding.bucket(dimension, n) > n), None)
         if size is None:
             raise PackageError(f"no size of {dimension} is padded")
-        sizes = {**sizes_for(padding, given, 1), dimension: size}
-        request = example(padding.interface, sizes), sizes
-        plain, padded = [way.split(await run(way.join([request])), [sizes])[0] for way in (exact, padding)]
-        if found := difference(padding.interface, plain, padded):
+        if found := await _changes(padding, run, {**sizes, dimension: size},
+                                   {**sizes, dimension: padding.bucket(dimension, size)}):
             raise PackageError(f"{dimension} cannot be padded: results differ from those without padding (does a mask "
                                f"need another --fill?); {found}")
+
+
+async def _changes(padding: Padding, run: Run, *sizes: Sizes) -> str:
+    """Describe the first difference between requests of these sizes joined and by themselves; "" if there is none."""
+    requests = [(example(padding.interface, s, seed), s) for seed, s in enumerate(sizes)]
+    alone = [padding.split(await run(padding.join([request])), [request[1]])[0] for request in requests]
+    joined = padding.split(await run(padding.join(requests)), sizes)
+    return next(filter(None, (difference(padding.interface, one, other)
+                              for one, other in zip(alone, joined, strict=True))), "")
 
 
 def difference(interface: Interface, expected: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> str:

@@ -36,14 +36,33 @@ def decode(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.ndar
     return array
 
 
-def answer(model: str, outputs: Mapping[str, np.ndarray], wanted: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the answer to a request for the outputs `wanted`, or for all. Raises `RequestRefused` for unknown ones."""
-    if unknown := [name for name in wanted if name not in outputs]:
+def decode_raw(name: str, datatype: str, shape: Sequence[int], data: bytes) -> np.ndarray:
+    """Return the array of the input `name`, whose elements are in memory as the protocol has them: row-major,
+    little-endian. It is not written. Raises `RequestRefused` where the bytes are not of the datatype and shape."""
+    dtype = _DTYPES.get(datatype)
+    if dtype is None:
+        raise RequestRefused(BAD_REQUEST, f"input {name} is {datatype}, which is not taken")
+    try:
+        array = np.frombuffer(data, dtype.newbyteorder("<")).reshape(shape)
+    except ValueError as e:
+        raise RequestRefused(BAD_REQUEST, f"input {name} of {len(data)} bytes: {e}") from None
+    if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+        raise RequestRefused(BAD_REQUEST, f"input {name} has data that are not {datatype}")
+    return array
+
+
+def wanted(outputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray]:
+    """Return the outputs of these names, or all where there is none. Raises `RequestRefused` for unknown ones."""
+    if unknown := [name for name in names if name not in outputs]:
         raise RequestRefused(BAD_REQUEST, f"the model has no output {', '.join(unknown)}; it has {', '.join(outputs)}")
-    arrays = {name: outputs[name] for name in wanted or outputs}
+    return {name: outputs[name] for name in names} or outputs
+
+
+def answer(model: str, outputs: Mapping[str, np.ndarray], names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the answer to a request for the outputs `names`, or for all. Raises `RequestRefused` for unknown ones."""
     return {"model_name": model, "outputs": [
         {"name": name, "shape": list(x.shape), "datatype": DATATYPES[x.dtype.name], "data": x.ravel().tolist()}
-        for name, x in arrays.items()]}
+        for name, x in wanted(outputs, names).items()]}
 
 
 def metadata(model: str, interface: Interface) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from framesmith.serve.batcher import UNAVAILABLE, Batcher, Limits
 from framesmith.serve.interface import Interface
 from framesmith.serve.metrics import Metrics
 from framesmith.serve.padding import Padding
-from framesmith.serve.probe import check_batching, check_padding, example, sizes_for
+from framesmith.serve.probe import check_joining, example, sizes_for
 from framesmith.serve.running import load, run
 from framesmith.serve.workers import ProcessWorker, ThreadWorker, Worker, WorkerDied
 from framesmith.util.errors import PackageError, RequestRefused
@@ -26,10 +26,11 @@ _log = logging.getLogger("framesmith.serve")
 
 @dataclass(frozen=True)
 class Options:
-    """`workers`: processes; 0 runs batches in this one. `padded`, `fills`, `buckets`: see `Padding`. `warm_up`: sizes
-    of dimensions by name, once for each run; others have their least size."""
+    """`workers`: processes; 0 runs batches in this one, `at_once` at the same time. `padded`, `fills`, `buckets`: see
+    `Padding`. `warm_up`: sizes of dimensions by name, once for each run; others have their least size."""
 
     workers: int = 0
+    at_once: int = 2
     batching: bool = True
     padded: Sequence[str] = ()
     fills: Mapping[str, float] = field(default_factory=dict)
@@ -54,9 +55,11 @@ class Service:
             _log.warning("requests are run one by one: %s", "no dimension is the first of every input and output"
                          if options.batching else "batching is off")
         self._padding = Padding(self.interface, batch, options.padded, options.fills, options.buckets)
-        threads = max(1, len(os.sched_getaffinity(0)) // max(1, options.workers))
-        processes = [ProcessWorker(os.fspath(path), threads) for _ in range(options.workers)]
-        self._workers: Sequence[Worker] = workers or processes or [ThreadWorker(functools.partial(run, model))]
+        processors = len(os.sched_getaffinity(0))
+        processes = [ProcessWorker(os.fspath(path), max(1, processors // options.workers))
+                     for _ in range(options.workers)]
+        self._workers: Sequence[Worker] = workers or processes or [
+            ThreadWorker(functools.partial(run, model)) for _ in range(min(options.at_once, processors))]
         self._batcher: Batcher | None = None
 
     async def start(self) -> None:
@@ -75,9 +78,7 @@ class Service:
 
     async def _check(self) -> None:
         given = self._options.warm_up[0] if self._options.warm_up else {}
-        exact = Padding(self.interface, self._padding.batch)
-        await check_batching(self._padding, self._workers[0].run, given)
-        await check_padding(self._padding, exact, self._workers[0].run, given)
+        await check_joining(self._padding, self._workers[0].run, given)
 
     async def _warm_up(self, worker: Worker) -> None:
         rows = self._padding.most_rows(self._options.limits.rows)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from framesmith.serve.interface import Interface, Tensor
 from framesmith.serve.padding import Padding
-from framesmith.serve.probe import check_batching
+from framesmith.serve.probe import check_joining
 from framesmith.serve.protocol import DATATYPES
 from framesmith.serve.running import load, run
 from framesmith.serve.workers import ThreadWorker
@@ -57,7 +57,7 @@ def write_repository(package: Path, repository: Path, name: str, delay: float = 
     interface = Interface.from_manifest(model.manifest)
     batch = interface.batch_dimension() if batching else None
     worker = ThreadWorker(functools.partial(run, model))
-    asyncio.run(check_batching(Padding(interface, batch), worker.run, {}))
+    asyncio.run(check_joining(Padding(interface, batch), worker.run, {}))
     text = config(interface, batch, name, delay, instances)
     version = repository / name / "1"
     version.mkdir(parents=True, exist_ok=True)

@@ -6,13 +6,13 @@ Each maps the package, so all of them share the pages of its weights.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import forkserver
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from framesmith.package.binding import Model
 from framesmith.serve.running import load, run, set_threads
 
-_PR_SET_PDEATHSIG = 1
+_LEFT_TO_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkerDied(Exception):
@@ -66,11 +66,22 @@ class ProcessWorker:
     async def start(self) -> None:
         """Start the process, or another one where it has died, and wait until it has loaded the package. Raises
         `WorkerDied`."""
+        await self._answer(lambda: asyncio.to_thread(self._launch))
+        await self._call(os.getpid)
+
+    def _launch(self) -> None:
+        """Make the process, a fork of one that has imported this module and has no threads."""
         if self._executor is not None:
             self._executor.shutdown(wait=False)
-        self._executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin,
-                                             (self._path, self._threads, os.getpid()))
-        await self._call(os.getpid)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _LEFT_TO_THE_PARENT)
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._executor = ProcessPoolExecutor(1, context, _begin, (self._path, self._threads))
+        self._executor.submit(os.getpid)  # makes the process now, on this thread
 
     async def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of a batch. Raises `RequestRefused`, and `WorkerDied`, after which it must be started
@@ -83,9 +94,13 @@ class ProcessWorker:
             self._executor.shutdown(wait=False)
 
     async def _call(self, function, *args):  # type: ignore[no-untyped-def]
+        loop = asyncio.get_running_loop()
+        return await self._answer(lambda: loop.run_in_executor(self._executor, function, *args))
+
+    async def _answer(self, begin):  # type: ignore[no-untyped-def]
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
-        except RuntimeError as e:  # BrokenProcessPool, or what an executor says that has been shut down
+            return await begin()  # an executor that knows of the death raises at once
+        except (RuntimeError, OSError, EOFError) as e:  # it ended, was shut down or could not be started
             raise WorkerDied(str(e)) from None
 
 
@@ -93,17 +108,21 @@ _loaded: Model
 """The package of this process, in a worker."""
 
 
-def _begin(path: str, threads: int, parent: int) -> None:
-    """Set up a worker's process: it leaves signals to its parent, and ends with it."""
+def _begin(path: str, threads: int) -> None:
+    """Set up a worker's process: it leaves signals to the service, and ends with it."""
     global _loaded
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _LEFT_TO_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    threading.Thread(target=_end_with_the_service, daemon=True).start()
     _loaded = load(path)
     set_threads(threads)
+
+
+def _end_with_the_service() -> None:
+    service = multiprocessing.parent_process()
+    if service is not None:
+        service.join()
+    os._exit(1)
 
 
 def _run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -128,8 +128,8 @@ FRAMESMITH_API framesmith_status framesmith_run(framesmith_model* model, const f
                                                 int32_t input_count, const framesmith_tensor* outputs,
                                                 int32_t output_count);
 
-/* The number of threads that runs of this process share out their work among; by default, the processors. While one
- * run has them, others use the thread that they were called by. */
+/* The number of threads that runs of this process share out their work among; by default, the processors. Runs at the
+ * same time have equal shares, each at least the thread that it was called by. */
 FRAMESMITH_API framesmith_status framesmith_set_threads(int32_t count);
 FRAMESMITH_API int32_t framesmith_threads(void);
 

@@ -246,6 +246,7 @@ framesmith_status framesmith_run(framesmith_model* model, const framesmith_tenso
     frame->bind(inputs, input_count);
     std::unique_lock<std::mutex> held(model->writing, std::defer_lock);
     if (!model->state.empty()) held.lock();
+    const ActiveRun active;
     frame->run(inputs, outputs, output_count);
   });
 }

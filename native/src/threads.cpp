@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -29,61 +30,35 @@ int processors() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-class Pool {
+// A parallel region: each of `count` threads calls `member`.
+struct Region {
+  void (*member)(void*, int, int);
+  void* data;
+  int count;
+  std::atomic<int> left;  // of the threads other than the caller's
+};
+
+class Worker {
  public:
-  ~Pool() { resize(1); }
+  Worker() : thread_(&Worker::work, this) { thread_.detach(); }
 
-  int size() const { return size_.load(std::memory_order_relaxed); }
-
-  void set_size(int count) {
-    const std::lock_guard<std::mutex> alone(running_);
-    size_ = count;
-  }
-
-  void run(void (*member)(void*, int, int), void* data, int wanted) {
-    std::unique_lock<std::mutex> alone(running_, std::try_to_lock);
-    if (!alone || wanted <= 1) return member(data, 0, 1);
-    resize(size_);
-    const int others = static_cast<int>(workers_.size()), count = wanted <= others ? wanted : others + 1;
-    if (count == 1) return member(data, 0, 1);
-    member_ = member, data_ = data, count_ = count;
-    done_.store(0, std::memory_order_relaxed);
+  // The region is the worker's until it has counted itself off there.
+  void start(Region* region, int number) {
+    region_ = region, number_ = number;
     {
       const std::lock_guard<std::mutex> held(mutex_);
       turn_.fetch_add(1, std::memory_order_release);
     }
-    if (asleep_.load(std::memory_order_acquire)) wake_.notify_all();
-    member(data, 0, count);
-    for (int spins = 0; done_.load(std::memory_order_acquire) != others; spins++)
-      spins < kSpins ? pause() : std::this_thread::yield();
+    if (asleep_.load(std::memory_order_acquire)) wake_.notify_one();
   }
 
  private:
-  // `count` - 1 workers, or as many as the system gives.
-  void resize(int count) {
-    if (static_cast<int>(workers_.size()) == count - 1) return;
-    {
-      const std::lock_guard<std::mutex> held(mutex_);
-      ending_ = true;
-      turn_.fetch_add(1, std::memory_order_release);
-    }
-    wake_.notify_all();
-    for (std::thread& t : workers_) t.join();
-    workers_.clear();
-    ending_ = false;
-    try {
-      for (int k = 1; k < count; k++) workers_.emplace_back(&Pool::work, this, k, turn_.load());
-    } catch (const std::exception&) {
-      size_ = static_cast<int>(workers_.size()) + 1;
-    }
-  }
-
-  void work(int number, unsigned seen) {
-    while (true) {
+  void work() {
+    for (unsigned seen = 0;;) {
       seen = next(seen);
-      if (ending_) return;
-      if (number < count_) member_(data_, number, count_);
-      done_.fetch_add(1, std::memory_order_release);
+      Region* const region = region_;
+      region->member(region->data, number_, region->count);
+      region->left.fetch_sub(1, std::memory_order_release);
     }
   }
 
@@ -94,23 +69,73 @@ class Pool {
       pause();
     }
     std::unique_lock<std::mutex> held(mutex_);
-    asleep_.fetch_add(1, std::memory_order_release);
+    asleep_.store(true, std::memory_order_release);
     wake_.wait(held, [&] { return turn_.load(std::memory_order_acquire) != seen; });
-    asleep_.fetch_sub(1, std::memory_order_release);
+    asleep_.store(false, std::memory_order_release);
     return turn_.load(std::memory_order_acquire);
   }
 
-  std::mutex running_;  // one run at a time uses the workers
-  std::atomic<int> size_{processors()};
-  std::vector<std::thread> workers_;
+  Region* region_ = nullptr;
+  int number_ = 0;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::atomic<unsigned> turn_{0};
-  std::atomic<int> asleep_{0}, done_{0};
-  std::atomic<bool> ending_{false};
-  void (*member_)(void*, int, int) = nullptr;
-  void* data_ = nullptr;
-  int count_ = 0;
+  std::atomic<bool> asleep_{false};
+  std::thread thread_;  // last: it begins when the others are there
+};
+
+// Shares out its threads among the runs that are active. Its workers are never destroyed.
+class Pool {
+ public:
+  int size() const { return size_.load(std::memory_order_relaxed); }
+  void set_size(int count) { size_.store(count, std::memory_order_relaxed); }
+  void begin() { active_.fetch_add(1, std::memory_order_relaxed); }
+  void end() { active_.fetch_sub(1, std::memory_order_relaxed); }
+
+  void run(void (*member)(void*, int, int), void* data, int wanted) {
+    Worker* taken[kMostThreads];
+    const int others = take(taken, wanted - 1);
+    if (!others) return member(data, 0, 1);
+    Region region{member, data, others + 1, {others}};
+    for (int k = 0; k < others; k++) taken[k]->start(&region, k + 1);
+    member(data, 0, region.count);
+    for (int spins = 0; region.left.load(std::memory_order_acquire); spins++)
+      spins < kSpins ? pause() : std::this_thread::yield();
+    const std::lock_guard<std::mutex> held(mutex_);
+    idle_.insert(idle_.end(), taken, taken + others);
+  }
+
+ private:
+  // Takes as many workers as are wanted, and as are the caller's share; returns their number.
+  int take(Worker** taken, int wanted) {
+    if (wanted <= 0) return 0;
+    const std::lock_guard<std::mutex> held(mutex_);
+    const int runs = std::max(1, active_.load(std::memory_order_relaxed)), busy = made_ - static_cast<int>(idle_.size());
+    const int share = (size() + runs - 1) / runs - 1, left = size() - runs - busy;
+    wanted = std::min({wanted, share, left});
+    for (int k = 0; k < wanted; k++) {
+      if (idle_.empty() && !grow()) return k;
+      taken[k] = idle_.back();
+      idle_.pop_back();
+    }
+    return std::max(wanted, 0);
+  }
+
+  // False if the system gives no more threads.
+  bool grow() {
+    try {
+      idle_.push_back(new Worker);
+      made_++;
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  std::atomic<int> size_{processors()}, active_{0};
+  std::mutex mutex_;
+  std::vector<Worker*> idle_;
+  int made_ = 0;
 };
 
 Pool*& pool() {
@@ -133,5 +158,8 @@ const Team team = {[] { return pool()->size(); },
 
 void set_team_size(int count) { pool()->set_size(count < 1 ? 1 : count > kMostThreads ? kMostThreads : count); }
 int team_size() { return pool()->size(); }
+
+ActiveRun::ActiveRun() { pool()->begin(); }
+ActiveRun::~ActiveRun() { pool()->end(); }
 
 }  // namespace framesmith

@@ -4,16 +4,21 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from prometheus_client import CollectorRegistry
+from torch import nn
 
 import framesmith
 from framesmith.serve.batcher import Limits
 from framesmith.serve.metrics import Metrics
-from framesmith.serve.protocol import decode
+from framesmith.serve.protocol import decode, decode_raw
 from framesmith.serve.service import Options, Service
 from framesmith.util.errors import PackageError, RequestRefused
 from tests.serve.models import Counting, encoder, mixing_rows
@@ -130,6 +135,61 @@ def test_numbers_are_neither_rounded_nor_wrapped_around(datatype, data):
         decode("x", datatype, [2], data)
 
 
+@pytest.mark.parametrize(("datatype", "shape", "data"), [
+    ("INT64", [2], bytes(15)), ("INT64", [3], bytes(16)), ("FP32", [], b""), ("BOOL", [2], bytes([1, 2])),
+    ("BYTES", [2], bytes(2))], ids=str)
+def test_bytes_that_are_no_tensor_are_refused(datatype, shape, data):
+    with pytest.raises(RequestRefused, match="input x"):
+        decode_raw("x", datatype, shape, data)
+
+
+def test_bytes_are_read_as_they_are():
+    x = np.arange(6, dtype="int64").reshape(2, 3)
+    np.testing.assert_array_equal(decode_raw("x", "INT64", [2, 3], x.tobytes()), x)
+    assert decode_raw("x", "FP16", [0, 3], b"").shape == (0, 3)
+
+
+def test_requests_are_padded_to_the_longest_that_they_are_joined_with(packages):
+    path, model = packages["encoder"]
+    given = [request(1, length) for length in (5, 6, 6)]
+    found, metric = served(path, Options(padded=["length"], limits=Limits(delay=.5), at_once=1),
+                           lambda s: asyncio.gather(*[s.infer(g) for g in given]))
+    for one, answer in zip(given, found, strict=True):
+        assert_same(model, one, answer)
+    assert metric("batch_rows_count") == 1 and metric("elements_total", of="padding") == 2
+
+
+def test_a_model_that_writes_its_input_is_served(tmp_path):
+    class Doubling(nn.Module):
+        def forward(self, x):
+            x.add_(1)
+            return x * 2
+
+    framesmith.package(Doubling(), (torch.ones(2, 3),), path=tmp_path / "m.fsm", targets=[TARGET],
+                       dynamic_shapes=[{0: framesmith.Dim("batch", max=8)}])
+    x = np.ones((1, 3), "float32")
+    (first, again), _ = served(tmp_path / "m.fsm", Options(), lambda s: twice(s, {"x": x}))
+    assert x.max() == 1
+    for answer in (first, again):
+        np.testing.assert_array_equal(next(iter(answer.values())), [[4, 4, 4]])
+
+
+async def twice(service, given):
+    return await service.infer(given), await service.infer(given)
+
+
+def test_requests_that_wait_are_not_printed(packages):
+    async def work(service):
+        class Opaque(np.ndarray):
+            def __repr__(self):
+                raise AssertionError("an array is printed")
+
+        given = {name: x.view(Opaque) for name, x in request(1, 4).items()}
+        return await asyncio.gather(*[service.infer(given) for _ in range(3)])
+
+    assert len(served(packages["encoder"][0], Options(), work)[0]) == 3
+
+
 def test_limits_of_queue_and_time(packages):
     async def work(service):
         return await asyncio.gather(*[service.infer(request(1, 4)) for _ in range(5)], return_exceptions=True)
@@ -159,6 +219,52 @@ def test_a_killed_worker_is_replaced_and_its_requests_are_run_again(packages):
     for one, answer in zip(given, found, strict=True):
         assert_same(model, one, answer)
     assert metric("worker_restarts_total") == 1 and metric("requests_total", status="200") == 40
+
+
+def test_a_worker_that_was_killed_between_requests_is_replaced(packages):
+    path, model = packages["encoder"]
+    given = request(1, 4)
+
+    async def work(service):
+        worker = service._workers[0]
+        os.kill(await worker._call(os.getpid), signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while not worker._executor._broken and time.monotonic() < deadline:
+            await asyncio.sleep(.01)
+        return await asyncio.gather(*[service.infer(given) for _ in range(3)])
+
+    found, metric = served(path, Options(workers=1), work)
+    for answer in found:
+        assert_same(model, given, answer)
+    assert metric("worker_restarts_total") == 1
+
+
+KILLED = """
+import asyncio, os, sys
+from framesmith.serve.workers import ProcessWorker
+
+async def main():
+    worker = ProcessWorker(sys.argv[1], 1)
+    await worker.start()
+    print(await worker._call(os.getpid), flush=True)
+    if len(sys.argv) > 2:
+        os.kill(os.getpid(), int(sys.argv[2]))
+        await asyncio.sleep(60)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_workers_end_with_a_killed_service(packages, tmp_path):
+    (tmp_path / "killed.py").write_text(KILLED)
+    done = subprocess.run([sys.executable, tmp_path / "killed.py", packages["encoder"][0], str(int(signal.SIGKILL))],
+                          stdout=subprocess.PIPE, timeout=120, text=True)
+    worker = Path("/proc", done.stdout.strip())
+    deadline = time.monotonic() + 30
+    while worker.exists() and time.monotonic() < deadline:
+        time.sleep(.05)
+    assert done.returncode == -signal.SIGKILL and done.stdout.strip() and not worker.exists()
 
 
 def test_a_model_that_keeps_state_is_not_served(tmp_path):

@@ -1,0 +1,51 @@
+"""The sections on packages and the service: tables of the files that have been measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import package, serving
+from benchmarks.document.markers import machine, table
+from benchmarks.document.summary import RESULTS, saved
+
+NOT_MEASURED = "Not measured yet."
+
+
+def _found(name: str) -> dict[str, Any] | None:
+    return saved(name) if (RESULTS / f"{name}.json").exists() else None
+
+
+def _about(results: dict[str, Any]) -> str:
+    return f"Machine: {machine(results['machine'])}. Date: {results['date']}."
+
+
+def packages() -> str:
+    """Print a row for each model and way, and what has failed."""
+    results = _found("package-cpu")
+    if results is None:
+        return NOT_MEASURED
+    failed = "\n".join(f"- {line}" for line in package.failures(results))
+    return f"{_about(results)}\n\n{table(*package.rows_of(results))}\n\n{failed}".strip()
+
+
+def service() -> str:
+    """Print a row for each model, way and concurrency, and what has failed."""
+    results = _found("serving-cpu")
+    if results is None:
+        return NOT_MEASURED
+    failed = "\n".join(f"- {line}" for line in serving.failures(results))
+    return f"{_about(results)}\n\n{table(*serving.rows_of(results))}\n\n{failed}".strip()
+
+
+def soaks() -> str:
+    """Print the outcomes of requests while workers are killed, and under overload."""
+    parts = []
+    for name in ("serving-soak", "serving-overload"):
+        if results := _found(name):
+            rows = [[outcome, f"{count:,}"] for outcome, count in sorted(results["answers"].items())]
+            parts.append(
+                f"{results['model']}, {results['workers']} workers, {results['rate_per_s']:.3g} requests/s of "
+                f"{results['capacity_per_s']:.3g} that it answers, {results['seconds']:g} seconds, {results['killed']} "
+                f"workers killed: p50 {results['p50_ms']:.3g} ms, p99 {results['p99_ms']:.3g} ms, longest "
+                f"{results['longest_ms']:.3g} ms. {_about(results)}\n\n{table(['outcome', 'requests'], rows)}")
+    return "\n\n".join(parts) or NOT_MEASURED
