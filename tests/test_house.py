@@ -39,9 +39,9 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1100, "symbolic": 1780, "graph": 1780, "prims": 2970, "fake": 4250, "capture": 18080, "autograd": 1970,
+    "util": 1100, "symbolic": 1780, "graph": 1790, "prims": 2970, "fake": 4270, "capture": 18210, "autograd": 1970,
     "loops": 1490, "runtime": 2110, "lower": 5120, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2610,
-    "capture_cache": 700, "distributed": 400, "export": 2570, "onnx": 1950, "package": 750, "serve": 1060, "site": 50,
+    "capture_cache": 700, "distributed": 560, "export": 2570, "onnx": 1950, "package": 750, "serve": 1060, "site": 50,
     ".": 3400, "csrc": 12020,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
@@ -188,9 +188,13 @@ OPTIONAL = {"framesmith.serve.mlserver_adapter": "mlserver", "framesmith.serve.r
 """Modules that cannot be imported without a package of an extra."""
 NAMES = [name for p in FILES if module_of(p)[-1] not in ("__init__", "__main__")
          if (name := ".".join(("framesmith", *module_of(p)))) not in OPTIONAL or find_spec(OPTIONAL[name])]
-OF_ONNX = [name for name in NAMES if name.startswith("framesmith.onnx")]
-"""Their libraries load SymPy; nothing else imports them."""
-EVERY_MODULE = IMPORT.format([name for name in NAMES if name not in OF_ONNX])
+LIBRARIES = {
+    "framesmith.onnx": "import torch, onnx_ir, onnxscript.optimizer, onnx_ir.tensor_adapters",
+    "framesmith.distributed.dtensors": "import torch, torch.distributed.tensor",
+}
+"""Modules whose libraries load SymPy, and what is imported first: nothing else imports them."""
+OF_LIBRARIES = {part: [name for name in NAMES if name.startswith(part)] for part in LIBRARIES}
+EVERY_MODULE = IMPORT.format([name for name in NAMES if not name.startswith(tuple(LIBRARIES))])
 
 
 def loaded_banned(then, first="import torch"):
@@ -206,9 +210,10 @@ def test_nothing_banned_is_loaded_beyond_what_torch_itself_loads(program):
     assert not loaded_banned(program) - loaded_banned("")
 
 
-def test_onnx_loads_nothing_banned_beyond_what_its_libraries_load():
-    libraries = "import torch, onnx_ir, onnxscript.optimizer, onnx_ir.tensor_adapters"
-    assert not loaded_banned(IMPORT.format(OF_ONNX), libraries) - loaded_banned("", libraries)
+@pytest.mark.parametrize("part", LIBRARIES)
+def test_nothing_banned_is_loaded_beyond_what_libraries_load(part):
+    libraries = LIBRARIES[part]
+    assert not loaded_banned(IMPORT.format(OF_LIBRARIES[part]), libraries) - loaded_banned("", libraries)
 
 
 def code_lines(text):
