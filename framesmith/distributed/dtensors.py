@@ -62,36 +62,32 @@ def _wrapped(recorder: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 @dataclass(eq=False, slots=True)
 class Local:
     """The function that gives the local part of a DTensor, with its history in any grad mode. `placements`: those that
-    its gradient has, known when the function around it was captured."""
+    its gradient has, known when the function around it was captured. `shape`: a tensor of this shape without values of
+    its own is given, for gradients that have other placements than those of the local part."""
 
     placements: Any = None
+    shape: tuple[int, ...] | None = None
 
     def __call__(self, x: Any) -> torch.Tensor:
-        with torch.set_grad_enabled(x.requires_grad):  # the function may enable it
-            part = x.to_local(grad_placements=self.placements)
-        return waited(part) if type(part) is AsyncCollectiveTensor else part
+        if not x.requires_grad:
+            return _present(x)
+        with torch.enable_grad():  # the function may enable it
+            return _Local.apply(x, self.placements, self.shape)  # type: ignore[no-any-return]
 
 
-@dataclass(eq=False, slots=True)
-class Receiver:
-    """The function that gives a tensor without values of its own, for the gradients of a DTensor that have other
-    placements; `shape`: of their local parts."""
-
-    placements: Any
-    shape: tuple[int, ...]
-
-    def __call__(self, x: Any) -> torch.Tensor:
-        with torch.enable_grad():
-            return _Received.apply(x, self.placements, self.shape)  # type: ignore[no-any-return]
+def _present(x: Any) -> torch.Tensor:
+    part = x._local_tensor
+    return waited(part) if type(part) is AsyncCollectiveTensor else part
 
 
-class _Received(torch.autograd.Function):
-    """See `Receiver`."""
+class _Local(torch.autograd.Function):
+    """See `Local`. The derivative of its backward is that of `from_local`."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, placements: Any, shape: Any) -> torch.Tensor:  # type: ignore[override]
         ctx.mesh, ctx.placements, ctx.layout = x.device_mesh, placements, (x.shape, x.stride())
-        return x._local_tensor.new_empty(()).expand(shape)  # type: ignore[no-any-return]
+        part = _present(x)
+        return part.view_as(part) if shape is None else part.new_empty(()).expand(shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
@@ -107,7 +103,7 @@ class _Input:
         self.tracer, self.value, self.source = tracer, value, source
         self.main = Local()
         self.local = self._input(self.main, "{}.to_local()")
-        self.receivers: list[tuple[Receiver, FakeTensor]] = []
+        self.receivers: list[tuple[Local, FakeTensor]] = []
 
     def _input(self, function: Any, text: str) -> FakeTensor:
         tracer, path = self.tracer, Applied(self.source, function, text)
@@ -130,7 +126,7 @@ class _Input:
         for receiver, fake in self.receivers:
             if receiver.placements == placements:
                 return fake
-        receiver = Receiver(placements, tuple(map(int, part.shape)))
+        receiver = Local(placements, tuple(map(int, part.shape)))
         self.receivers.append((receiver, self._input(receiver, f"gradients of {{}} with {placements}")))
         return self.receivers[-1][1]
 
