@@ -189,9 +189,13 @@ OPTIONAL = {"framesmith.serve.mlserver_adapter": "mlserver", "framesmith.serve.m
 """Modules that cannot be imported without a package of an extra."""
 NAMES = [name for p in FILES if module_of(p)[-1] not in ("__init__", "__main__")
          if (name := ".".join(("framesmith", *module_of(p)))) not in OPTIONAL or find_spec(OPTIONAL[name])]
-OF_ONNX = [name for name in NAMES if name.startswith("framesmith.onnx")]
-"""Their libraries load SymPy; nothing else imports them."""
-EVERY_MODULE = IMPORT.format([name for name in NAMES if name not in OF_ONNX])
+LIBRARIES = {
+    "framesmith.onnx": "import torch, onnx_ir, onnxscript.optimizer, onnx_ir.tensor_adapters",
+    "framesmith.distributed.dtensors": "import torch, torch.distributed.tensor",
+}
+"""Modules whose libraries load SymPy, and what is imported first: nothing else imports them."""
+OF_LIBRARIES = {part: [name for name in NAMES if name.startswith(part)] for part in LIBRARIES}
+EVERY_MODULE = IMPORT.format([name for name in NAMES if not name.startswith(tuple(LIBRARIES))])
 
 
 def loaded_banned(then, first="import torch"):
@@ -207,9 +211,10 @@ def test_nothing_banned_is_loaded_beyond_what_torch_itself_loads(program):
     assert not loaded_banned(program) - loaded_banned("")
 
 
-def test_onnx_loads_nothing_banned_beyond_what_its_libraries_load():
-    libraries = "import torch, onnx_ir, onnxscript.optimizer, onnx_ir.tensor_adapters"
-    assert not loaded_banned(IMPORT.format(OF_ONNX), libraries) - loaded_banned("", libraries)
+@pytest.mark.parametrize("part", LIBRARIES)
+def test_nothing_banned_is_loaded_beyond_what_libraries_load(part):
+    libraries = LIBRARIES[part]
+    assert not loaded_banned(IMPORT.format(OF_LIBRARIES[part]), libraries) - loaded_banned("", libraries)
 
 
 def code_lines(text):

@@ -17,11 +17,11 @@ from torch import fx
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
 from framesmith.autograd.layouts import Layout, lay_out, strides_of
 from framesmith.autograd.saved_values import drawn, kept_values
-from framesmith.autograd.value_numbering import Table, behind, numbered
+from framesmith.autograd.value_numbering import Table, numbered
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import new_fake
 from framesmith.graph.cse import cse
-from framesmith.graph.derivative import without_derivatives
+from framesmith.graph.derivative import behind, without_derivatives
 from framesmith.graph.purity import is_needed
 from framesmith.graph.symbols import argument_symbols, symbols_held, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, descendants, placeholders_of

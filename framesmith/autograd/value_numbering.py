@@ -3,14 +3,13 @@ table."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx
 
-from framesmith.graph.derivative import passed
+from framesmith.graph.derivative import behind
 from framesmith.graph.purity import is_pure
 from framesmith.symbolic.node import expr_of
 
@@ -46,11 +45,4 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
     return numbers
 
 
-def behind(node: fx.Node) -> fx.Node:
-    """Return the node that `node` passes on, if it only directs gradients; else `node` itself."""
-    source = node.args[0] if node.target is operator.getitem else None
-    return (source.args[0][node.args[1]] if isinstance(source, fx.Node)  # type: ignore[index, return-value]
-            and source.target is passed else node)
-
-
-__all__ = ["Table", "behind", "numbered"]
+__all__ = ["Table", "numbered"]

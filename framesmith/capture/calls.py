@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from framesmith.fake.wrappers import is_wrapper
+from framesmith.fake.wrappers import is_distributed, is_wrapper
 from framesmith.symbolic.node import ROUNDINGS, rounded, specialised
 from framesmith.util.errors import FramesmithError, Unsupported
 
@@ -386,6 +386,8 @@ class Calls(Session):
             raise Unsupported(f"a {cls.__name__} of an object")
         if cls in CONSTANT_TYPES or cls in FOLDED or cls.__module__ == "numpy" and hasattr(cls, "item"):
             return self.fold_call(cls, args, kwargs)
+        if is_distributed(cls):
+            raise Unsupported(f"a {cls.__name__} made of its parts")
         if is_wrapper(cls):
             return self.torch_call(cls, args, kwargs)  # type: ignore[attr-defined,no-any-return]
         new = self.lookup(cls, "__new__")

@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from framesmith.fake.outputs import is_detached, memory_of
 from framesmith.fake.tensor import Alias, FakeTensor, is_differentiable, tensors_in
-from framesmith.fake.wrappers import flattened, is_wrapper
+from framesmith.fake.wrappers import flattened, is_distributed, is_wrapper
 from framesmith.graph.purity import is_view
 from framesmith.graph.traversal import last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
@@ -47,11 +47,17 @@ class Gradients(Session):
         self.differentiable: dict[Node, tuple[Source, bool]] = {}
         """Inputs that require grad: the path, and whether it is a leaf."""
         self.turn = 0
+        self.leaves: list[Any] = []
+        """Where gradients of distributed tensors enter the graph: see `distributed_tensors`."""
+        self.former_views: list[Any] = []
+        """Storages whose base is a view in the program, and has its own history here."""
         self.regions = 0
         """The number of regions of activation checkpointing so far."""
 
     def wants_grad(self, x: FakeTensor) -> bool:
         """`x.requires_grad`, of any tensor of the program."""
+        if is_distributed(type(x)):
+            return x.requires_grad
         if is_wrapper(type(x)):
             return any(map(self.wants_grad, flattened(x)[0].values()))
         alias = x._alias
@@ -105,6 +111,7 @@ class Gradients(Session):
             raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed."
                                "You can make a clone to get a normal tensor before doing inplace update."
                                "See https://github.com/pytorch/rfcs/pull/17 for more details.")
+        self.refuse_former_view(alias)
         if not self.differentiable or alias.parent is None and not alias.storage.several or self.transformed:
             return
         several, made, base = False, True, alias
@@ -124,6 +131,11 @@ class Gradients(Session):
             raise RuntimeError("a view was created in no_grad mode and is being modified inplace with grad mode "
                                "enabled")
         raise Unsupported(_OF_SEVERAL)
+
+    def refuse_former_view(self, alias: Alias) -> None:
+        """Refuse a use of a tensor that shows what it is a view of."""
+        if any(alias.storage is storage for storage in self.former_views):
+            raise Unsupported("a view with gradients of a distributed tensor")
 
     def refuse_out(self, args: Any, kwargs: Any) -> None:
         """Break before a call with `out=` that autograd refuses, unless it has no derivative."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch.fx import Node
 
 from framesmith.fake.tensor import FakeTensor
-from framesmith.graph.derivative import Pattern, Traced, cut_out, passed
+from framesmith.graph.derivative import Pattern, Traced, cut_out, passed, refuse
 from framesmith.graph.traversal import nodes_after
 
 from .arms import like
@@ -41,3 +41,12 @@ def attach(tracer: Any, results: list[FakeTensor], inputs: list[Node], traced: d
     for k, x in enumerate(results):
         x._alias.node = tracer.recorder.emit(operator.getitem, (node, k), vals[k])
         x._alias.node.meta.update(grad=True, turn=tracer.turn)
+
+
+def refusing(tracer: Any, results: list[FakeTensor], inputs: list[Node], message: str) -> None:
+    """Let a derivative of `results`, which have storages of their own and are computed of `inputs`, be an error."""
+    last, _ = tracer.end()
+    tangents = [tracer.recorder.emit(tangent, (), like(x)) for x in results]
+    grads: list[Node | None] = [tracer.recorder.emit(refuse, (n, message, *tangents), n.meta["val"]) for n in inputs]
+    region = spare_region(tracer, last)
+    attach(tracer, results, inputs, {(True,) * len(results): Traced(region, tangents, grads)}, True)

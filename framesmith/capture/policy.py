@@ -52,7 +52,8 @@ _REFUSED = {
 _FOLLOWED = frozenset({
     "torch.autograd.grad_mode", "torch.utils._contextlib", "torch.autograd.function",
     "torch.distributed.algorithms._checkpoint", "torch.distributed.nn.functional",
-    "torch.distributed._functional_collectives",
+    "torch.distributed._functional_collectives", "torch.distributed.tensor.parallel.style",
+    "torch.distributed.tensor._api.distribute_module",
     "framesmith.capture.polyfills",
     *(f"framesmith.graph.attention.{n}" for n in ("dense", "_dense", "spread", "indices", "laid_out")),
     "torch._higher_order_ops.invoke_subgraph.mark_compile_region",

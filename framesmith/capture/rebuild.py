@@ -206,6 +206,7 @@ class Rebuilder:
             self.names[id(x)] = name
             self.own_attributes(x, name)
             return name
+        self.tracer.refuse_former_view(x.fake._alias)
         at = self.output_at.get(id(x.fake))
         if at is None:
             at = self.output_at[id(x.fake)] = len(self.outputs)

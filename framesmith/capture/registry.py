@@ -80,8 +80,8 @@ def by_position(rows: dict[Any, Handler]) -> None:
 
 
 def load_late() -> None:
-    """Load the modules whose rows may be asked for now."""
-    for row in [row for row in LATE if row[0]()]:
+    """Load the modules whose rows may be asked for now, and those that they add."""
+    while (row := next((row for row in LATE if row[0]()), None)) is not None:
         LATE.remove(row)
         importlib.import_module(row[1])
 

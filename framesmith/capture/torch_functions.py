@@ -16,11 +16,12 @@ import torch
 
 from framesmith.fake import FakeTensor
 from framesmith.fake.ragged_attention import INSTEAD
-from framesmith.fake.wrappers import wrappers_among
+from framesmith.fake.wrappers import is_distributed, wrappers_among
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import data
 from . import trackers as t
+from .distributed_tensors import Making, computed
 from .modes import under_functions
 from .overrides import (
     converted,
@@ -119,6 +120,8 @@ class TorchFunctions(Session):
             asked = self.functions and own
             fn = INSTEAD.get(fn, fn) if asked else fn
             with under_functions(self.modes.functions), torch._C._EnableTorchFunction() if asked else nullcontext():
+                if type(fn) is Making or any(map(is_distributed, map(type, own))):
+                    return self.made(computed(self, fn, real, named))
                 if own and needs_derivative(self, own, [*real, *named.values()]):
                     return self.made(differentiated(self, fn, real, named))
                 out = fn(*real, **named)

@@ -18,11 +18,12 @@ import torch
 from framesmith._C import CompiledFunction
 from framesmith.fake.layout import strides_like
 from framesmith.fake.tensor import FakeTensor, is_differentiable, tensors_in
-from framesmith.fake.wrappers import flattened
+from framesmith.fake.wrappers import flattened, is_distributed
 from framesmith.symbolic.node import SymNode, hint_of
 from framesmith.util.errors import OddTensor, Unsupported
 
 from . import trackers as t
+from .distributed_tensors import parted
 from .dynamic_sizes import size_text
 from .rebuild_classes import tuple_text
 from .sources import Applied, Attr, Guard, Source
@@ -131,6 +132,10 @@ def rewrapped(rebuilder: Any, x: t.WrapperTensor) -> str:
     if x.source is not None and x.value is not None:
         return rebuilder.temp(rebuilder.source(x.source))  # type: ignore[no-any-return]
     tracer = rebuilder.tracer
+    if is_distributed(type(x.fake)):  # type: ignore[arg-type]
+        local, make = parted(tracer, x.fake)
+        made = rebuilder.hold(CompiledFunction(make, None))
+        return rebuilder.temp(f"{made}({rebuilder.values([tracer.made(local)])[0]})")  # type: ignore[no-any-return]
     parts, context = flattened(x.fake)
     texts = rebuilder.values([tracer.made(part) for part in parts.values()])
     if any(type(n) is torch.SymInt for n in _leaves(context)):

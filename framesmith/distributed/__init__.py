@@ -2,5 +2,9 @@
 
 import torch
 
+from framesmith.capture.registry import LATE, named
+
 if torch.distributed.is_available():
     from framesmith.distributed import capture, derivatives, groups, lowering, metadata, modules, pending  # noqa: F401
+
+    LATE.append((lambda: named("torch.distributed.tensor.DTensor") is not None, "framesmith.distributed.dtensors"))

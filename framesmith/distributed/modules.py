@@ -1,4 +1,4 @@
-"""Modules that are called in eager, because their hooks communicate or their parameters are DTensors.
+"""Modules that are called in eager, because their hooks communicate.
 
 Before the `forward` of a module of `fully_shard`, a hook gathers the parameters, which are plain tensors until the hook
 behind it frees their memory; a hook of the autograd engine gathers them again before the backward. They stay the same
@@ -16,10 +16,3 @@ from framesmith.capture.registry import EAGER_MODULES, named
 def _is_sharded(module: nn.Module) -> str | None:
     kind = named("torch.distributed.fsdp.FSDPModule")
     return "hooks of fully_shard gather and free its parameters" if kind and isinstance(module, kind) else None
-
-
-@EAGER_MODULES.append
-def _has_dtensors(module: nn.Module) -> str | None:
-    kind = named("torch.distributed.tensor.DTensor")
-    found = kind and any(isinstance(x, kind) for x in module._parameters.values())
-    return "its parameters are DTensors" if found else None

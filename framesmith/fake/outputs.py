@@ -15,6 +15,7 @@ from framesmith.fake.layout import preserved_strides
 from framesmith.fake.recording import Recording
 from framesmith.fake.schema import is_view
 from framesmith.fake.tensor import Alias, FakeTensor, Storage, guard_layout_assumptions, guard_layout_sizes
+from framesmith.graph.derivative import behind
 
 aten = torch.ops.aten
 
@@ -30,7 +31,12 @@ _FROM_THE_START = frozenset((
 def memory_of(node: Node) -> tuple[Node, bool]:
     """Return the node whose memory `node` may share, and whether both begin at the same place."""
     same_start = True
-    while node.op == "call_function" and (node.target in _FROM_THE_START or _is_view(node.target)):
+    while node.op == "call_function":
+        if (value := behind(node)) is not node:
+            node = value
+            continue
+        if not (node.target in _FROM_THE_START or _is_view(node.target)):
+            break
         same_start = same_start and node.target in _FROM_THE_START
         node = node.args[0]  # type: ignore[assignment]
     return node, same_start

@@ -41,7 +41,7 @@ from framesmith.fake.tensor import (
     new_fake,
 )
 from framesmith.fake.views import PUT_BACK
-from framesmith.fake.wrappers import is_wrapper, wrappers_among
+from framesmith.fake.wrappers import by_processes, is_distributed, is_wrapper, wrappers_among
 from framesmith.graph.nodes import insert_node
 from framesmith.graph.purity import is_pure
 from framesmith.symbolic.node import symint
@@ -178,6 +178,8 @@ class Recorder:
                 return found
         before, self.below = self.below, func is not _aten.detach.default
         try:
+            if is_distributed(kind):
+                return by_processes(kind, func, args, kwargs)
             return self.inside(kind.__torch_dispatch__, func, types, args, kwargs)
         finally:
             self.below = before

@@ -8,13 +8,17 @@ calls the class for each operator on it, and its operators on the parts are reco
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, ValuesView
+from collections.abc import Callable, Iterable, Iterator, ValuesView
 from functools import cache
 from typing import Any
 
 import torch
 
 _declared: weakref.WeakSet[type] = weakref.WeakSet()
+
+DISTRIBUTED: dict[str, Callable[..., Any]] = {}
+"""Module and name of classes whose operators communicate -> function that computes `func(*args, **kwargs)` of such an
+operator. A gradient may be distributed in another way than its tensor."""
 
 
 def declare(cls: type) -> None:
@@ -27,6 +31,17 @@ def is_wrapper(cls: Any) -> bool:
     """Return whether tensors of a class wrap others by the protocol, and the class may run during capture only: it is
     PyTorch's own, or declared."""
     return _has_protocol(cls) and (_is_pytorchs(cls) or not _declared.isdisjoint(cls.__mro__))
+
+
+def by_processes(cls: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute an operator on tensors of such a class."""
+    return DISTRIBUTED[f"{cls.__module__}.{cls.__qualname__}"](func, args, kwargs)
+
+
+@cache
+def is_distributed(cls: Any, /) -> bool:
+    """Return whether operators on tensors of a class communicate."""
+    return f"{cls.__module__}.{cls.__qualname__}" in DISTRIBUTED
 
 
 @cache

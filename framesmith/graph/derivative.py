@@ -7,6 +7,7 @@ gives `y` as it is, computed with grad mode off; a gradient goes from it to `x` 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,13 @@ def passed(values: Sequence[Any], inputs: Sequence[Any], operands: Sequence[Any]
 
 
 passed.is_pure = True  # type: ignore[attr-defined]
+
+
+def behind(node: Node) -> Node:
+    """Return the node that `node` passes on, if it only directs gradients; else `node` itself."""
+    source = node.args[0] if node.target is operator.getitem else None
+    return (source.args[0][node.args[1]] if isinstance(source, Node)  # type: ignore[index, return-value]
+            and source.target is passed else node)
 
 
 def refuse(like: Any, message: str, *tangents: Any) -> Any:

@@ -7,7 +7,7 @@ import re
 _ROWS: tuple[tuple[str, str], ...] = (
     (r"graph_break\(\) was called", "remove the call of graph_break()"),
     (r"hooks of fully_shard", "nothing is to be done: the forward of each sharded module is compiled by itself"),
-    (r"are DTensors|a DTensor", "nothing is to be done: operators on DTensors communicate, and run in eager"),
+    (r"DTensor|distributed tensor", "nothing is to be done: it runs in eager, and what is around it is compiled"),
     (r"is disabled|disallowed", "take the mark off the function, or call it before or after the compiled code"),
     (r"^truth of|assertion on|bool\b.*tensor",
      "choose with torch.where, or decide before the call; a check can run outside of the compiled code"),

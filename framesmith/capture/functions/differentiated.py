@@ -12,14 +12,14 @@ from torch.fx import Node
 from torch.nn.modules._functions import BackwardHookFunction
 
 from framesmith.fake.tensor import FakeTensor, is_differentiable
-from framesmith.graph.derivative import Pattern, Traced, refuse
+from framesmith.graph.derivative import Pattern, Traced
 from framesmith.graph.purity import draws
 from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..arms import effects, like, reachable
-from ..history import attach, spare_region, tangent
+from ..history import attach, refusing, tangent
 from ..registry import CODES, PLAIN, calls
 from ..trackers import Args, Kwargs
 
@@ -51,6 +51,8 @@ def _begin(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _apply(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if tracer.transformed:
         raise Unsupported("torch.autograd.Function within a function transform")
+    if any(isinstance(a, t.WrapperTensor) and tracer.wants_grad(a.fake) for a in args[1:]):
+        raise Unsupported("torch.autograd.Function of a tensor that wraps others, where gradients are wanted")
     if tracer.asks(*[a for a in args[1:] if isinstance(a, t.Tensor)]):
         raise Unsupported("torch.autograd.Function of a tensor of a class with a __torch_function__")
     klass, given = args[0], args[1:]
@@ -247,12 +249,7 @@ def _refusing(tracer: Any, out: t.Tracker, args: Args, message: str) -> t.Tracke
     with torch.no_grad():
         fresh = {id(o): tracer.torch_call(torch.clone, [o], {}) for o in found}
     inputs = [tracer.recorder.nodes(a.fake) for a in given]
-    last, _ = tracer.end()
-    tangents = [tracer.recorder.emit(tangent, (), like(o.fake)) for o in fresh.values()]
-    grads: list[Node | None] = [tracer.recorder.emit(refuse, (n, message, *tangents), n.meta["val"]) for n in inputs]
-    region = spare_region(tracer, last)
-    attach(tracer, [o.fake for o in fresh.values()], inputs, {(True,) * len(found): Traced(region, tangents, grads)},
-           True)
+    refusing(tracer, [o.fake for o in fresh.values()], inputs, message)
     results: Args = [fresh.get(id(o), o) for o in outs]
     return t.Tuple(results) if isinstance(out, t.Tuple) else results[0]
 
