@@ -45,12 +45,17 @@ MOST_UNROLLED = 4
 @dataclass(frozen=True, slots=True)
 class Body:
     """The body of a loop of a frame: it begins at instruction `start` and ends before `end`, and the loop leaves for
-    `out`. `tested`: at the end the condition for another round is on the stack."""
+    `out`. `again`: the truth for another round of the condition that is on the stack at the end; None: there is none.
+    """
 
     start: int
     end: int
     out: int
-    tested: bool = False
+    again: bool | None = None
+
+    @property
+    def tested(self) -> bool:
+        return self.again is not None
 
 
 def for_loop(f: Frame, rounds: t.LoopIterator, out: int) -> bool:
@@ -85,7 +90,7 @@ def while_loop(f: Frame) -> bool:
     head, loop = FrameLoop.behind(f, at) or (None, None)
     if head is None or loop is None or head.at != at:
         return False
-    body = Body(loop.again, loop.at, loop.out, True)
+    body = Body(loop.again, loop.at, loop.out, loop.goes_on)
     if _is_unrolled(f, body) or f.stack[-1].truth(tracer) is not head.goes_on:
         return False
     if not all(is_integer(tracer, x) for x in numbers):
@@ -399,7 +404,7 @@ class CountedLoop:
             f.locals[:] = self.locals
             test = self._follow({}, slices)
             if test is not None:
-                self.condition = condition(tracer, self, test)
+                self.condition = condition(tracer, self, test, bool(self.body.again))
             return list(f.locals)
 
         trial = recorded(tracer, first, own, is_internal)
@@ -480,7 +485,7 @@ class CountedLoop:
             if i not in self.variables and i not in self.set and same(after, self.locals[i]):
                 continue
             raise Unsupported("a loop changes a variable that it did not change the first time")
-        if test is not None and not condition(self.tracer, self, test).equals(self.condition):
+        if test is not None and not condition(self.tracer, self, test, bool(self.body.again)).equals(self.condition):
             raise Unsupported("the condition of a while loop changes from round to round")
 
     def _appended(self) -> list[t.Tensor]:

@@ -11,8 +11,14 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .induction import Affine, affine
 
-_STRICT = {operator.lt: (1, 0), operator.le: (1, -1), operator.gt: (-1, 0), operator.ge: (-1, -1)}
+_STRICT: dict[Any, tuple[int, int]] = {
+    operator.lt: (1, 0), operator.le: (1, -1), operator.gt: (-1, 0), operator.ge: (-1, -1)}
 """For `a op b` the sign and the sum that make it `sign * (a - b) + sum < 0`."""
+
+
+_NEGATED: dict[Any, Any] = {
+    operator.lt: operator.ge, operator.le: operator.gt, operator.gt: operator.le, operator.ge: operator.lt,
+    operator.eq: operator.ne}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +46,17 @@ class Condition:
         return more + 1 if more >= 0 else 1
 
 
-def condition(tracer: Any, loop: Any, x: t.Tracker) -> Condition:
-    """Return the condition for another round. Raises Unsupported where induction variables do not decide it."""
-    number, nonzero = affine(tracer, x), True
-    if type(x) is t.Data and len(x.parts) == 2 and (x.fn in _STRICT or x.fn is operator.ne):
+def condition(tracer: Any, loop: Any, x: t.Tracker, holds: bool) -> Condition:
+    """Return the condition for another round: that the truth of `x` is `holds`. Raises Unsupported where induction
+    variables do not decide it."""
+    number, nonzero = affine(tracer, x) if holds else None, True
+    fn = getattr(x, "fn", None) if holds else _NEGATED.get(getattr(x, "fn", None))
+    if type(x) is t.Data and len(x.parts) == 2 and (fn in _STRICT or fn is operator.ne):
         a, b = [affine(tracer, p) for p in x.parts]
         if a is not None and b is not None:
-            sign, more = _STRICT.get(x.fn, (1, 0))
+            sign, more = _STRICT.get(fn, (1, 0))
             number = Affine(a.loop or b.loop, sign * (a.first - b.first) + more, sign * (a.step - b.step))
-            nonzero = x.fn is operator.ne
+            nonzero = fn is operator.ne
             if None not in (a.loop, b.loop) and a.loop is not b.loop:
                 number = None
     if number is None or number.loop is not loop or not number.step:

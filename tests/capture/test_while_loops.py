@@ -76,6 +76,36 @@ def fills_a_buffer(x, n):
     return out
 
 
+def unless_equal(x, n):
+    i = 0
+    h = x[0]
+    while not (i == n):  # noqa: SIM201
+        h = h @ W
+        i += 1
+    return h, i
+
+
+def unless_less(x, n):
+    i = n
+    h = x[0]
+    while not (i < n - 2):
+        h = h @ W + i / n
+        i -= 1
+    return h, i
+
+
+def in_a_row(x, n):
+    i = 0
+    h = x[0]
+    while i < n:
+        i += 1
+    while i > 1:
+        h = h @ W
+        i -= 1
+        last = i * 2
+    return h, i, last
+
+
 def with_else(x, n):
     i = 0
     h = x[0]
@@ -162,7 +192,8 @@ def towards_each_other(x, n):
 @pytest.mark.filterwarnings("ignore:framesmith")
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("program", [
-    counts, counts_down, over_a_size, fills_a_list, until_zero, steps, fills_a_buffer, with_else, two_ends,
+    counts, counts_down, over_a_size, fills_a_list, until_zero, steps, fills_a_buffer, unless_equal, unless_less,
+    in_a_row, with_else, two_ends,
     until_equal, nested, first_differs, downwards, numbers_too, towards_each_other])
 def test_a_loop_of_a_known_number_of_rounds_is_one_graph(program, grad, captures):
     check(program, grad, (4, 5, 7, 9, 3), captures, 3)
