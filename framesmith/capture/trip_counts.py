@@ -15,7 +15,6 @@ _STRICT: dict[Any, tuple[int, int]] = {
     operator.lt: (1, 0), operator.le: (1, -1), operator.gt: (-1, 0), operator.ge: (-1, -1)}
 """For `a op b` the sign and the sum that make it `sign * (a - b) + sum < 0`."""
 
-
 _NEGATED: dict[Any, Any] = {
     operator.lt: operator.ge, operator.le: operator.gt, operator.gt: operator.le, operator.ge: operator.lt,
     operator.eq: operator.ne}
