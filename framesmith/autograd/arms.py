@@ -14,7 +14,7 @@ from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.layout import preserved_strides
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import dense, metadata_of, new_fake
-from framesmith.graph.control import Control, append, append_blank
+from framesmith.graph.control import Branch, Control, append, append_blank, close, results_of
 from framesmith.graph.traversal import ancestors, copy_node
 from framesmith.util.errors import Unsupported
 
@@ -31,6 +31,19 @@ def copied(graph: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
     for node in graph.nodes:
         if node.op != "output":
             made[node] = copy_node(copy, node, made.__getitem__)
+    return copy, made
+
+
+def completed(arm: fx.Graph) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    """Return a copy, not closed yet, whose branches give zeros for missing gradients, and its nodes by the original's:
+    a loop sums and stacks gradients of its body, and needs one in each round."""
+    copy, made = copied(arm)
+    for node in copy.nodes:
+        if isinstance(node.target, Branch):
+            ways = [completed(way) for way in node.target.arms]
+            no, yes = [close(way, [own.get(r, r) for r in results_of(old)])
+                       for (way, own), old in zip(ways, node.target.arms)]
+            node.target = Branch(yes, no, True)
     return copy, made
 
 
@@ -91,4 +104,4 @@ def emitted(recorder: Recorder, target: Control, vals: Sequence[FakeTensor], arg
     return recorder.results(node, made)  # type: ignore[no-any-return]
 
 
-__all__ = ["Way", "copied", "emitted", "in_layout", "owned", "part_of", "tangents_of", "zeros_like"]
+__all__ = ["Way", "completed", "copied", "emitted", "in_layout", "owned", "part_of", "tangents_of", "zeros_like"]

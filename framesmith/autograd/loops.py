@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.autograd.arms import Way, copied, emitted, in_layout, owned, part_of, tangents_of, zeros_like
+from framesmith.autograd.arms import Way, completed, copied, emitted, in_layout, owned, part_of, tangents_of, zeros_like
 from framesmith.autograd.joint import DERIVED, Joint, trace_joint, without_overlap
 from framesmith.autograd.partition import partition_arm
 from framesmith.fake import FakeTensor
@@ -101,7 +101,7 @@ class _Derived:
         after a round."""
         flags = list(requires)
         while True:
-            graph, made = copied(self.target.body)
+            graph, made = completed(self.target.body)
             for place, flag in zip(placeholders_of(graph), flags, strict=True):
                 place.meta["requires_grad"] = flag
             close(graph, [owned(graph, made[r], k >= self.lead + self.carried)

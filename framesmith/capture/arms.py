@@ -91,8 +91,8 @@ def positions(roots: Iterable[Any]) -> dict[tuple[Any, str], Any]:
     for x in reachable(roots).values():
         if isinstance(x, t.Generator):
             found[x.frame, "ip"] = x.frame.ip
-        elif isinstance(x, t.Rounds):
-            found[x, "begun"] = x.begun
+        elif isinstance(x, t.LoopIterator):
+            found[x, "concrete"] = x.concrete
         elif isinstance(x, Walk):
             names = [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]
             values = {(x, name): getattr(x, name, None) for name in names}
@@ -242,7 +242,8 @@ class _Join:
                 raise Unsupported(f"two variables are one {a.pytype().__name__} one way only")
             for x, y in zip(*parts):
                 self._collect(x, y)
-        elif t.Data in (type(a), type(b)) and data.is_number(a) and data.is_number(b) and a.pytype() is b.pytype():
+        elif ((t.Data in (type(a), type(b)) or self.tracer.counting and not same(a, b)) and data.is_number(a)
+                and data.is_number(b) and a.pytype() is b.pytype()):
             one, other = [self._tensor(arm, x) for arm, x in zip(self.arms, (a, b))]
             self._pair(one, other)
             self.numbers[id(a), id(b)] = id(one.fake), id(other.fake)

@@ -123,7 +123,7 @@ class _Ways:
         f.locals[:], f.stack[:], f.ip = self.locals, self.stack, start
         for (owner, name), value in self.positions.items():
             if getattr(owner, name) != value:
-                if isinstance(owner, (Frame, t.Lazy, t.Rounds)):
+                if isinstance(owner, (Frame, t.Lazy, t.LoopIterator)):
                     raise Unsupported("an iterator that both ways advance, and that has no place to go back to")
                 setattr(owner, name, value)
         leaves = self.loop is not None and start == self.exit

@@ -1,21 +1,22 @@
-"""`for` loops of a symbolic number of rounds: a scan, whose body is recorded once (`scanning`).
+"""Loops of a symbolic number of rounds: a scan, whose body is recorded once (`scanning`).
 
-The variables that a round changes are the state. What each round appends to a list is stacked: the list then holds a
-run of elements (`trackers.rounds`). A tensor from before the loop that is indexed by the loop's counter is scanned, so
-that a round reads its own slice alone. A loop that does more is unrolled: the frame is captured again.
+The variables that a round changes are the state, except for induction variables (`induction`). What each round appends
+to a list is stacked: the list then holds the slices of a stack (`trackers.rounds`). Slices that a round reads and
+writes at induction variables are operands and results of the scan (`loop_slices`). A loop that does more is unrolled:
+the frame is captured again.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from framesmith.fake.outputs import memory_of
-from framesmith.fake.tensor import Alias, new_fake
+from framesmith.fake.tensor import Alias, Storage, new_fake
 from framesmith.symbolic.expr import ge
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
@@ -23,41 +24,130 @@ from framesmith.util.errors import Unsupported
 from . import data
 from . import trackers as t
 from .arms import Arm, drop, is_internal, reachable, recorded, same, set_value
+from .branching import BranchRefused
+from .bytecode.control_flow import loop_around
 from .bytecode.liveness import liveness
 from .frame import STOPPED, Frame
-from .looping import entered
+from .induction import Affine, affine, is_integer, tracker_of
+from .loop_slices import LoopSlices
+from .looping import FrameLoop, entered
 from .scanning import scanned
 from .tracer import BreakHere
-from .trackers.rounds import Place
+from .trip_counts import Condition, condition
 
-_SIGNS = {operator.add: 1, operator.sub: -1}
+_NO_OPERANDS = t.Plan(None, [], lambda tracer, slices: t.NONE)
+"""The rounds of a while loop, before their number is known."""
+_SIGNS = {"add": 1, "iadd": 1, "sub": -1, "isub": -1}
 MOST_UNROLLED = 4
 """The number of loops of a frame that may be refused, each of which costs a capture, before all are unrolled."""
 
 
-def loop(f: Frame, rounds: t.Rounds, out: int) -> bool:
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of a loop of a frame: it begins at instruction `start` and ends before `end`, and the loop leaves for
+    `out`. `again`: the truth for another round of the condition that is on the stack at the end; None: there is none.
+    """
+
+    start: int
+    end: int
+    out: int
+    again: bool | None = None
+
+    @property
+    def tested(self) -> bool:
+        return self.again is not None
+
+
+def for_loop(f: Frame, rounds: t.LoopIterator, out: int) -> bool:
     """Record the loop over `rounds` that begins at the present instruction, and move the frame to `out`, behind it;
     False if it is to be unrolled."""
-    tracer, place = f.tracer, (f.code, f.ip - 1)
-    refused = place in tracer.unrolled or len(tracer.unrolled) >= MOST_UNROLLED
-    if not tracer.branches or refused or not rounds.begin():
+    body = Body(f.ip, f.ip - 1, out)
+    if _is_unrolled(f, body) or not rounds.begin():
         return False
-    around = tracer.counters
-    tracer.counters = dict(around)
-    try:
-        plan = rounds.plan(tracer)
+
+    def recorded_whole() -> None:
+        plan = rounds.plan(f.tracer)
         try:
-            CountedLoop(f, plan, place, out).run()
+            CountedLoop(f, body, plan).run()
         except _FirstDiffers:
-            _first_round(f, plan, place)
-            rest = [tracer.torch_call(torch.narrow, [x, t.Const(0), t.Const(1), _size(plan.count - 1)], {})
+            _first_round(f, body, plan)
+            rest = [f.tracer.torch_call(torch.narrow, [x, t.Const(0), t.Const(1), tracker_of(plan.count - 1)], {})
                     for x in plan.operands]
-            CountedLoop(f, t.Plan(plan.count - 1, rest, plan.value), place, out, 1).run()
-    except (Unsupported, BreakHere, t.CapturedError) as e:
-        raise t.LoopUnrolled(place, str(e)) from None
-    tracer.counters = around
+            CountedLoop(f, body, t.Plan(plan.count - 1, rest, plan.value), 1).run()
+        f.stack.pop()
+
+    _recorded(f, body, recorded_whole)
     rounds.end()
     return True
+
+
+def while_loop(f: Frame) -> bool:
+    """Record the loop that the conditional jump at the present instruction enters, if its condition compares numbers
+    that vary, and move the frame behind it; False if there is none, or it is to be unrolled."""
+    at, tracer, numbers = f.ip - 1, f.tracer, _compared_numbers(f)
+    if not numbers:
+        return False
+    head, loop = FrameLoop.behind(f, at) or (None, None)
+    if head is None or loop is None or head.at != at:
+        return False
+    body = Body(loop.again, loop.at, loop.out, loop.goes_on)
+    if _is_unrolled(f, body) or f.stack[-1].truth(tracer) is not head.goes_on:
+        return False
+    if not all(is_integer(tracer, x) for x in numbers):
+        for x in numbers:
+            x.real(tracer)  # one that is not known to vary is a constant, and known to vary when another value comes
+        return False
+    f.stack.pop()
+
+    def recorded_whole() -> None:
+        try:
+            CountedLoop(f, body, _NO_OPERANDS).run()
+        except _FirstDiffers:
+            if _first_round(f, body, _NO_OPERANDS).truth(tracer) is loop.goes_on:  # type: ignore[union-attr]
+                CountedLoop(f, body, _NO_OPERANDS, 1).run()
+
+    _recorded(f, body, recorded_whole)
+    return True
+
+
+def _compared_numbers(f: Frame) -> list[t.Tracker]:
+    """Return the integers that may vary among those that the condition on the stack compares, or the condition itself.
+    """
+    if not f.tracer.branches:
+        return []
+    operands = f.tracer.compared if f.dec.instrs[f.ip - 2].name == "COMPARE_OP" else (f.stack[-1],)
+    return [x for x in operands if type(x) is t.Sym and isinstance(x.value, torch.SymInt)
+            or type(x) is t.SymbolicNumber and type(x.example) is int and not x.settled]
+
+
+def _is_unrolled(f: Frame, body: Body) -> bool:
+    tracer = f.tracer
+    if any(own.frame is f and own.body == body for own in tracer.counting):
+        raise Unsupported("a loop that ends in more than one place")
+    return not tracer.branches or (f.code, body.end) in tracer.unrolled or len(tracer.unrolled) >= MOST_UNROLLED
+
+
+def _recorded(f: Frame, body: Body, record: Callable[[], None]) -> None:
+    around = f.tracer.counters
+    f.tracer.counters = dict(around)
+    try:
+        record()
+    except (Unsupported, BreakHere, t.CapturedError) as e:
+        at = f.tracer.where()
+        if at is not None and isinstance(e, Unsupported) and e.at is not None:
+            at = *e.at, at[2]
+        raise t.LoopUnrolled((f.code, body.end), _reason_of(e), at) from None
+    f.tracer.counters = around
+    f.ip = body.out
+
+
+def _reason_of(e: Exception) -> str:
+    """Return why a body cannot be recorded; of a branch why its ways cannot be one graph."""
+    if isinstance(e, BranchRefused):
+        return f"{e.reason}: {e.why}"
+    if isinstance(e, t.CapturedError):
+        return f"a round raises {e.tracker.pytype().__name__}"
+    return e.reason if isinstance(e, Unsupported) else "a graph break"
 
 
 class _FirstDiffers(Unsupported):
@@ -67,208 +157,193 @@ class _FirstDiffers(Unsupported):
 class _First:
     """The first round of a loop."""
 
+    slices = None
+
     @staticmethod
-    def counter(x: t.Tensor, first: Any, count: Any, step: int) -> t.Tracker:
+    def counter(x: t.Tensor, first: Any, step: int) -> t.Tracker:
         """Return the first number of a range."""
-        return _size(first)
+        return tracker_of(first)
 
 
-def _first_round(f: Frame, plan: t.Plan, place: Place) -> None:
+def _first_round(f: Frame, body: Body, plan: t.Plan) -> t.Tracker | None:
     tracer = f.tracer
+    tracer.counters = dict(tracer.counting[-1].counters) if tracer.counting else {}
     slices = [tracer.torch_call(torch.select, [x, t.Const(0), t.Const(0)], {}) for x in plan.operands]
     tracer.counting.append(_First())
     value = plan.value(tracer, slices)
     tracer.counting.pop()
-    _round(f, place, value)
+    return _round(f, body, value)
 
 
-def _round(f: Frame, place: Place, value: t.Tracker) -> None:
-    """Follow a round of the loop that the frame is at, with a value of its iterator."""
+def _round(f: Frame, body: Body, value: t.Tracker) -> t.Tracker | None:
+    """Follow a round of a loop, with a value of its iterator; return the condition at its end, if it has one."""
     stack = list(f.stack)
-    f.stack.append(value)
-    f.ip = place[1] + 1
-    if f.run(place[1]) is not STOPPED or f.yielded:
+    f.stack += [] if body.tested else [value]
+    f.ip = body.start
+    if f.run(body.end) is not STOPPED or f.yielded:
         raise Unsupported("a loop that ends in more than one place")
+    found = f.stack.pop() if body.tested else None
     if len(f.stack) != len(stack) or any(a is not b for a, b in zip(f.stack, stack)):
         raise Unsupported("a loop changes what an expression around it holds")
-
-
-class Counter:
-    """The value of a range's counter in a round: `first + step * round + offset`."""
-
-    def __init__(self, loop: CountedLoop, first: Any, count: Any, step: int) -> None:
-        self.loop, self.first, self.count, self.step = loop, first, count, step
-
-    def part(self, x: t.Tensor, dim: int, offset: int) -> t.Tracker | None:
-        """Return `x.select(dim, counter + offset)` as the round's slice of an operand; None if `x` is no tensor from
-        before the loop, or the index may be counted from its end."""
-        tracer, first = self.loop.tracer, self.first + offset
-        node = tracer.recorder.nodes(x.fake)
-        from_start = tracer.shapes.known(ge(expr_of(self._least(first)), 0)) is True
-        if abs(self.step) != 1 or node not in self.loop.before or not from_start:
-            return None
-        key = node, dim, expr_of(first), self.step
-        if key not in self.loop.parts:
-            if self.loop.entries is not None:
-                raise Unsupported("a loop indexes a tensor that it did not index the first time")
-            shape, stride = list(x.fake.shape), list(x.fake.stride())
-            del shape[dim], stride[dim]
-            val = new_fake(tuple(shape), tuple(stride), x.fake.dtype, x.fake.device)
-            self.loop.parts[key] = x, first, self, entered(tracer, val, tracer.wants_grad(x.fake))
-        return self.loop.parts[key][-1]
-
-    def _least(self, first: Any) -> Any:
-        """Return the least of the indices that begin with `first`."""
-        return first if self.step > 0 else first - self.count + 1
-
-    def operand(self, x: t.Tensor, dim: int, first: Any) -> t.Tensor:
-        """Return the slices of `x` that the rounds read, along the first dimension."""
-        tracer = self.loop.tracer
-        x = tracer.torch_call(torch.movedim, [x, t.Const(dim), t.Const(0)], {})
-        x = tracer.torch_call(torch.narrow, [x, t.Const(0), _size(self._least(first)), _size(self.count)], {})
-        return x if self.step > 0 else tracer.torch_call(torch.flip, [x, t.Tuple([t.Const(0)])], {})
-
-
-def _size(n: Any) -> t.Tracker:
-    return t.Sym(n) if isinstance(n, torch.SymInt) else t.Const(n)
+    return found
 
 
 class CountedLoop:
-    """A loop of a frame, from the instruction at `place`, which takes the next value or leaves for `out`. `done`: the
-    number of rounds before those of `plan`."""
+    """A loop of a frame. `plan`: its rounds, if it is a `for` loop; `done`: the number of rounds before those."""
 
-    def __init__(self, f: Frame, plan: t.Plan, place: Place, out: int, done: int = 0) -> None:
-        self.frame, self.tracer, self.place, self.out = f, f.tracer, place, out
-        again, behind = liveness(f.code, place[1] + 1), liveness(f.code, out)
+    def __init__(self, f: Frame, body: Body, plan: t.Plan, done: int = 0) -> None:
+        self.frame, self.tracer, self.body = f, f.tracer, body
+        again, behind = liveness(f.code, body.start), liveness(f.code, body.out)
         self.live = [i for i, name in enumerate(f.code.co_varnames) if name in again or name in behind]
         self.inside = [i for i in self.live if f.code.co_varnames[i] in again]
         if f is f.tracer.frames[0]:
             for i in [i for i in f.tracer.pending if i in self.live]:
                 f.tracer.local(f, i)
-        self.plan, self.done = plan, done
+        self.plan, self.done, self.count = plan, done, plan.count
         self.locals, self.stack = list(f.locals), list(f.stack)
-        self.before = set(f.tracer.recorder.graph.nodes)
-        self.parts: dict[Any, tuple[t.Tensor, Any, Counter, t.Tensor]] = {}
-        """The slices that a round reads by the counter: the tensor, its first index, the counter, and the slice."""
+        self.slices = LoopSlices(f.tracer, self)
+        self.counters = f.tracer.counters
+        self.variables: dict[int, Affine] = {}
+        """The locals that are induction variables."""
+        self.set: dict[int, Affine] = {}
+        """Those that each round sets to a number that does not depend on the data of the rounds before."""
+        self.condition: Condition | None = None
+        self.scope: Any = None
+        """What the round records its changes in: another list is that of a path within the round."""
         self.entries: list[t.Tensor] | None = None
         self.filled: list[tuple[t.List, list[Any]]] = []
         """The lists that the loop fills, with their elements before it."""
         self.written: list[tuple[Alias, Node]] = []
-        """The tensors from before the loop that it writes, with their values there."""
-        self.taken: list[t.Tensor] = []
+        """The tensors from before the loop that it writes as a whole, with their values there."""
+        self.expected: list[t.Tensor] = []
         """Conditions of which each is expected to be true in some round."""
-        self.depth, self.sliced = len(f.tracer.branching), 0
+        self.depth, self.carried = len(f.tracer.branching), 0
         self.firsts: list[int] = []
         """For each variable of the state the first one that is the same tensor after a round."""
         self.ends: list[int | None] = []
         """The variable that is what a round has appended, for each list."""
+        self.watched: list[list[Storage]] = []
+        """The storages that the elements of each list may share memory with."""
 
     def run(self) -> None:
-        f, tracer, count = self.frame, self.tracer, self.plan.count
-        if type(count) is torch.SymInt and tracer.shapes.data & expr_of(count).free:
-            data.asserted(tracer, t.Sym(count >= 1), True)
-        elif not count >= 1:
-            raise Unsupported("a loop of no rounds")
-        slots, blanks = self._tried()
+        """Record the loop, and set the frame's variables to their values behind it."""
+        f, tracer = self.frame, self.tracer
+        if not self.body.tested:
+            self._require_round()
+        slots, blanks = self._discovered()
+        if self.body.tested:
+            assert self.condition is not None
+            self.count = self.condition.trip_count()
+            self._require_round()
+        counts = [t.counted(tracer, a.first, self.count, a.step).operands[0] for a in self.variables.values()]
         wholes = [tracer.made(base.val) for base, _ in self.written]
-        states = [*[data.tensor_of(tracer, x) for x in blanks], *wholes]
+        initial = [data.tensor_of(tracer, x) for x in blanks]
+        states = [*initial, *wholes, *self.slices.fix()]
         storages = [base.storage for base, _ in self.written]
-        if any(x.fake._alias.storage in storages for x in states[:len(slots)]):
+        if any(x.fake._alias.storage in [*storages, *self.slices.storages()] for x in [*initial, *self.plan.operands]):
             raise Unsupported("a variable of a loop shares memory with a tensor that the loop writes")
-        over = [*self.plan.operands, *[counter.operand(x, key[1], first)
-                                       for key, (x, first, counter, _) in self.parts.items()]]
+        if any(storage in storages for storage in self.slices.storages()):
+            raise Unsupported("a loop writes slices of a tensor that it writes as a whole")
+        over, known = [*self.plan.operands, *counts, *self.slices.operands()], len(self.plan.operands) + len(counts)
 
         def step(entries: list[t.Tensor]) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
-            self.entries, self.sliced, self.taken = entries, len(entries) - len(states), []
+            self.entries, self.carried, self.expected = entries, len(states), []
             state, slices = entries[:len(slots)], entries[len(states):]
             for (base, _), x in zip(self.written, entries[len(slots):]):
                 set_value(base, tracer.recorder.nodes(x.fake))
-            self.parts = {key: (*row[:-1], part) for (key, row), part in zip(
-                self.parts.items(), slices[len(self.plan.operands):], strict=True)}
-            self._once({i: self._outside(x, y) for i, x, y in zip(slots, blanks, state, strict=True)}, slices)
-            if {i for i in self.live if i not in slots and not same(f.locals[i], self.locals[i])}:
-                raise Unsupported("a loop changes a variable that it did not change the first time")
-            grown = self._taken()
+            self.slices.begin(iter(entries[len(slots) + len(wholes):len(states)]), iter(slices[known:]))
+            test = self._follow({i: self._outside(x, y) for i, x, y in zip(slots, blanks, state, strict=True)}, slices)
+            self._verify(slots, test)
+            grown = self._appended()
             if any(x.fake._alias.storage in storages for x in grown):
                 raise Unsupported("a loop collects a tensor that it writes")
             after = [*[data.tensor_of(tracer, f.locals[i]) for i in slots], *wholes]  # type: ignore[arg-type]
             self.firsts = [next(k for k, y in enumerate(after) if y.fake is x.fake) for x in after]
             self.ends = [next((k for k, y in enumerate(after) if y.fake is x.fake), None) for x in grown]
-            return after, [*grown, *self.taken], t.NONE
+            self.watched = [self._origins(x, initial, state, slices) for x in grown]
+            return [*after, *self.slices.later()], [*grown, *self.slices.written(), *self.expected], t.NONE
 
         last, stacks, _ = scanned(tracer, step, states, over, False, [x for x, _ in self.filled], storages, self._check)
-        for (base, node), x, end in zip(self.written, wholes, last[len(slots):], strict=True):
+        for (base, node), x, end in zip(self.written, wholes, last[len(slots):]):
             set_value(base, node)
             tracer.torch_call(torch.Tensor.copy_, [x, end], {})
-        f.locals[:], f.stack[:], f.ip = self.kept, self.stack[:-1], self.out
+        f.locals[:], f.stack[:] = self.kept, self.stack
+        for i, a in self.variables.items():
+            f.locals[i] = tracker_of(a.after(self.count))
+        for i, a in self.set.items():
+            f.locals[i] = tracker_of(a.after(self.count - 1))
         for k, (i, x) in enumerate(zip(slots, blanks, strict=True)):
             f.locals[i] = self._outside(x, last[self.firsts[k]])
-        for stack in stacks[len(self.filled):]:
-            rounds = tracer.torch_call(torch.sum, [stack], {})
-            data.asserted(tracer, t.Sym(tracer.recorder.integer(rounds.fake) >= 1), True)
-        for (filled, items), stack, k_last in zip(self.filled, stacks, self.ends):
-            filled._items = [*items, t.Run(stack, None if k_last is None else last[k_last], self.place)]
+        for (filled, items), stack, k_last, others in zip(self.filled, stacks, self.ends, self.watched):
+            watched = [*others, *[x.fake._alias.storage for x in (*last[:len(slots)], stack)]]
+            filled._items = [*items, t.StackedItems(stack, None if k_last is None else last[k_last], watched,
+                                                    (f.code, self.body.end))]
             filled.__class__ = t.FilledList
             tracer.mutates(filled)
+        rest = iter(stacks[len(self.filled):])
+        self.slices.finish(rest)
+        for stack in rest:
+            rounds = tracer.torch_call(torch.sum, [stack], {})
+            data.asserted(tracer, t.Sym(tracer.recorder.integer(rounds.fake) >= 1), True)
 
-    def counter(self, x: t.Tensor, first: Any, count: Any, step: int) -> t.Tracker:
+    def _require_round(self) -> None:
+        count = self.count
+        if type(count) is torch.SymInt and self.tracer.shapes.data & expr_of(count).free:
+            data.asserted(self.tracer, t.Sym(count >= 1), True)
+        elif not count >= 1:
+            raise Unsupported("a loop of no rounds")
+
+    def counter(self, x: t.Tensor, first: Any, step: int) -> t.Tracker:
         """Return the number of a range in this round, which its slice `x` holds."""
+        return self._variable(x, Affine(self, first + self.done * step, step))
+
+    def _variable(self, x: t.Tensor, value: Affine) -> t.Tracker:
         made = data.number(self.tracer, x)
         assert made is not None
-        self.tracer.counters[id(made)] = made, Counter(self, first + self.done * step, count - self.done, step)
+        self.tracer.counters[id(made)] = made, value
         return made
-
-    def part(self, x: t.Tensor, key: t.Tracker) -> t.Tracker | None:
-        """Return `x[key]`, of which one index is a counter, from a slice of `x`; None where that is not possible."""
-        parts = key.open(self.tracer) if type(key) is t.Tuple else [key]
-        found = [(k, *row) for k, p in enumerate(parts) if (row := self._counted(p)) is not None]
-        if len(found) != 1:
-            return None
-        (at, counter, offset), = found
-        if not all(type(p) is t.Slice for p in parts[:at]) or x.fake.dim() <= at:
-            return None
-        part = counter.part(x, at, offset)
-        rest = parts[:at] + parts[at + 1:]
-        return part if part is None or not rest else part.item(self.tracer, t.Tuple(rest))
-
-    def _counted(self, x: t.Tracker) -> tuple[Counter, int] | None:
-        """Return the counter of which `x` is the sum with a constant, and the constant."""
-        if id(x) in self.tracer.counters:
-            return self.tracer.counters[id(x)][1], 0
-        if type(x) is t.Data and x.fn in _SIGNS and type(x.parts[1]) is t.Const and type(x.parts[1].value) is int:
-            found = self._counted(x.parts[0])
-            return None if found is None else (found[0], found[1] + _SIGNS[x.fn] * x.parts[1].value)
-        return None
 
     def may_expect(self, inputs: set[Node]) -> bool:
         """Return whether gradients reach these inputs of a round if one round takes the path to them: none is the state
         of the loop, and the path is that of a branch in each round."""
         if self.entries is None:
             return True
-        state = {self.tracer.recorder.nodes(x.fake) for x in self.entries[:len(self.entries) - self.sliced]}
+        state = {self.tracer.recorder.nodes(x.fake) for x in self.entries[:self.carried]}
         return inputs.isdisjoint(state) and len(self.tracer.branching) == self.depth + 1
 
     def expect(self, condition: t.Tensor) -> None:
         """Let the graph check that the condition is true in some round."""
         flat = self.tracer.torch_call(torch.reshape, [condition, self.tracer.made(())], {})
-        self.taken.append(self.tracer.torch_call(torch.Tensor.to, [flat, self.tracer.made(torch.bool)], {}))
+        self.expected.append(self.tracer.torch_call(torch.Tensor.to, [flat, self.tracer.made(torch.bool)], {}))
+
+    def _origins(self, x: t.Tensor, initial: Sequence[t.Tensor], state: Sequence[t.Tensor],
+                 slices: Sequence[t.Tensor]) -> list[Storage]:
+        """Return the storages from before the loop with which a tensor that a round appends may share memory."""
+        storage = x.fake._alias.storage
+        if any(storage is y.fake._alias.storage for y in state):
+            return [y.fake._alias.storage for y in initial]
+        origins = {id(y.fake._alias.storage): over.fake._alias.storage for y, over in zip(slices, self.plan.operands)}
+        return [(origins | self.slices.origins()).get(id(storage), storage)]
 
     def _check(self, arm: Arm) -> None:
         """Refuse a body after whose last round a variable may be a tensor from before the loop, or share memory with
         another variable."""
         assert self.entries is not None
+        self.slices.check(arm)
         count, tracer = len(self.firsts), self.tracer
         places = {tracer.recorder.nodes(x.fake): k for k, x in enumerate(self.entries[:count])}
         roots = [memory_of(tracer.recorder.nodes(x.fake))[0] for x in arm.values[:count]]  # type: ignore[union-attr]
+        written = [x.fake._alias.storage for x in self.slices.written()]
         for k, root in enumerate(roots):
-            if self.firsts[k] == k and root in roots[:k]:
+            storage = arm.values[k].fake._alias.storage  # type: ignore[union-attr]
+            if self.firsts[k] == k and root in roots[:k] or any(storage is x for x in written):
                 raise Unsupported("two variables of a loop that share memory")
             reach = 1
             while root in places:
                 root, reach = roots[places[root]], reach + 1
                 if reach > count + 1:
                     break
-            if root not in arm.region or tracer.shapes.known(ge(expr_of(self.plan.count), reach)) is not True:
+            if root not in arm.region or tracer.shapes.known(ge(expr_of(self.count), reach)) is not True:
                 raise Unsupported("a variable of a loop that may be a tensor from before it")
 
     def _outside(self, before: t.Tracker, x: t.Tensor) -> t.Tracker:
@@ -277,21 +352,63 @@ class CountedLoop:
         assert found is not None
         return found
 
-    def _tried(self) -> tuple[list[int], list[t.Tracker]]:
-        """Follow a first round, and return the variables that it changes, with their values before: all are tensors or
-        numbers, and one that has none before has zeros."""
+    def _discovered(self) -> tuple[list[int], list[t.Tracker]]:
+        """Follow a first round, in which the induction variables are symbols, and return the other variables that a
+        round changes, with their values before: all are tensors or numbers, and one that has none before has zeros."""
+        self.variables = self._candidates()
+        while True:
+            trial = self._trial()
+            kept = {i: a for i, a in self.variables.items() if self._advanced(i, trial.values[i])}
+            if kept.keys() == self.variables.keys():
+                return self._changed(trial)
+            self.variables = kept
+
+    def _candidates(self) -> dict[int, Affine]:
+        """Return the integers that one statement of the loop changes, by a constant."""
+        f, found = self.frame, {}
+        instrs, inside = f.dec.instrs, loop_around(f.code, self.body.end)[1]
+        stores: dict[int, list[int]] = {}
+        for k in sorted(inside):
+            if instrs[k].name == "STORE_FAST":
+                stores.setdefault(instrs[k].arg, []).append(k)
+        for i, places in stores.items():
+            read, by, fn = instrs[places[0] - 3:places[0]]
+            if len(places) != 1 or i not in self.live or (read.name, read.arg) != ("LOAD_FAST", i):
+                continue
+            step = by.val if by.name == "LOAD_CONST" else None
+            sign = _SIGNS.get(fn.val) if fn.name == "BINARY_OP" else None
+            if type(step) is int and step and sign and is_integer(self.tracer, self.locals[i]):
+                found[i] = Affine(self, self.tracer.size_or_real(self.locals[i]), sign * step)
+        return found
+
+    def _advanced(self, i: int, after: t.Tracker | None) -> bool:
+        """Return whether an induction variable has its next value after a round."""
+        a = self.variables[i]
+        return after is not None and Affine(self, a.after(1), a.step).equals(affine(self.tracer, after))
+
+    def _trial(self) -> Arm:
+        """Follow a first round, and note the lists that it fills and what it writes."""
         f, tracer = self.frame, self.tracer
+        self.filled, self.slices = [], LoopSlices(tracer, self)
         own = [x for x in reachable([*self.locals, *self.stack]).values()
                if type(x) in (t.List, t.FilledList) and x._items is not None and x.value is None and x.source is None]
         items = [list(x._items) for x in own]
-        slices = [entered(tracer, new_fake(tuple(x.fake.shape[1:]), x.fake.stride()[1:], x.fake.dtype, x.fake.device),
-                          tracer.wants_grad(x.fake)) for x in self.plan.operands]
+        vals = [new_fake(tuple(x.fake.shape[1:]), x.fake.stride()[1:], x.fake.dtype, x.fake.device)
+                for x in self.plan.operands]
+        numbers = [new_fake((), (), torch.int64, torch.device("cpu")) for _ in self.variables]
+        slices = [entered(tracer, val, grad) for val, grad in [
+            *[(val, tracer.wants_grad(x.fake)) for val, x in zip(vals, self.plan.operands)],
+            *[(val, False) for val in numbers]]]
 
         def first() -> list[t.Tracker | None]:
-            self._follow(slices)
+            f.locals[:] = self.locals
+            test = self._follow({}, slices)
+            if test is not None:
+                self.condition = condition(tracer, self, test, bool(self.body.again))
             return list(f.locals)
 
         trial = recorded(tracer, first, own, is_internal)
+        self.slices.note_writes(trial)
         self.written = [(base, node) for base, node, _ in trial.outer]
         drop(trial)
         for x, had in zip(own, items, strict=True):
@@ -301,16 +418,16 @@ class CountedLoop:
                 self.filled.append((x, had))
             x._items[:] = had
         f.locals[:], f.stack[:] = self.locals, self.stack
-        slots, blanks = self._changed(trial)
-        self.kept = [x if i in self.live or same(x, y) else None
-                     for i, (x, y) in enumerate(zip(self.locals, trial.values, strict=True))]
-        return slots, blanks
+        return trial
 
     def _changed(self, trial: Arm) -> tuple[list[int], list[t.Tracker]]:
         slots, blanks = [], []
         for i in self.live:
             before, after = self.locals[i], trial.values[i]
-            if same(before, after):
+            if same(before, after) or i in self.variables:
+                continue
+            if i not in self.inside and after is not None and (value := affine(self.tracer, after)) is not None:
+                self.set[i] = value
                 continue
             if before is None and i not in self.inside:
                 before = self._blank(after)
@@ -323,10 +440,12 @@ class CountedLoop:
                 raise self._differs(f"a loop changes the layout of {self.frame.code.co_varnames[i]}")
             slots.append(i)
             blanks.append(before)
+        self.kept = [x if i in self.live or same(x, y) else None
+                     for i, (x, y) in enumerate(zip(self.locals, trial.values, strict=True))]
         return slots, blanks  # type: ignore[return-value]
 
     def _differs(self, why: str) -> Unsupported:
-        again = self.plan.count >= 2 and not self.done
+        again = not self.done and (self.body.tested or self.count >= 2)
         return _FirstDiffers(why) if again else Unsupported(why)
 
     def _blank(self, x: t.Tracker | None) -> t.Tracker | None:
@@ -336,24 +455,42 @@ class CountedLoop:
             return self.tracer.torch_call(torch.zeros, [self.tracer.made(tuple(x.fake.shape))], how)  # type: ignore[no-any-return]
         return t.Const(x.pytype()(0)) if data.is_number(x) else None  # type: ignore[union-attr]
 
-    def _once(self, changed: dict[int, t.Tracker], slices: Sequence[t.Tensor]) -> None:
-        """Follow a round, with these variables, while lists that the loop fills are empty and cannot be read."""
-        self.frame.locals[:] = [changed.get(i, x) for i, x in enumerate(self.locals)]
-        for x, _ in self.filled:
-            x._items, x.__class__ = [], t.GrowingList
-        self._follow(slices)
+    def _follow(self, changed: dict[int, t.Tracker], slices: Sequence[t.Tensor]) -> t.Tracker | None:
+        """Follow a round with these variables; return the condition at its end."""
+        f, tracer = self.frame, self.tracer
+        f.locals[:] = [changed.get(i, x) for i, x in enumerate(self.locals)]
+        if self.entries is not None:
+            for x, _ in self.filled:  # none of its elements can be read
+                x._items, x.__class__ = [], t.GrowingList
+        count, self.scope = len(self.plan.operands), tracer.touched
+        for (i, a), number in zip(self.variables.items(), slices[count:]):
+            f.locals[i] = self._variable(number, a)
+        tracer.counting.append(self)
+        value = self.plan.value(tracer, list(slices[:count]))
+        f.stack[:] = self.stack
+        found = _round(f, self.body, value)
+        tracer.counting.pop()
+        return found
 
-    def _taken(self) -> list[t.Tensor]:
+    def _verify(self, slots: Sequence[int], test: t.Tracker | None) -> None:
+        """Refuse a body that, followed for all rounds, changes other variables than in the first one, or others by
+        constants, or has another condition."""
+        f = self.frame
+        for i in self.live:
+            after = f.locals[i]
+            if i in slots or i in self.variables and self._advanced(i, after):
+                continue
+            if i in self.set and after is not None and self.set[i].equals(affine(self.tracer, after)):
+                continue
+            if i not in self.variables and i not in self.set and same(after, self.locals[i]):
+                continue
+            raise Unsupported("a loop changes a variable that it did not change the first time")
+        if test is not None and not condition(self.tracer, self, test, bool(self.body.again)).equals(self.condition):
+            raise Unsupported("the condition of a while loop changes from round to round")
+
+    def _appended(self) -> list[t.Tensor]:
         """Return what the round appended to each list."""
         found = [x._items for x, _ in self.filled]
         if any(len(items) != 1 or not isinstance(items[0], t.Tensor) for items in found):
             raise Unsupported("a loop changes a list other than by one tensor in each round")
         return [items[0] for items in found]
-
-    def _follow(self, slices: Sequence[t.Tensor]) -> None:
-        f, tracer = self.frame, self.tracer
-        tracer.counting.append(self)
-        value = self.plan.value(tracer, list(slices[:len(self.plan.operands)]))
-        f.stack[:] = self.stack
-        _round(f, self.place, value)
-        tracer.counting.pop()

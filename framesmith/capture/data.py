@@ -25,8 +25,10 @@ from .trackers.symbolic_number import is_symbolic
 _SUMS = symbols("add", "sub", "mul")
 _PARTIAL = symbols("truediv", "pow")
 _FOLLOWED = frozenset({*COMPARED, *_SUMS, *_PARTIAL, *SIGNS})
-_APART = {operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
-          operator.itruediv: operator.truediv, operator.ipow: operator.pow}
+PURE: dict[Any, Callable[..., Any]] = {
+    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+    operator.itruediv: operator.truediv, operator.ipow: operator.pow}
+"""Operators that are in place on tensors, and those that are not."""
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _WITH_ZERO = {"le": torch.le, "eq": torch.eq, "ne": torch.ne}
@@ -234,7 +236,7 @@ def known(tracer: Any, x: t.Tracker) -> t.Tracker:
 def compared(fn: Callable[..., Any], a: t.Tracker, b: t.Tracker) -> t.Tracker | None:
     """Return the comparison of two numbers; None for other operands."""
     symbol = COMPARED.get(fn)
-    known = all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS for x in (a, b))
+    known = all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS or _is_integer(x) for x in (a, b))
     if symbol is None or not known:
         return None
     return t.Data(bool, (a, b), lambda x, y: f"({x} {symbol} {y})", fn)
@@ -310,7 +312,7 @@ def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracke
     parts = [computed_in_graph(tracer, p, wide) for p in x.parts]
     if None in parts or x.fn not in _FOLLOWED:
         return None
-    return tracer.torch_call(_APART.get(x.fn, x.fn), parts, {})  # type: ignore[no-any-return]
+    return tracer.torch_call(PURE.get(x.fn, x.fn), parts, {})  # type: ignore[no-any-return]
 
 
 def is_number(x: t.Tracker | None) -> bool:

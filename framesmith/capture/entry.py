@@ -18,6 +18,8 @@ from torch.fx import Graph
 
 from framesmith.fake import Recorder, dispatch_restored
 from framesmith.graph.traversal import placeholders_of
+from framesmith.util import events
+from framesmith.util.advice import advice_on_loop
 from framesmith.util.errors import (
     DataDependent,
     FirstCall,
@@ -193,6 +195,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             lists_data = False
         except t.LoopUnrolled as e:
             unrolled |= {e.place}
+            _tell_unrolled(e)
             step, depth, reason = -1, 0, None
         except TooLarge:
             varying = None
@@ -229,6 +232,14 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             undo(tracer.settings)
             tracer.release()
     raise Unsupported(f"no way to break {code.co_qualname} up" + (f" ({reason.reason})" if reason else ""))
+
+
+def _tell_unrolled(e: t.LoopUnrolled) -> None:
+    """Emit the event of a loop that is unrolled."""
+    code, index = e.place
+    line = decoded(code).instrs[index].line
+    events.emit(events.UnrolledLoop(file=code.co_filename, line=line, function=code.co_qualname, reason=str(e),
+                                    cause=e.at, remedy=advice_on_loop(str(e))))
 
 
 def run_to_end_or_break(tracer: Tracer, root: Frame, residual: Residual) -> None:

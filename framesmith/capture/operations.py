@@ -50,7 +50,8 @@ class Operations(Attempts):
         a, b = args[0], args[-1]
         if type(a) is t.Chosen or type(b) is t.Chosen:
             return choices.applied(self, functools.partial(apply, name), fn, list(args))
-        if isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC):
+        counts = self.counters and t.Data in (type(a), type(b)) and t.Sym in (type(a), type(b))
+        if not counts and (isinstance(a, _NUMERIC) or isinstance(b, _NUMERIC)):
             return self.numeric("<operator>", fn, list(args))
         if type(a) is t.Data or type(b) is t.Data:
             found = data.compared(fn, a, b) if fn in COMPARISONS else data.computed(fn, *args)

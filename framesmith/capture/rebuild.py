@@ -500,7 +500,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator, t.Iter: iterators.values_iterator,
     t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator,
     t.CheckedIter: iterators.checked_iterator,
-    **dict.fromkeys((t.Range, t.Rounds), lambda rebuilder, x: rebuilder.value(x.fixed(rebuilder.tracer))),
+    **dict.fromkeys((t.Range, t.LoopIterator), lambda rebuilder, x: rebuilder.value(x.fixed(rebuilder.tracer))),
     t.Lazy: iterators.lazy_iterator, t.Until: iterators.calling_iterator, t.Generator: iterators.generator,
     t.Traceback: errors.traceback, t.FrameEnd: errors.frame_end, t.Error: errors.error,
     Lock: _static, Opaque: _static, t.Object: _object, t.Module: _object,

@@ -22,6 +22,7 @@ class Session:
     class_cache: dict[type, dict[str, Any]]
     class_writes: dict[type, dict[str, t.Tracker | None]]
     cleaning: list[tuple[t.Generator, Stop | None]]
+    counters: dict[int, Any]
     dtypes: Any
     fields: dict[int, dict[str, t.Tracker]]
     followed: set[FunctionType]

@@ -18,6 +18,7 @@ from framesmith.util.errors import DataDependent
 from . import data
 from . import trackers as t
 from .code_cache import kept_with_code
+from .induction import affine
 from .operators import COMPARED, MIRRORED, SIGNS, symbols
 from .origins import is_continuation, origin
 from .run_time_indices import indexed, selected, viewed
@@ -207,11 +208,21 @@ def _in_graph(tracer: Any, x: t.Data) -> Any:
     """Return the number as a tensor of float64 (Python's own arithmetic) or int64."""
     if len(x.parts) == 1 and isinstance(x.parts[0], t.Tensor):
         return tracer.recorder.inside(_scalar, x.parts[0].fake, torch.float64 if x.kind is float else torch.int64)
+    if (counted := affine(tracer, x)) is not None and counted.loop is not None:
+        return tracer.recorder.inside(data.PURE.get(x.fn, x.fn), *[_integer(tracer, p) for p in x.parts])
     if x.kind is not float or x.fn is None:
         return tracer.recorder.inside(torch.scalar_tensor, x.real(tracer),
                                       dtype=torch.float64 if x.kind is float else torch.int64)
     operands = [_operand(tracer, p, x.fn in _OF_TENSORS) for p in x.parts]
-    return tracer.recorder.inside(x.fn, *operands)
+    return tracer.recorder.inside(data.PURE.get(x.fn, x.fn), *operands)
+
+
+def _integer(tracer: Any, x: t.Tracker) -> Any:
+    """Return an operand of an induction variable."""
+    if type(x) is t.Data:
+        return _of_data(tracer, x).fake()
+    n = tracer.size_or_real(x)
+    return tracer.recorder.inside(torch.full, (), n, dtype=torch.int64) if isinstance(n, torch.SymInt) else n
 
 
 def _operand(tracer: Any, x: t.Tracker, tensor: bool) -> Any:

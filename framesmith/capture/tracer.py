@@ -135,6 +135,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Loops of a symbolic number of rounds that are being followed, see `counted_loops`."""
         self.counters: dict[int, Any] = {}
         """Their counters, by the identity of the number in this round."""
+        self.compared: tuple[t.Tracker, ...] = ()
+        """The operands of the last comparison."""
         self.shared: list[Shared] = []
         """Results of branches on data that may be earlier tensors."""
         self.draws: list[t.Draw] = []

@@ -28,6 +28,7 @@ from framesmith.util.events import (
     GraphCompiled,
     Operator,
     Recompile,
+    UnrolledLoop,
 )
 from framesmith.util.stack import Place
 
@@ -49,6 +50,7 @@ def collect(compilers: Iterable[FrameCompiler], given: Sequence[Event] | None = 
     fallbacks = _fallbacks([e for e in happened if isinstance(e, Fallback)])
     recompiles = _recompiles([e for e in happened if isinstance(e, Recompile)])
     breaks = _breaks([e for e in happened if isinstance(e, GraphBreak)], compiles)
+    loops = _fallbacks([e for e in happened if isinstance(e, UnrolledLoop)])
     variants = variants_of(compilers, {c["number"]: c for c in compiles})
     return {
         "format": "framesmith report 1", "when": time.strftime("%Y-%m-%d %H:%M:%S"), "program": " ".join(sys.argv),
@@ -59,12 +61,13 @@ def collect(compilers: Iterable[FrameCompiler], given: Sequence[Event] | None = 
             "kernels": sum(len(g["kernels"]) for g in graphs), "calls": sum(len(g["externs"]) for g in graphs),
             "breaks": sum(b["count"] for b in breaks), "recompiles": sum(r["count"] for r in recompiles),
             "fallbacks": sum(f["count"] for f in fallbacks),
+            "unrolled": sum(row["count"] for row in loops),
             "variants": len(variants), "uses": sum(v["uses"] for v in variants),
             "constants": sum(g["constants"] for g in graphs),
             "hits": sum(c["hit"] for c in cache), "misses": sum(not c["hit"] for c in cache),
         },
         "stages": dict(stages), "compiles": compiles, "graphs": graphs, "breaks": breaks, "recompiles": recompiles,
-        "fallbacks": fallbacks, "variants": variants, "cache": cache, "measured": None,
+        "fallbacks": fallbacks, "loops": loops, "variants": variants, "cache": cache, "measured": None,
     }
 
 
@@ -249,12 +252,14 @@ def _recompiles(found: Sequence[Recompile]) -> list[Facts]:
     return list(out.values())
 
 
-def _fallbacks(found: Sequence[Fallback]) -> list[Facts]:
+def _fallbacks(found: Sequence[Fallback | UnrolledLoop]) -> list[Facts]:
+    """Return what runs in eager, or is unrolled, by place and reason."""
     out: dict[Any, Facts] = {}
     for e in found:
         row = out.setdefault((e.file, e.line, e.function, e.reason), {
-            **_place(e.file, e.line, e.function), "reason": e.reason, "remedy": e.remedy, "internal": e.internal,
-            "count": 0})
+            **_place(e.file, e.line, e.function), "reason": e.reason, "remedy": e.remedy, "count": 0,
+            **({"internal": e.internal} if isinstance(e, Fallback)
+               else {"cause": _shown(e.cause) if e.cause else None})})
         row["count"] += 1
     return list(out.values())
 

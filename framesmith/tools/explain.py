@@ -19,7 +19,7 @@ from framesmith.tools.collect import collect
 from framesmith.tools.report import Report
 from framesmith.util import timing
 from framesmith.util.advice import advice
-from framesmith.util.events import Event, on_event
+from framesmith.util.events import Event, UnrolledLoop, on_event
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,7 @@ class Explanation:
             lines += _record_lines(r)
         for f in self.refusals:
             lines.append(f"in eager: {f.function} ({f.file}:{f.line}): {f.reason}")
+        lines += [str(e) for e in self.happened if isinstance(e, UnrolledLoop)]
         lines.append("seconds: " + ", ".join(f"{name} {s:.3f}" for name, s in self.seconds.items()))
         return "\n".join(lines)
 

@@ -21,6 +21,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("kernels", "", "Kernels of these graphs"),
     ("constant_bytes", "", "Bytes of packed and folded constants of these graphs"),
     ("graph_breaks", "reason", "Graph breaks"),
+    ("unrolled_loops", "reason", "Loops whose number of rounds varies, of which each number is a variant"),
     ("recompiles", "guard", "Calls that no variant took, by kind of the guard that failed"),
     ("fallbacks", "internal", "What runs in eager instead"),
     ("cache_lookups", "result", "Lookups in the disk cache"),

@@ -157,6 +157,14 @@ def _recompiles(facts: Facts) -> Table | None:
     return table if table.row_count else None
 
 
+def _loops(facts: Facts) -> Table | None:
+    table = _table("Loops that are unrolled for each number of rounds", "times", "loop", "cause", "write instead")
+    for f in facts.get("loops", ()):
+        cause = f"\nat {_where(f['cause'])}" if f["cause"] else ""
+        table.add_row(str(f["count"]), _where(f), escape(f["reason"]) + cause, escape(f["remedy"]))
+    return table if table.row_count else None
+
+
 def _fallbacks(facts: Facts) -> Table | None:
     table = _table("What runs in eager", "times", "function", "cause", "what to do")
     for f in facts["fallbacks"]:
@@ -207,4 +215,4 @@ def _cache(facts: Facts) -> Table | None:
 
 
 _PARTS: tuple[Callable[[Facts], RenderableType | None], ...] = (
-    _summary, _compiles, _breaks, _recompiles, _fallbacks, _graphs, _kernels, _variants, _cache)
+    _summary, _compiles, _breaks, _recompiles, _loops, _fallbacks, _graphs, _kernels, _variants, _cache)

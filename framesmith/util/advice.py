@@ -29,6 +29,21 @@ _ROWS: tuple[tuple[str, str], ...] = (
      "framesmith.assume_constant_result, "
      "if of tensors, with framesmith.allow_in_graph"),
 )
+_LOOPS: tuple[tuple[str, str], ...] = (
+    (r"one place", "choose with torch.where instead of break, continue or return"),
+    (r"layout|no tensor or number", "make the variables before the loop with the shape and dtype that a round gives; "
+                                    "what is no tensor or number belongs before or behind the loop"),
+    (r"int of a tensor's data|truth of|branch on", "index by the counter, or a sum of it with a constant, and choose "
+                                                   "between values with torch.where"),
+    (r"existing object|side effects|a variable is set|iterator", "let a round change tensors, numbers and lists of "
+                                                                 "tensors alone, and do the rest behind the loop"),
+    (r"list", "append one tensor in each round, and join the list by torch.stack or torch.cat before anything else"),
+    (r"while loop", "write `for i in range(n)`, or change the number compared at one place, by a constant"),
+    (r"slice|view|shares? memory|from before|writes", "write `out[i] = value` in each round and read `out` behind the "
+                                                      "loop; clone what is kept of another tensor"),
+)
+_COMPILED_LOOPS = tuple((re.compile(pattern), advice) for pattern, advice in _LOOPS)
+_DEFAULT_OF_LOOPS = "let a round change tensors and numbers alone, or keep the number of rounds"
 _COMPILED = tuple((re.compile(pattern), advice) for pattern, advice in _ROWS)
 _DEFAULT = "move it out of the compiled code; the break costs the fusion across it and nothing else"
 
@@ -36,6 +51,11 @@ _DEFAULT = "move it out of the compiled code; the break costs the fusion across 
 def advice(reason: str) -> str:
     """Return a suggestion in one line; never empty."""
     return next((text for pattern, text in _COMPILED if pattern.search(reason)), _DEFAULT)
+
+
+def advice_on_loop(reason: str) -> str:
+    """Return a suggestion for a loop that is unrolled, in one line."""
+    return next((text for pattern, text in _COMPILED_LOOPS if pattern.search(reason)), _DEFAULT_OF_LOOPS)
 
 
 _LEFT, _LOCAL = re.compile(r"L\['__fs_s\d+'\]"), re.compile(r"L\['(\w+)'\]")

@@ -158,6 +158,24 @@ class GraphBreak(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class UnrolledLoop(Event):
+    """A loop whose number of rounds varies, of which each number is a variant: its body cannot be recorded once.
+    `cause`: the user's line that prevents it. `remedy`: what to write instead."""
+
+    file: str
+    line: int
+    function: str
+    reason: str
+    cause: Place | None
+    remedy: str
+
+    def __str__(self) -> str:
+        at = f" ({self.cause[0]}:{self.cause[1]})" if self.cause else ""
+        return (f"unrolled: the loop at {self.file}:{self.line} in {self.function}, for each number of rounds: "
+                f"{self.reason}{at} -> {self.remedy}")
+
+
+@dataclass(frozen=True, slots=True)
 class Recompile(Event):
     """A call that no variant took. Of the variant that fits it best: `guard`: what was looked at; `kind`: of guard;
     `old`: what the variant was made for; `new`: what came; `assumed`: the user's line that made the assumption, if one
@@ -300,6 +318,7 @@ _COUNTS: dict[type, Callable[[Any], Iterable[tuple[str, str, float]]]] = {
     GraphCompiled: lambda e: [("graphs", e.part or "inference", 1), ("kernels", "", len(e.work)),
                               ("constant_bytes", "", e.constants)],
     GraphBreak: lambda e: [("graph_breaks", e.reason, 1)],
+    UnrolledLoop: lambda e: [("unrolled_loops", e.reason, 1)],
     Recompile: lambda e: [("recompiles", e.kind, 1)],
     Fallback: lambda e: [("fallbacks", "yes" if e.internal else "no", 1)],
     BackgroundCompile: lambda e: [("background_compiles", e.outcome, 1)],
@@ -316,8 +335,8 @@ def _snake(name: str) -> str:
 
 _loggers: dict[type, logging.Logger] = {
     kind: logging.getLogger(f"framesmith.{_snake(kind.__name__)}")
-    for kind in (CompileBegan, CompileEnded, BackgroundCompile, Captured, GraphBreak, Recompile, Fallback, CacheLookup,
-                 NotCached, GraphCompiled)}
+    for kind in (CompileBegan, CompileEnded, BackgroundCompile, Captured, GraphBreak, UnrolledLoop, Recompile, Fallback,
+                 CacheLookup, NotCached, GraphCompiled)}
 
 
 def _nothing(event: Event) -> tuple[tuple[str, str, float], ...]:

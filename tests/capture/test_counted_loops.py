@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import framesmith
+from framesmith.util.events import UnrolledLoop, on_event
 from tests.capture.test_branches import alike
 
 
@@ -136,8 +137,36 @@ def with_a_branch(x):
     return h
 
 
+def adds_sometimes(x):
+    h = x[0] * 1
+    for row in x:
+        if row.sum() > 0:
+            h = h + row @ W
+            if row.sum() > 3:
+                h = h * row.mean()
+    return h
+
+
+def counts_some(x):
+    h, count = x[0] * 1, 0
+    for row in x:
+        if h.sum() > 0:
+            h = h - (row @ W).pow(2)
+            count += 1
+        else:
+            h = h + row.sin()
+    return h, count
+
+
+def with_computed_numbers(x):
+    h = x[0]
+    for k in range(x.shape[0]):
+        h = (h @ W + (k + 1) * 2 - k).tanh() / (k + 1)
+    return h, k
+
+
 TRAINED = [recurrent, batch_first, backwards, over_a_tensor, with_numbers, in_parallel, comprehension, nested,
-           second_of, shifted, set_within, with_a_branch]
+           second_of, shifted, set_within, with_a_branch, adds_sometimes, counts_some, with_computed_numbers]
 
 
 def run_all(run, n, grad, make=lambda n: torch.linspace(-1, 2, n * 12, dtype=torch.double).view(n, 3, 4).sin()):
@@ -278,6 +307,57 @@ def test_many_loops_that_do_more_are_unrolled():
     compiled = framesmith.compile(space["program"], fullgraph=True, dynamic=True)
     for n in (3, 5):
         alike(compiled(torch.ones(n, 4)), space["program"](torch.ones(n, 4)))
+
+
+def later_written(x):
+    x, outs = x * 1, []
+    for row in x:
+        outs.append(row)
+    x.add_(1)
+    return torch.stack(outs)
+
+
+def shared_by_all(x):
+    y, outs = x[0] * 1, []
+    for _ in x:
+        outs.append(y)
+    y.add_(1)
+    return torch.stack(outs)
+
+
+def last_is_written(x):
+    outs, h = [], x[0] * 1
+    for row in x:
+        h = h + row
+        outs.append(h)
+    h.add_(1)
+    return torch.cat(outs)
+
+
+def last_is_written_by_index(x):
+    outs, h = [], x[0] * 1
+    for row in x:
+        h = h + row
+        outs.append(h)
+    outs[-1].add_(1)
+    return torch.stack(outs), h
+
+
+def writes_its_rows(x):
+    x = x * 1
+    for row in x:
+        x[0] = row * 2
+    return x
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+@pytest.mark.parametrize("program", [later_written, shared_by_all, last_is_written, last_is_written_by_index,
+                                     writes_its_rows])
+def test_elements_that_are_written_after_the_round(program):
+    compiled = framesmith.compile(program, dynamic=True)
+    for n in (4, 5):
+        x = torch.linspace(-1, 2, n * 12).view(n, 3, 4)
+        alike(compiled(x), program(x))
 
 
 class Layers(torch.nn.Module):
@@ -422,3 +502,16 @@ def test_rounds_draw_as_in_eager():
             torch.manual_seed(0)
             found.append(run(torch.ones(n, 3, 4)))
         torch.testing.assert_close(*found)
+
+
+def test_why_a_loop_is_unrolled_is_told():
+    happened = []
+    with on_event(happened.append):
+        compiled = framesmith.compile(leaves_early, dynamic=True)
+        compiled(torch.zeros(4, 3, 4))
+    first = leaves_early.__code__.co_firstlineno
+    found, = [e for e in happened if isinstance(e, UnrolledLoop)]
+    assert (found.line, found.cause[1]) == (first + 1, first + 3)
+    assert "more than one place" in found.reason and "torch.where" in found.remedy
+    assert "unrolled: the loop at" in str(found)
+    assert found.reason in [row["reason"] for row in framesmith.report().facts["loops"]]

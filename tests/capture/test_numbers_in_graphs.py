@@ -428,3 +428,16 @@ def test_a_float_beyond_float32_is_eagers_error():
         assert torch.equal(compiled(X, s), X + s)
     with pytest.raises(RuntimeError, match="overflow"):
         compiled(X, 1e300)
+
+
+def test_assignment_with_an_operator_makes_another_number():
+    def program(x):
+        v = x.mean().item()
+        w = v
+        v -= 1
+        v *= 2
+        return x * v + w * x, x / w
+
+    compiled = framesmith.compile(program, fullgraph=True)
+    for a, b in zip(compiled(X), program(X), strict=True):
+        torch.testing.assert_close(a, b)

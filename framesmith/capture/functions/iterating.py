@@ -69,7 +69,7 @@ def _zip(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         rows = zip(*[t.steps(tracer, it) for it in its], strict=strict)
         return t.Lazy(map(_tuple, rows), zip, its, ("strict=True",) if strict else ())
 
-    if its and all(type(it) is t.Rounds for it in its):
+    if its and all(type(it) is t.LoopIterator for it in its):
         return t.zipped(its, plain)  # type: ignore[arg-type]
     return plain(tracer)
 
@@ -91,7 +91,7 @@ def _enumerate(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         return t.Lazy(_enumerated(tracer, parts), enumerate, parts)
 
     it = parts[0]
-    if type(it) is t.Rounds and type(start) is t.Const:
+    if type(it) is t.LoopIterator and type(start) is t.Const:
         return t.enumerated(it, start.value, plain)
     return plain(tracer)
 

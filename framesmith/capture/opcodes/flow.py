@@ -30,6 +30,8 @@ def _pop_jump(jumps: bool) -> Callable[[Frame, int], Any]:
 def _branch(f: Frame, target: int, jumps: bool) -> Any:
     """Jump to `target` if the truth of the condition is `jumps`. If it depends on data and one of the paths raises, the
     other is assumed; otherwise both are followed."""
+    if counted_loops.while_loop(f):
+        return None
     v = f.stack[-1]
     if type(v) is t.Const or not data.decides(f.tracer, v):
         truth = v.truth(f.tracer)
@@ -93,7 +95,7 @@ def _for(past: int) -> Callable[[Frame, int], None]:
     """`past`: instructions to skip at the loop's end."""
 
     def row(f: Frame, target: int) -> None:
-        if type(f.stack[-1]) is t.Rounds and counted_loops.loop(f, f.stack[-1], target + past):
+        if type(f.stack[-1]) is t.LoopIterator and counted_loops.for_loop(f, f.stack[-1], target + past):
             return
         v = _next(f)
         if v is None:

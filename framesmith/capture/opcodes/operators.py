@@ -31,7 +31,16 @@ def _of_one(name: str) -> Callable[[Frame, Any], None]:
 
 op("BINARY_OP")(_of_two(Operations.binary))
 op("INPLACE_OP")(_of_two(Operations.inplace))
-op("COMPARE_OP")(_of_two(Operations.compare))
+_compared = _of_two(Operations.compare)
+
+
+@op("COMPARE_OP")
+def _compare(f: Frame, symbol: str) -> None:
+    f.tracer.compared = f.stack[-2], f.stack[-1]
+    _compared(f, symbol)
+
+
+
 for _op, _name in (("UNARY_NEGATIVE", "neg"), ("UNARY_POSITIVE", "pos"), ("UNARY_INVERT", "invert")):
     op(_op)(_of_one(_name))
 

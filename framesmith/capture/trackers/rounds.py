@@ -23,11 +23,13 @@ Place = tuple[CodeType, int]
 
 
 class LoopUnrolled(FramesmithError):
-    """A loop at this place cannot be a node: the frame is captured with its rounds one after the other."""
+    """A loop at this place cannot be a node: the frame is captured with its rounds one after the other. `at`: the
+    user's line that prevents it."""
 
-    def __init__(self, place: Place, why: str) -> None:
+    def __init__(self, place: Place, why: str, at: tuple[str, int, str] | None = None) -> None:
         super().__init__(why)
         self.place = place
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +42,30 @@ class Plan:
     value: Callable[[Any, list[Tracker]], Tracker]
 
 
-class Rounds(Walk):
+class LoopIterator(Walk):
     """An iterator of which no value was taken. `plan(tracer)` says what a round takes; `ordinary(tracer)` is the
     iterator over the present number of values, which it becomes where one is taken outside of a loop."""
 
-    __slots__ = ("begun", "cls", "looping", "ordinary", "plan", "read")
+    __slots__ = ("concrete", "cls", "looping", "ordinary", "plan", "read")
 
     def __init__(self, cls: type, plan: Callable[[Any], Plan], ordinary: Callable[[Any], Tracker],
-                 read: Sequence[Rounds] = ()) -> None:
+                 read: Sequence[LoopIterator] = ()) -> None:
         self.cls = cls
         self.read = read
         self.plan = plan
         self.ordinary = ordinary
-        self.begun: Tracker | None = None
+        self.concrete: Tracker | None = None
         self.looping = False
 
     def fixed(self, tracer: Any) -> Tracker:
         """Return the iterator over the present number of values."""
         if self.looping:
             raise Unsupported("a loop's body takes values of the loop's iterator")
-        if self.begun is None:
-            self.begun = self.ordinary(tracer)
-        return self.begun
+        if self.concrete is None:
+            self.concrete = self.ordinary(tracer)
+        return self.concrete
 
-    def iterators(self) -> list[Rounds]:
+    def iterators(self) -> list[LoopIterator]:
         """Return this iterator and those that it reads, directly or not."""
         return [self, *[x for it in self.read for x in it.iterators()]]
 
@@ -73,7 +75,7 @@ class Rounds(Walk):
         its = self.iterators()
         if any(it.looping for it in its):
             raise Unsupported("a loop over the iterator of a loop around it")
-        if any(it.begun is not None for it in its) or len({id(it) for it in its}) != len(its):
+        if any(it.concrete is not None for it in its) or len({id(it) for it in its}) != len(its):
             return False
         for it in its:
             it.looping = True
@@ -82,22 +84,22 @@ class Rounds(Walk):
     def end(self) -> None:
         """Note that a loop has taken all values."""
         for it in self.iterators():
-            it.begun, it.looping = Iter([]), False
+            it.concrete, it.looping = Iter([]), False
 
     def next(self, tracer: Any) -> Tracker | None:
         return self.fixed(tracer).next(tracer)
 
 
-def over_slices(x: Tracker) -> Rounds:
+def over_slices(x: Tracker) -> LoopIterator:
     """Return the iterator over a tensor of a symbolic number of slices."""
 
     def plan(tracer: Any) -> Plan:
         return Plan(x.fake.shape[0], [x], lambda tracer, slices: slices[0])  # type: ignore[attr-defined]
 
-    return Rounds(type(iter(())), plan, lambda tracer: Iter(tracer.torch_call(torch.unbind, [x], {}).items))
+    return LoopIterator(type(iter(())), plan, lambda tracer: Iter(tracer.torch_call(torch.unbind, [x], {}).items))
 
 
-def zipped(its: list[Rounds], ordinary: Callable[[Any], Tracker]) -> Rounds:
+def zipped(its: list[LoopIterator], ordinary: Callable[[Any], Tracker]) -> LoopIterator:
     """Return `zip` of iterators."""
 
     def plan(tracer: Any) -> Plan:
@@ -111,7 +113,7 @@ def zipped(its: list[Rounds], ordinary: Callable[[Any], Tracker]) -> Rounds:
 
         return Plan(plans[0].count, [x for p in plans for x in p.operands], value)
 
-    return Rounds(zip, plan, ordinary, its)
+    return LoopIterator(zip, plan, ordinary, its)
 
 
 class Range(Tracker):
@@ -142,7 +144,7 @@ class Range(Tracker):
             return counted(tracer, first, (last - first + by - 1) // by if by > 0 else (first - last - by - 1) // -by,
                            by)
 
-        return Rounds(type(iter(range(0))), plan, lambda tracer: self.fixed(tracer).iterate(tracer))
+        return LoopIterator(type(iter(range(0))), plan, lambda tracer: self.fixed(tracer).iterate(tracer))
 
     def backwards(self, tracer: Any) -> Tracker | None:
         """Return the range in the opposite order, if its step is 1."""
@@ -180,14 +182,14 @@ def counted(tracer: Any, first: Any, count: Any, step: int) -> Plan:
         made = tracer.binary("mul", made, Const(step))
     if type(first) is not int or first:
         made = tracer.binary("add", made, _size(first))
-    return Plan(count, [made], lambda tracer, slices: tracer.counting[-1].counter(slices[0], first, count, step))
+    return Plan(count, [made], lambda tracer, slices: tracer.counting[-1].counter(slices[0], first, step))
 
 
 def _size(n: Any) -> Tracker:
     return Sym(n) if isinstance(n, torch.SymInt) else Const(n)
 
 
-def enumerated(it: Rounds, start: int, ordinary: Callable[[Any], Tracker]) -> Rounds:
+def enumerated(it: LoopIterator, start: int, ordinary: Callable[[Any], Tracker]) -> LoopIterator:
     """Return `enumerate` of an iterator."""
 
     def plan(tracer: Any) -> Plan:
@@ -199,19 +201,25 @@ def enumerated(it: Rounds, start: int, ordinary: Callable[[Any], Tracker]) -> Ro
 
         return Plan(values.count, [*numbers.operands, *values.operands], value)
 
-    return Rounds(enumerate, plan, ordinary, [it])
+    return LoopIterator(enumerate, plan, ordinary, [it])
 
 
-class Run(Tracker):
+class StackedItems(Tracker):
     """Elements of a list: all slices of a stack. `last`: the last of them as the program knows it, if it does;
-    `place`: the loop."""
+    `watched`: storages that they may share memory with; `place`: the loop."""
 
-    __slots__ = ("last", "place", "stack")
+    __slots__ = ("last", "place", "stack", "watched")
 
-    def __init__(self, stack: Tracker, last: Tracker | None, place: Place) -> None:
+    def __init__(self, stack: Tracker, last: Tracker | None, watched: Sequence[Any], place: Place) -> None:
         self.stack = stack
         self.last = last
         self.place = place
+        self.watched = [(x, x.version) for x in watched]
+
+    def check(self) -> None:
+        """Raise LoopUnrolled if elements may have been written since the loop: the stack has their values there."""
+        if any(x.version != version for x, version in self.watched):
+            raise LoopUnrolled(self.place, "a tensor in a list that a loop has filled is written later")
 
 
 class GrowingList(List):
@@ -226,13 +234,14 @@ class GrowingList(List):
 
 
 class FilledList(List):
-    """A list that loops have filled: some of its elements are of a `Run`. Its number of elements, its last one and what
-    stacks and joins all of them are known; any other use unrolls the loop."""
+    """A list that loops have filled: some of its elements are `StackedItems`. Its number of elements, its last one and
+    what stacks and joins all of them are known; any other use unrolls the loop."""
 
     __slots__ = ()
 
     def open(self, tracer: Any) -> list[Tracker]:
-        raise LoopUnrolled(next(x for x in self.items if isinstance(x, Run)).place, "elements of a list of a loop")
+        place = next(x for x in self.items if isinstance(x, StackedItems)).place
+        raise LoopUnrolled(place, "a list that a loop fills is used other than by torch.stack, torch.cat or a loop")
 
     def peek(self, tracer: Any, index: int) -> Tracker | None:
         return self.open(tracer)[index]
@@ -241,11 +250,11 @@ class FilledList(List):
         return True
 
     def size(self, tracer: Any) -> Any:
-        return sum([x.stack.fake.shape[0] if isinstance(x, Run) else 1 for x in self.items])  # type: ignore[attr-defined, misc]
+        return sum([x.stack.fake.shape[0] if isinstance(x, StackedItems) else 1 for x in self.items])  # type: ignore[attr-defined, misc]
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
         last = self.items[-1]
-        if isinstance(last, Run):
+        if isinstance(last, StackedItems):
             last = last.last  # type: ignore[assignment]
         if type(key) is Const and key.value == -1 and type(key.value) is int and last is not None:
             return last
@@ -253,16 +262,20 @@ class FilledList(List):
 
     def iterate(self, tracer: Any) -> Tracker:
         if len(self.items) == 1:
+            self.items[0].check()  # type: ignore[attr-defined]
             return over_slices(self.items[0].stack)  # type: ignore[attr-defined]
         return Iter(self.open(tracer))
 
     def stacks(self, tracer: Any) -> list[Tracker]:
         """Return tensors of which the elements are the slices, in order."""
-        if not all(isinstance(x, Run) or hasattr(x, "fake") for x in self.items):
+        if not all(isinstance(x, StackedItems) or hasattr(x, "fake") for x in self.items):
             self.open(tracer)
-        return [x.stack if isinstance(x, Run) else tracer.torch_call(torch.unsqueeze, [x, Const(0)], {})
+        for x in self.items:
+            if isinstance(x, StackedItems):
+                x.check()
+        return [x.stack if isinstance(x, StackedItems) else tracer.torch_call(torch.unsqueeze, [x, Const(0)], {})
                 for x in self.items]
 
 
-__all__ = ["FilledList", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range", "Rounds", "Run",
-           "enumerated", "over_slices", "zipped"]
+__all__ = ["FilledList", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range", "LoopIterator", "StackedItems",
+           "counted", "enumerated", "over_slices", "zipped"]

@@ -183,12 +183,14 @@ class Tensor(Tracker):
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
         tracer.operated(self, "getitem")
-        if tracer.counters and (part := tracer.counting[-1].part(self, key)) is not None:
+        if tracer.counters and (part := tracer.counting[-1].slices.read(self, key)) is not None:
             return part  # type: ignore[no-any-return]
         return tracer.torch_function(get_item, [self, key], {})
 
     def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
         tracer.operated(self, "setitem")
+        if tracer.counters and not tracer.asks(self) and tracer.counting[-1].slices.write(self, key, value):
+            return
         tracer.torch_function(set_item, [self, key, value], {})
 
     def truth(self, tracer: Any) -> bool:
