@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from framesmith.fake.wrappers import is_distributed, is_wrapper
-from framesmith.symbolic.node import ROUNDINGS, rounded, specialised
+from framesmith.symbolic.node import FUNCTIONS, computed, specialised
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import trackers as t
@@ -62,8 +62,9 @@ class Calls(Session):
     def folded(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Run `fn` for real, specialising dynamic sizes; the captured program raises its exceptions."""
         if self.shapes.symbols or self.shapes.data:
-            if len(args) == 1 and type(args[0]) in (torch.SymFloat, torch.SymInt) and fn in ROUNDINGS:
-                return rounded(args[0], ROUNDINGS[fn])
+            if len(args) == 1 and type(args[0]) in (torch.SymFloat, torch.SymInt) and fn in FUNCTIONS and (
+                    found := computed(args[0], FUNCTIONS[fn])) is not None:
+                return found
             args, kwargs = specialised(args), specialised(kwargs)
         try:
             result = fn(*args, **kwargs) if kwargs else fn(*args)

@@ -7,6 +7,7 @@ decides later questions without a further guard.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from framesmith.symbolic.expr import (
     Symbol,
     as_expr,
     eq,
+    factors,
     ge,
     gt,
     linear,
     lt,
     not_,
+    prod,
 )
 from framesmith.util.errors import DataDependent, GuardError, UnfitSizes
 
@@ -270,6 +273,18 @@ class ShapeEnv:
             raise GuardError(f"{e} is not its own hint {value}")
         return value
 
+    def square_root(self, e: Expr) -> Expr | None:
+        """Return the root of a product of factors that are equal in pairs, which is guarded where it is not known; None
+        if `e` is none for the present inputs."""
+        terms, offset = linear(self.canonical(e))
+        if len(terms) != 1 or offset or terms[0][1] < 0 or math.isqrt(terms[0][1]) ** 2 != terms[0][1]:
+            return None
+        ordered = sorted(factors(terms[0][0]), key=lambda f: (self.hint(f), str(f)))
+        pairs = list(zip(ordered[::2], ordered[1::2]))
+        if len(ordered) % 2 or any(self.known(ge(a, 0)) is not True or self.hint(a) != self.hint(b) for a, b in pairs):
+            return None
+        return prod([a for a, b in pairs if self.guard(eq(a, b))]) * math.isqrt(terms[0][1])
+
     def fixed_by(self, symbol: Symbol) -> ShapeGuard | None:
         """Return the first guard after which a symbol has only one possible value; None if it has several."""
         if not self.simplify(symbol).is_const:
@@ -324,6 +339,8 @@ class ShapeEnv:
             k = e.coeff(symbol) or 1
             self._replace(symbol, (e - symbol * k) * -k)
             return
+        if len(terms) == 2 and not offset and terms[0][1] == -terms[1][1]:
+            self._learn_same(*sorted([t for t, _ in terms], key=lambda t: t.uid))
         if len(terms) != 1:
             return
         atom, k = terms[0]
@@ -331,6 +348,11 @@ class ShapeEnv:
             self._learn_divisible(atom.num, atom.den.const)
         elif not offset % k:
             self._replace(atom, Int(-offset // k))
+
+    def _learn_same(self, early: Expr, late: Expr) -> None:
+        """Two quotients, say, are equal: write one for the other, which has no part in it."""
+        if early.subs({late: Int(0)}) is early:
+            self._replace(late, early)
 
     def _learn_divisible(self, symbol: Symbol, c: int) -> None:
         """symbol % c == 0: write symbol as c times a quotient."""

@@ -45,6 +45,17 @@ class FloatExpr:
         row = _RATIOS.get(self.op)
         return None if row is None else row(*self.args)
 
+    def rooted(self, root: Callable[[Expr], Expr | None]) -> FloatExpr:
+        """Replace square roots of integers by what `root` gives for them, where it is not None."""
+        under = self.args[0] if self.op == "sqrt" or self.op == "pow" and self.args[1].is_half else None
+        if under is not None and under.op == "int" and (found := root(under.args[0])) is not None:
+            return FloatExpr("int", found)
+        return self if self.op in ("const", "int") else FloatExpr(self.op, *[a.rooted(root) for a in self.args])
+
+    @property
+    def is_half(self) -> bool:
+        return self.op == "const" and self.args[0] == 0.5
+
     def __str__(self) -> str:
         if self.op in ("const", "int"):
             return str(self.args[0])
@@ -117,6 +128,8 @@ _RATIOS: dict[str, Callable[..., tuple[Expr, Expr] | None]] = {
     "add": _of_both(lambda a, b, c, d: (a * d + c * b, b * d)),
     "sub": _of_both(lambda a, b, c, d: (a * d - c * b, b * d)),
     "truediv": _of_both(lambda a, b, c, d: (a * d, b * c) if c.lo is not None and c.lo > 0 else None),
+    "mod": _of_both(lambda a, b, c, d: (a * d % (b * c), b * d) if c.lo is not None and c.lo > 0 else None),
+    "floordiv": _of_both(lambda a, b, c, d: (a * d // (b * c), Int(1)) if c.lo is not None and c.lo > 0 else None),
     "neg": _ratio_neg,
 }
 

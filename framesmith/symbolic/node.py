@@ -205,7 +205,8 @@ class SymNode:
         return self.wrap_int(value) if isinstance(value, int) else self.wrap_float(value)
 
     def is_integer(self) -> SymNode:
-        return self.wrap_bool(True if self.pytype is int else _fix_float(self).is_integer())
+        whole = self.pytype is int or _rooted(self).op == "int"
+        return self.wrap_bool(True if whole else _fix_float(self).is_integer())
 
     # --- truth
     def sym_not(self) -> SymNode:
@@ -248,10 +249,15 @@ def _fix_float(node: SymNode) -> float:
     return value.evaluate(node.env.hints)
 
 
+def _rooted(node: SymNode) -> FloatExpr:
+    """Return the float with integers for the roots of products of sizes that are equal in pairs, which is guarded."""
+    return _float_value(node).rooted(node.env.square_root)
+
+
 def _round(exact: Callable[[FloatExpr], Expr | None], fixed: Callable[[float], int], node: SymNode) -> SymNode:
     if not isinstance(node.value, FloatExpr):
         return node
-    e = exact(node.value)
+    e = exact(_rooted(node))
     return SymNode(node.env, Int(fixed(_fix_float(node))) if e is None else e, int)
 
 
@@ -313,7 +319,7 @@ def _comparison(name: str) -> Callable[[SymNode, SymNode], SymNode]:
     def method(self: SymNode, other: SymNode) -> SymNode:
         if self.pytype is not float and other.pytype is not float:
             return SymNode(self.env, on_ints(_int(self), _int(other)), bool)
-        rel = floats.compare(name, _float_value(self), _float_value(other))
+        rel = floats.compare(name, _rooted(self), _rooted(other))
         return self.wrap_bool(plain(_fix_float(self), _fix_float(other))) if rel is None else SymNode(self.env, rel,
                                                                                                       bool)
 
@@ -431,14 +437,18 @@ def expr_of(x: int | torch.SymInt | Expr) -> Expr:
     return as_expr(x)
 
 
-ROUNDINGS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc"}
-"""The method of a node that does what a function of Python does to a float."""
+FUNCTIONS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc",
+                             math.sqrt: "sqrt"}
+"""The method of a node that does what a function of Python does to a number."""
 
 
-def rounded(x: torch.SymFloat | torch.SymInt, method: str) -> int | torch.SymInt:
-    """Return an integer of a number; a guard fixes it where it is no expression of integers."""
+def computed(x: torch.SymFloat | torch.SymInt, method: str) -> Any:
+    """Return what a method of the node gives: an integer, which a guard fixes where it is no expression of integers, or
+    the root of a size; None for a root that may not exist."""
+    if method == "sqrt" and not (isinstance(x.node.value, Expr) and x.node.env.known(ge(x.node.value, 0))):
+        return None
     node = getattr(x.node, method)()
-    return symint(node.value, node.env)
+    return (symint if node.pytype is int else symfloat)(node.value, node.env)
 
 
 def env_of(*values: Any) -> ShapeEnv | None:

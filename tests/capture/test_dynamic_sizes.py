@@ -551,6 +551,8 @@ ROUNDED = {
     "int": lambda x: x.new_zeros(int(x.shape[0] / 2), int(x.shape[1] * 1.5), int(x.shape[0])),
     "ceil": lambda x: x.new_zeros(math.ceil((x.shape[0] - 1) / 2) + 1),
     "floor": lambda x: x.new_zeros(math.floor(x.shape[0] * 0.5) + math.trunc(x.shape[1] / 3)),
+    "remainder": lambda x: x.new_zeros(int(x.shape[0] % 1.5 * 2), int(x.shape[1] // 0.5), 1 + (x.shape[0] % 0.5 != 0)),
+    "root": lambda x: x.new_zeros(int((x.shape[0] * x.shape[0]) ** 0.5), int(math.sqrt(4 * x.shape[1] ** 2) / 2)),
 }
 
 
@@ -560,6 +562,43 @@ def test_sizes_are_rounded_as_floats(name, captures):
     for n in (4, 7, 9):
         x = torch.randn(n, n + 4)
         assert compiled(x).shape == ROUNDED[name](x).shape
+    assert len(captures) == 1
+
+
+def test_a_root_assumes_equal_sizes(captures):
+    """As in DPT: tokens back to a picture that is a square."""
+    def program(x):
+        side = int((x.shape[1] // 2 * (x.shape[2] // 2)) ** 0.5)
+        return F.avg_pool2d(x, 2).flatten(1).view(x.shape[0], side, -1)
+
+    compiled = framesmith.compile(program, dynamic=True, fullgraph=True)
+    for shape, variants in (((3, 4, 5), 1), ((3, 8, 8), 1), ((5, 11, 10), 1), ((3, 4, 16), 2)):
+        x = torch.randn(shape)
+        try:
+            want = program(x)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                compiled(x)
+        else:
+            alike(compiled(x), want)
+        assert len(captures) == variants
+
+
+NUMBERS = {
+    "a size": lambda x: torch.tensor(x.shape[0], device=x.device) + x,
+    "sizes": lambda x: torch.as_tensor([(x.shape[0], 3), (4, x.shape[1])], dtype=torch.long, device="cpu"),
+    "a shape": lambda x: torch.prod(torch.tensor(list(x.shape))) + torch.tensor(x.shape),
+    "halves": lambda x: torch.asarray([x.shape[0] / 2, 1]) + x.sum(),
+    "comparisons": lambda x: torch.tensor([x.shape[0] > 3, False]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_tensors_of_sizes(name, captures):
+    compiled = framesmith.compile(NUMBERS[name], dynamic=True, fullgraph=True)
+    for n in (4, 7, 9):
+        x = torch.randn(n, n + 4)
+        torch.testing.assert_close(compiled(x), NUMBERS[name](x))
     assert len(captures) == 1
 
 

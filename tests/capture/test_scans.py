@@ -62,6 +62,23 @@ def test_scans(name, captures):
     assert len(captures) == 1
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_associative_scan_over_any_number_of_slices(reverse, captures):
+    def program(x):
+        y = associative_scan(linear, (x, x + 1), 1, reverse=reverse, combine_mode="generic")
+        return y[1] * 2, y[0].select(1, -1)
+
+    compiled = framesmith.compile(program, fullgraph=True, dynamic=True)
+    for n in (4, 3, 33, 130):
+        found = []
+        for run in (compiled, program):
+            x = A[:, :1].repeat(1, n, 1).requires_grad_()
+            y = run(x)
+            found.append((y, torch.autograd.grad(sum(t.sum() for t in y), x)))
+        torch.testing.assert_close(*found)
+    assert len(captures) == 1
+
+
 def by_slices(step, state, xs, reverse=False):
     """A scan as a loop of Python."""
     out = []

@@ -56,13 +56,6 @@ def _numpy(tracer: Any, x: t.Tensor, force: t.Tracker = t.FALSE) -> t.Tracker:
     return array_of(tracer, x)
 
 
-@calls(torch.as_tensor, torch.asarray)
-def _as_tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    fn = torch.as_tensor
-    return made_of_array(tracer, fn, args,
-                         kwargs) if args and isinstance(args[0], t.Array) else tracer.torch_call(fn, args, kwargs)
-
-
 @calls(torch.from_numpy)
 def _from_numpy(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if not isinstance(args[0], t.Array) or args[0].scalar:

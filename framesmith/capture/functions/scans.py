@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.tensor import FakeTensor
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
@@ -29,18 +30,22 @@ def _by_slices(unrolled: Callable[..., Any], at_once: Callable[..., Any], place:
     for more slices, or a dynamic number of them, it inlines `at_once`, which is one node."""
 
     def handler(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        xs = args[place] if len(args) > place else kwargs["xs"]
+        x = _first_tensor(tracer, args[place] if len(args) > place else kwargs["xs"])
         dim = kwargs["dim"].real(tracer) if "dim" in kwargs else along
-        while not isinstance(xs, t.Tensor):
-            items = list(xs.entries.values()) if isinstance(xs, t.Dict) else xs.items_list(tracer)
-            if not items:
-                break
-            xs = items[0]
-        size = xs.fake.shape[dim] if isinstance(xs, t.Tensor) else 0
+        size = x.shape[dim] if x is not None else 0
         few = type(size) is int and size <= LONGEST
         return tracer.inline(tracer.made(unrolled if few else at_once), args, kwargs)  # type: ignore[no-any-return]
 
     return handler
+
+
+def _first_tensor(tracer: Any, xs: t.Tracker) -> FakeTensor | None:
+    while not isinstance(xs, t.Tensor):
+        items = list(xs.entries.values()) if isinstance(xs, t.Dict) else xs.items_list(tracer)
+        if not items:
+            return None
+        xs = items[0]
+    return xs.fake
 
 
 @calls(py.over_slices)
@@ -55,9 +60,18 @@ def _over_slices(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return t.Tuple([t.List(list(last)), t.List(list(stacks)), kind])
 
 
+def _varies(tracer: Any, xs: t.Tracker, dim: t.Tracker) -> bool:
+    """Return whether the number of slices is a symbol, of which log2(n) steps would be a variant for each power of two.
+    A device works on all slices at once so much faster that it has these variants."""
+    x = _first_tensor(tracer, xs)
+    return x is not None and x.device.type == "cpu" and type(x.shape[dim.real(tracer)]) is torch.SymInt
+
+
 def _associative_scan(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if "dim" not in kwargs and len(args) > 2:
         args, kwargs = [*args[:2], *args[3:]], {**kwargs, "dim": args[2]}
+    if _varies(tracer, args[1] if len(args) > 1 else kwargs["xs"], kwargs["dim"]):
+        return _one_by_one(tracer, args, kwargs)
     try:
         at_once = recorded(tracer, lambda: [tracer.inline(tracer.made(py.scanned), args, kwargs)])
     except Unsupported:

@@ -54,33 +54,48 @@ def _evenly_spaced(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.torch_function(torch.linspace, args, kwargs)  # type: ignore[no-any-return]
 
 
-@calls(torch.tensor)
-def _tensor(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """torch.tensor of an array, or of nested sequences of numbers and zero-dimensional tensors, which are stacked in
-    their promoted dtype."""
-    if args and isinstance(args[0], t.Array):
-        return made_of_array(tracer, torch.tensor, args, kwargs)
-    if len(args) == 1 and (is_symbolic(args[0])
-                           or type(args[0])
-                           is t.Data) and kwargs.keys() <= {"dtype"} and args[0].pytype() in (int, float):
-        natural = torch.int64 if args[0].pytype() is int else torch.get_default_dtype()
-        return tracer.torch_call(torch.scalar_tensor, args, {"dtype": tracer.made(natural), **kwargs})
-    if len(args) != 1 or not isinstance(args[0], t.Sequence) or kwargs.keys() - {"dtype", "device"}:
-        return tracer.torch_call(torch.tensor, args, kwargs)
-    leaves: list[t.Tracker] = []
-    shape = _shape(tracer, args[0], leaves)
-    tensors = [x for x in leaves if isinstance(x, t.Tensor)]
-    if not tensors and not is_symbolic(*leaves):
-        return tracer.torch_call(torch.tensor, args, kwargs)
-    if shape is None or any(x.fake.dim() for x in tensors):
-        raise Unsupported("torch.tensor of nested tensors with dimensions", hint="use torch.stack")
+def _made_of_numbers(fn: Any) -> None:
+    @calls(fn)
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        """Make a tensor of an array, or of nested sequences of numbers and zero-dimensional tensors, which are stacked
+        in their promoted dtype."""
+        if args and isinstance(args[0], t.Array):
+            return made_of_array(tracer, fn, args, kwargs)
+        if len(args) != 1 or kwargs.keys() - {"dtype", "device"}:
+            return tracer.torch_call(fn, args, kwargs)  # type: ignore[no-any-return]
+        if _varies(args[0]) and args[0].pytype() in _NATURAL:
+            natural = tracer.made(_NATURAL[args[0].pytype()]())
+            return tracer.torch_call(torch.scalar_tensor, args, {"dtype": natural, **kwargs})  # type: ignore[no-any-return]
+        if not isinstance(args[0], t.Sequence):
+            return tracer.torch_call(fn, args, kwargs)  # type: ignore[no-any-return]
+        leaves: list[t.Tracker] = []
+        shape = _shape(tracer, args[0], leaves)
+        tensors = [x for x in leaves if isinstance(x, t.Tensor)]
+        if not tensors and not any(map(_varies, leaves)):
+            return tracer.torch_call(fn, args, kwargs)  # type: ignore[no-any-return]
+        if shape is None or any(x.fake.dim() for x in tensors):
+            raise Unsupported(f"torch.{fn.__name__} of nested tensors with dimensions", hint="use torch.stack")
+        return _stacked(tracer, leaves, shape, kwargs)
+
+
+for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
+    _made_of_numbers(_fn)
+_NATURAL = {int: lambda: torch.int64, bool: lambda: torch.bool, float: torch.get_default_dtype}
+
+
+def _varies(x: t.Tracker) -> bool:
+    """Return whether a number is one of the graph's: of sizes, of a tensor's data, or an input."""
+    return is_symbolic(x) or type(x) in (t.Data, t.Sym)
+
+
+def _stacked(tracer: Any, leaves: list[t.Tracker], shape: tuple[int, ...], kwargs: Kwargs) -> t.Tracker:
     dtype = kwargs["dtype"].real(tracer) if "dtype" in kwargs else _promoted(tracer, leaves)
     parts = [x if isinstance(x, t.Tensor) else tracer.torch_call(torch.scalar_tensor, [x],
                                                                  {"dtype": tracer.made(dtype)}) for x in leaves]
     cast = [tracer.torch_call(torch.Tensor.to, [x, tracer.made(dtype)], {}) for x in parts]
     stacked = tracer.torch_call(torch.Tensor.reshape,
                                 [tracer.torch_call(torch.stack, [t.List(cast)], {}), tracer.made(shape)], {})
-    return tracer.torch_call(torch.Tensor.to, [stacked],
+    return tracer.torch_call(torch.Tensor.to, [stacked],  # type: ignore[no-any-return]
                              {"device": kwargs["device"]}) if "device" in kwargs else stacked
 
 
@@ -96,7 +111,7 @@ def _shape(tracer: Any, x: t.Tracker, leaves: list[t.Tracker]) -> tuple[int, ...
 
 def _promoted(tracer: Any, leaves: list[t.Tracker]) -> torch.dtype:
     dtypes = [x.fake.dtype if isinstance(x, t.Tensor)
-              else torch.tensor(x.example if type(x) is t.SymbolicNumber else x.real(tracer)).dtype
+              else _NATURAL[x.pytype()]() if x.pytype() in _NATURAL else torch.tensor(x.real(tracer)).dtype
               for x in leaves]
     return functools.reduce(torch.promote_types, dtypes)
 
