@@ -619,6 +619,17 @@ def test_operators_take_quotients_of_sizes(name, captures):
     assert len(captures) == 1
 
 
+def test_a_count_of_even_steps_may_be_one(captures):
+    def program(x):
+        found = torch.linspace(0.5, x.shape[0] - 0.5, x.shape[0] // 4), torch.linspace(2.5, 3, x.shape[0] // 4)
+        return [(y * y).sum() for y in found]
+
+    compiled = framesmith.compile(program, dynamic=True, fullgraph=True)
+    for n in (7, 8, 4, 35):
+        torch.testing.assert_close(compiled(torch.ones(n)), program(torch.ones(n)))
+    assert len(captures) == 1
+
+
 def test_comparisons_of_sizes_are_data():
     """Without torch.fx's warning of symbolic arguments."""
     def program(x):

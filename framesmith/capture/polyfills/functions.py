@@ -106,8 +106,6 @@ def fromkeys(cls: Any, iterable: Any, value: Any = None) -> Any:
 def evenly_spaced(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None) -> Any:
     """`torch.linspace`: each half is counted from its own end."""
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    if steps < 2:
-        return torch.full((steps,), start, dtype=dtype, device=device)
-    place, count = torch.arange(steps, dtype=torch.float64, device=device), steps - 1
+    place, count = torch.arange(steps, dtype=torch.float64, device=device), torch.sym_max(steps - 1, 1)
     step = (end - start) / count
     return torch.where(place * 2 < count, place * step + start, end - (count - place) * step).to(dtype)
