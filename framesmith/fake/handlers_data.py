@@ -10,6 +10,7 @@ import torch
 from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, lifted, positional, with_values
 from framesmith.fake.layout import is_of_data, same_shape
 from framesmith.fake.recording import Recording
+from framesmith.fake.size_elements import size_in
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
 from framesmith.graph.cse import value_key
 from framesmith.symbolic.layout import decide_layout
@@ -19,7 +20,14 @@ from framesmith.util.errors import DataDependent, Unsupported
 aten = torch.ops.aten
 
 
-@handles(aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default)
+@handles(aten.item.default, aten._local_scalar_dense.default)
+def item(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Return a size that a tensor holds as its symbol, the value of another constant."""
+    size = size_in(rec, args[0])
+    return needs_value(rec, func, args, kwargs) if size is None else size
+
+
+@handles(aten.is_nonzero.default, aten.equal.default)
 def needs_value(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Compute the result of an operator on constants."""
     return with_values(rec, func, args, kwargs, "the value is known at run time only")

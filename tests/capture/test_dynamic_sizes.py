@@ -602,6 +602,31 @@ def test_tensors_of_sizes(name, captures):
     assert len(captures) == 1
 
 
+def written(x):
+    sizes = torch.tensor([x.shape[0], x.shape[1]])
+    sizes[0] = 2
+    return x.new_zeros(int(sizes[0]), sizes[1].item())
+
+
+ELEMENTS = {
+    "a count": lambda x: torch.arange(0, torch.tensor([[x.shape[0], x.shape[1]], [3, 4]])[0, 1]) + x.sum(),
+    "item": lambda x: x.new_zeros(torch.as_tensor((x.shape[0], x.shape[1]))[-1].item()),
+    "int": lambda x: x.new_zeros([int(n) for n in torch.tensor([[x.shape[0]], [x.shape[1]]])[:, 0].unbind()]),
+    "constant": lambda x: x.new_zeros(torch.tensor([x.shape[0], 5])[1].item()) + x.sum(),
+    "written": written,
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_elements_of_tensors_of_sizes_are_symbols(name, captures):
+    """As in SAM 3: counts that an operator reads from a tensor of sizes."""
+    compiled = framesmith.compile(ELEMENTS[name], dynamic=True, fullgraph=True)
+    for n in (4, 7, 9):
+        x = torch.randn(n, n + 4)
+        torch.testing.assert_close(compiled(x), ELEMENTS[name](x))
+    assert len(captures) == (3 if name == "written" else 1)
+
+
 QUOTIENTS = {
     "operand": lambda x: x * (x.shape[0] / 3) + (x.shape[1] - 0.5),
     "full": lambda x: torch.full((2,), x.shape[0] / 2 - 0.5) + torch.scalar_tensor(x.shape[1] * 0.5),

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.size_elements import size_in
 from framesmith.util.errors import DataDependent, Unsupported
 
 from .. import data
@@ -29,6 +30,8 @@ def _scalar(kind: type) -> Any:
         if isinstance(x, t.Tensor):
             if tracer.asks(x):
                 return tracer.torch_function(getattr(torch.Tensor, f"__{kind.__name__}__"), [x], {})
+            if kind is int and (size := size_in(tracer.recorder, x.fake)) is not None:
+                return tracer.made(size)
             known = x.known(tracer)
             if known is None:
                 if (found := data.number(tracer, x, kind)) is not None:

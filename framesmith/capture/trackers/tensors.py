@@ -9,6 +9,7 @@ import torch
 
 from framesmith.fake import known_value
 from framesmith.fake.draws import decided
+from framesmith.fake.size_elements import size_in
 from framesmith.fake.tensor import Alias
 from framesmith.util.errors import DataDependent, Unsupported
 
@@ -334,6 +335,9 @@ class TensorMethod(Tracker):
         name = self.name
         if name != "as_subclass" and tracer.asks(self.obj, *args, *kwargs.values()):
             return tracer.torch_function(getattr(torch.Tensor, name), [self.obj, *args], kwargs)
+        if name == "item" and not args and not kwargs and (
+                size := size_in(tracer.recorder, self.obj.fake)) is not None:
+            return tracer.made(size)
         if name in _NUMBERS and (known := self.obj.known(tracer) if name == "item"
                                  else self.obj.assumed(tracer)) is not None:
             return tracer.made(tracer.folded(getattr(known, name), tuple([a.real(tracer) for a in args])))
