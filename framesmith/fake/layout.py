@@ -13,7 +13,7 @@ import torch
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major, new_fake
 from framesmith.symbolic.expr import eq, le
 from framesmith.symbolic.layout import decide_layout, expected, is_dense, layout_holds, strides_in_order
-from framesmith.symbolic.node import env_of, expr_of, hint_of
+from framesmith.symbolic.node import env_of, expr_of, hint_of, implied
 
 Sizes = tuple
 
@@ -243,7 +243,7 @@ def infer_size(shape: Sizes, wanted: Any) -> tuple | None:
         return out if known is total or known == total else None
     if known == 0 or total % known != 0:
         return None
-    return (*out[:hole], total // known, *out[hole + 1 :])
+    return (*out[:hole], implied(total // known), *out[hole + 1 :])
 
 
 def view_strides(shape: Sizes, strides: tuple, wanted: Sizes) -> tuple | None:

@@ -437,6 +437,14 @@ def expr_of(x: int | torch.SymInt | Expr) -> Expr:
     return as_expr(x)
 
 
+def implied(x: int | torch.SymInt) -> int | torch.SymInt:
+    """Return a plain int for a size that has one value by the guards, others unchanged."""
+    if type(x) is torch.SymInt and isinstance(x.node, SymNode):
+        e = x.node.env.simplify(_int(x.node))
+        return e.const if e.is_const else x
+    return x
+
+
 FUNCTIONS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc",
                              math.sqrt: "sqrt"}
 """The method of a node that does what a function of Python does to a number."""
