@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.handlers import WITHOUT_SIZES, functional, handles, known, lifted, positional, with_values
-from framesmith.fake.layout import is_of_data, same_shape
+from framesmith.fake.layout import is_of_data, must_match, same_shape
 from framesmith.fake.recording import Recording
 from framesmith.fake.size_elements import size_in
 from framesmith.fake.tensor import FakeTensor, dense, new_fake
@@ -121,9 +121,18 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
 
 @handles(aten.index_put.default)
 def index_put(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Record index_put; a data-dependent number of values must equal the mask's count."""
+    """Record index_put; a data-dependent number of values must equal the mask's count. Raises IndexError for a mask
+    of another shape, which the kernel would broadcast."""
     source, indices, values = args[:3]
     masked = any(t is not None and t.dtype in _MASKS for t in indices)
+    at = 0
+    for t in indices:
+        sizes = t.shape if t is not None and t.dtype in _MASKS else (None,)
+        for j, (size, n) in enumerate(zip(sizes, source.shape[at:])):
+            if size is not None and not must_match((size,), (n,)):
+                raise IndexError(f"The shape of the mask {list(sizes)} at index {j} does not match the shape of the "
+                                 f"indexed tensor {list(source.shape)} at index {at + j}")
+        at += len(sizes)
     if masked and any(map(is_of_data, values.shape)):
         args = source, _numbered(rec, source, indices), *args[2:]
     return functional(rec, func, args, kwargs)

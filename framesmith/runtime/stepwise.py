@@ -43,6 +43,8 @@ class Stepwise:
                                              last[k], _reads(steps.steps[k + 1:]))
                        for k, step in enumerate(steps.steps)]
         self._outputs = [(self._slots[x], None) if isinstance(x, fx.Node) else (-1, x) for x in steps.outputs]
+        self._views = [k for k, x in enumerate(steps.outputs) if isinstance(x, fx.Node) and _is_view(x)]
+        """The results that are tensors of their own, also where a branch passes on an input that they are views of."""
         self._sums = [(k, [self._replaced(n) for n in terms]) for k, terms in enumerate(steps.terms) if terms]
         self._blank = [None] * (len(self._slots) - self._inputs)
         drawn = [k for k, step in enumerate(steps.steps)
@@ -58,6 +60,7 @@ class Stepwise:
 
     def __call__(self, inputs: Any) -> tuple[Any, ...]:
         values = [*inputs, *self._blank]
+        given = set(map(id, inputs)) if self._views else ()
         if type(inputs) is list:
             inputs.clear()
         for slot, place, dim in self._sizes:
@@ -67,7 +70,10 @@ class Stepwise:
         else:
             for step in self._steps:
                 step(values)
-        found = [values[slot] if slot >= 0 else plain for slot, plain in self._outputs]
+        found: list[Any] = [values[slot] if slot >= 0 else plain for slot, plain in self._outputs]
+        for k in self._views:
+            if id(found[k]) in given:
+                found[k] = found[k].detach()
         for k, slots in self._sums:
             if all(values[slot] for slot in slots):
                 found[k] = None
@@ -171,6 +177,11 @@ class Stepwise:
             slots = [(s, self._slot(s)) for s in free]
             return lambda values: evaluate(value, {s: values[k] for s, k in slots})
         return lambda values: value
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Return whether a node is a view of another one, as eager makes it; the code of a piece may pass on that one."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
 
 
 def _last_reads(steps: Steps) -> list[set[Place]]:

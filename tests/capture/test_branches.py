@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import framesmith
 from framesmith import exc
@@ -428,3 +429,16 @@ def test_a_branch_keeps_no_model_alive(trains):
     del model, compiled, y
     gc.collect()
     assert weight() is None
+
+
+def test_a_view_of_what_a_path_passes_on_is_a_tensor_of_its_own():
+    def program(g, view):
+        p = torch.arange(3.0) if (g > 1).any() else g
+        return view(p)
+
+    for view in (lambda p: p, lambda p: p.detach(), lambda p: p.view(3), lambda p: (p, p[:], p.view_as(p))):
+        compiled = framesmith.compile(program, options={"compiler_flags": "-O0"})
+        for x in (torch.ones(3), torch.full((3,), 2.0), torch.ones(3)):
+            found = [[r is x for r in tree_leaves(run(x, view))] for run in (program, compiled)]
+            assert found[0] == found[1]
+            torch.testing.assert_close(compiled(x, view), program(x, view))

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import framesmith
 from framesmith.util.events import UnrolledLoop, on_event
@@ -515,3 +516,22 @@ def test_why_a_loop_is_unrolled_is_told():
     assert "more than one place" in found.reason and "torch.where" in found.remedy
     assert "unrolled: the loop at" in str(found)
     assert found.reason in [row["reason"] for row in framesmith.report().facts["loops"]]
+
+
+def test_the_elements_of_a_list_that_leave_are_what_was_appended():
+    def zipped(g, n):
+        return [pair[0] for pair in zip([g for _ in range(n)])]
+
+    def left_open(g, n):
+        return zip([g for _ in range(n)])
+
+    def the_last(g, n):
+        for v in [g for _ in range(n)]:
+            last = v
+        return [last]
+
+    for program in (zipped, left_open, the_last):
+        compiled = framesmith.compile(program, options={"compiler_flags": "-O0"})
+        for n in (3, 4, 5, 2, 6):
+            g = torch.ones(3)
+            assert all(x is g for x in tree_leaves(list(compiled(g, n))))

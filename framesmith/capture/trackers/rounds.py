@@ -90,13 +90,16 @@ class LoopIterator(Walk):
         return self.fixed(tracer).next(tracer)
 
 
-def over_slices(x: Tracker) -> LoopIterator:
-    """Return the iterator over a tensor of a symbolic number of slices."""
+def over_slices(x: Tracker, items: Callable[[Any], list[Tracker]] | None = None) -> LoopIterator:
+    """Return the iterator over a tensor of a symbolic number of slices; outside of a loop its values are `items`."""
 
     def plan(tracer: Any) -> Plan:
         return Plan(x.fake.shape[0], [x], lambda tracer, slices: slices[0])  # type: ignore[attr-defined]
 
-    return LoopIterator(type(iter(())), plan, lambda tracer: Iter(tracer.torch_call(torch.unbind, [x], {}).items))
+    def ordinary(tracer: Any) -> Tracker:
+        return Iter(tracer.torch_call(torch.unbind, [x], {}).items if items is None else items(tracer))
+
+    return LoopIterator(type(iter(())) if items is None else type(iter([])), plan, ordinary)
 
 
 def zipped(its: list[LoopIterator], ordinary: Callable[[Any], Tracker]) -> LoopIterator:
@@ -263,7 +266,7 @@ class FilledList(List):
     def iterate(self, tracer: Any) -> Tracker:
         if len(self.items) == 1:
             self.items[0].check()  # type: ignore[attr-defined]
-            return over_slices(self.items[0].stack)  # type: ignore[attr-defined]
+            return over_slices(self.items[0].stack, self.open)  # type: ignore[attr-defined]
         return Iter(self.open(tracer))
 
     def stacks(self, tracer: Any) -> list[Tracker]:
