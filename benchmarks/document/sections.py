@@ -209,9 +209,9 @@ _FUZZ = {"first seed": "start", "programs": "count", "equal": "same", "left out"
 def _fuzz() -> str:
     rows = []
     for r in saved("fuzz"):
-        about = [r["date"], r["python"], r["torch"], r["backend"]]
+        about = [r["date"], r["python"], r["torch"], r["backend"], "data" if r.get("data") else ""]
         rows.append([*about, *[str(r[key]) for key in _FUZZ.values()], ", ".join(map(str, r["failed"])) or "none"])
-    return table(["date", "Python", "PyTorch", "back end", *_FUZZ, "seeds that differ"], rows)
+    return table(["date", "Python", "PyTorch", "back end", "with", *_FUZZ, "seeds that differ"], rows)
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
