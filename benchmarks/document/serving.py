@@ -19,22 +19,22 @@ def _about(results: dict[str, Any]) -> str:
     return f"Machine: {machine(results['machine'])}. Date: {results['date']}."
 
 
-def packages() -> str:
-    """Print a row for each model and way, and what has failed."""
-    results = _found("package-cpu")
+def _measured(name: str, benchmark: Any) -> str:
+    results = _found(name)
     if results is None:
         return NOT_MEASURED
-    failed = "\n".join(f"- {line}" for line in package.failures(results))
-    return f"{_about(results)}\n\n{table(*package.rows_of(results))}\n\n{failed}".strip()
+    failed = "\n".join(f"- {line}" for line in benchmark.failures(results))
+    return f"{_about(results)}\n\n{table(*benchmark.rows_of(results))}\n\n{failed}".strip()
+
+
+def packages() -> str:
+    """Print a row for each model and way, and what has failed."""
+    return _measured("package-cpu", package)
 
 
 def service() -> str:
     """Print a row for each model, way and concurrency, and what has failed."""
-    results = _found("serving-cpu")
-    if results is None:
-        return NOT_MEASURED
-    failed = "\n".join(f"- {line}" for line in serving.failures(results))
-    return f"{_about(results)}\n\n{table(*serving.rows_of(results))}\n\n{failed}".strip()
+    return _measured("serving-cpu", serving)
 
 
 def soaks() -> str:

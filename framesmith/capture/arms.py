@@ -91,8 +91,6 @@ def positions(roots: Iterable[Any]) -> dict[tuple[Any, str], Any]:
     for x in reachable(roots).values():
         if isinstance(x, t.Generator):
             found[x.frame, "ip"] = x.frame.ip
-        elif isinstance(x, t.LoopIterator):
-            found[x, "concrete"] = x.concrete
         elif isinstance(x, Walk):
             names = [name for cls in type(x).__mro__ for name in vars(cls).get("__slots__", ())]
             values = {(x, name): getattr(x, name, None) for name in names}

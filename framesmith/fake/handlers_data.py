@@ -121,10 +121,18 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
 
 @handles(aten.index_put.default)
 def index_put(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Record index_put; a data-dependent number of values must equal the mask's count. Raises IndexError for a mask
-    of another shape, which the kernel would broadcast."""
+    """Record index_put; a data-dependent number of values must equal the mask's count."""
     source, indices, values = args[:3]
     masked = any(t is not None and t.dtype in _MASKS for t in indices)
+    if masked:
+        _check_masks(source, indices)
+    if masked and any(map(is_of_data, values.shape)):
+        args = source, _numbered(rec, source, indices), *args[2:]
+    return functional(rec, func, args, kwargs)
+
+
+def _check_masks(source: Any, indices: Any) -> None:
+    """Raise eager's IndexError for a mask of another shape than what it indexes: the kernel would broadcast it."""
     at = 0
     for t in indices:
         sizes = t.shape if t is not None and t.dtype in _MASKS else (None,)
@@ -133,9 +141,6 @@ def index_put(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
                 raise IndexError(f"The shape of the mask {list(sizes)} at index {j} does not match the shape of the "
                                  f"indexed tensor {list(source.shape)} at index {at + j}")
         at += len(sizes)
-    if masked and any(map(is_of_data, values.shape)):
-        args = source, _numbered(rec, source, indices), *args[2:]
-    return functional(rec, func, args, kwargs)
 
 
 def _numbers_of(mask: Any) -> Any:

@@ -584,6 +584,13 @@ def test_a_root_assumes_equal_sizes(captures):
         assert len(captures) == variants
 
 
+def equal_at_three_sizes(program):
+    compiled = framesmith.compile(program, dynamic=True, fullgraph=True)
+    for n in (4, 7, 9):
+        x = torch.randn(n, n + 4)
+        torch.testing.assert_close(compiled(x), program(x))
+
+
 NUMBERS = {
     "a size": lambda x: torch.tensor(x.shape[0], device=x.device) + x,
     "sizes": lambda x: torch.as_tensor([(x.shape[0], 3), (4, x.shape[1])], dtype=torch.long, device="cpu"),
@@ -595,10 +602,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_tensors_of_sizes(name, captures):
-    compiled = framesmith.compile(NUMBERS[name], dynamic=True, fullgraph=True)
-    for n in (4, 7, 9):
-        x = torch.randn(n, n + 4)
-        torch.testing.assert_close(compiled(x), NUMBERS[name](x))
+    equal_at_three_sizes(NUMBERS[name])
     assert len(captures) == 1
 
 
@@ -620,10 +624,7 @@ ELEMENTS = {
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_elements_of_tensors_of_sizes_are_symbols(name, captures):
     """As in SAM 3: counts that an operator reads from a tensor of sizes."""
-    compiled = framesmith.compile(ELEMENTS[name], dynamic=True, fullgraph=True)
-    for n in (4, 7, 9):
-        x = torch.randn(n, n + 4)
-        torch.testing.assert_close(compiled(x), ELEMENTS[name](x))
+    equal_at_three_sizes(ELEMENTS[name])
     assert len(captures) == (3 if name == "written" else 1)
 
 
@@ -637,10 +638,7 @@ QUOTIENTS = {
 
 @pytest.mark.parametrize("name", QUOTIENTS)
 def test_operators_take_quotients_of_sizes(name, captures):
-    compiled = framesmith.compile(QUOTIENTS[name], dynamic=True, fullgraph=True)
-    for n in (4, 7, 9):
-        x = torch.randn(n, n + 4)
-        torch.testing.assert_close(compiled(x), QUOTIENTS[name](x))
+    equal_at_three_sizes(QUOTIENTS[name])
     assert len(captures) == 1
 
 

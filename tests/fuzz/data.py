@@ -111,10 +111,7 @@ def counted(g: Writer, budget: int) -> None:
     function = g.scope.function
     if function.loops >= 2:
         raise NoTemplate
-    before = dict(g.scope.names)
-    head = g.choose(LOOPS, 1)
-    names = {k: v for k, v in g.scope.names.items() if k not in before}
-    g.scope.names = before
+    head, names = statements.loop_head(g, LOOPS)
     function.loops += 1
     with g.block(head):
         g.scope.names.update(names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.fuzz.writer import Function, NoTemplate, Writer, rows
+from tests.fuzz.writer import Function, NoTemplate, Row, Writer, rows
 
 KINDS = ("int", "int", "int", "T1", "T1", "T2", "T2", "T0", "ints", "ints", "str", "bool", "float", "idict", "tensors",
          "tdict", "set",
@@ -190,6 +190,15 @@ LOOPS = rows("""
 """)
 
 
+def loop_head(g: Writer, heads: list[Row]) -> tuple[str, dict[str, str]]:
+    """The first line of a `for` loop, and the names that exist in its body alone, with their kinds."""
+    before = dict(g.scope.names)
+    head = g.choose(heads, 1)
+    names = {k: v for k, v in g.scope.names.items() if k not in before}
+    g.scope.names = before
+    return head, names
+
+
 def loop(g: Writer, budget: int) -> None:
     function = g.scope.function
     if function.loops >= 2:
@@ -202,10 +211,7 @@ def loop(g: Writer, budget: int) -> None:
         names = {}
     else:
         step = None
-        before = dict(g.scope.names)
-        head = g.choose(LOOPS, 1)
-        names = {k: v for k, v in g.scope.names.items() if k not in before}
-        g.scope.names = before
+        head, names = loop_head(g, LOOPS)
     function.loops += 1
     with g.block(head):
         g.scope.names.update(names)
