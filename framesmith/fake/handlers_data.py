@@ -123,24 +123,20 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
 def index_put(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     """Record index_put; a data-dependent number of values must equal the mask's count."""
     source, indices, values = args[:3]
-    masked = any(t is not None and t.dtype in _MASKS for t in indices)
-    if masked:
+    if any(t is not None and t.dtype in _MASKS for t in indices):
         _check_masks(source, indices)
-    if masked and any(map(is_of_data, values.shape)):
-        args = source, _numbered(rec, source, indices), *args[2:]
+        if any(map(is_of_data, values.shape)):
+            args = source, _numbered(rec, source, indices), *args[2:]
     return functional(rec, func, args, kwargs)
 
 
 def _check_masks(source: Any, indices: Any) -> None:
     """Raise eager's IndexError for a mask of another shape than what it indexes: the kernel would broadcast it."""
-    at = 0
-    for t in indices:
-        sizes = t.shape if t is not None and t.dtype in _MASKS else (None,)
-        for j, (size, n) in enumerate(zip(sizes, source.shape[at:])):
-            if size is not None and not must_match((size,), (n,)):
-                raise IndexError(f"The shape of the mask {list(sizes)} at index {j} does not match the shape of the "
-                                 f"indexed tensor {list(source.shape)} at index {at + j}")
-        at += len(sizes)
+    places = [(t, j) for t in indices for j in (range(t.dim()) if t is not None and t.dtype in _MASKS else (None,))]
+    for at, ((t, j), n) in enumerate(zip(places, source.shape)):
+        if j is not None and not must_match((t.shape[j],), (n,)):
+            raise IndexError(f"The shape of the mask {list(t.shape)} at index {j} does not match the shape of the "
+                             f"indexed tensor {list(source.shape)} at index {at}")
 
 
 def _numbers_of(mask: Any) -> Any:
