@@ -12,6 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 _SIGNALS = tuple(map(int, signal.valid_signals()))
+_MANAGES_CONTEXT = ("__enter__", "__exit__")
 
 
 def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
@@ -98,7 +99,11 @@ class _Heard:
 
 
 class _Hearing:
-    """A handler of the program's, or of a block around this one, that notes what it raises."""
+    """A handler of the program's, or of a block around this one, that notes what it raises.
+
+    An exception at the first instruction of `__exit__`, or at the last of `__enter__`, would keep the context manager
+    from being left: there it waits for the end of the block.
+    """
 
     __slots__ = ("heard", "own")
 
@@ -110,4 +115,5 @@ class _Hearing:
             self.own(number, frame)
         except BaseException as error:
             self.heard.errors.append(error)
-            raise
+            if frame is None or frame.f_code.co_name not in _MANAGES_CONTEXT:
+                raise

@@ -145,6 +145,28 @@ def test_a_context_manager_that_an_interrupt_keeps_from_being_left_ends_before_t
             assert not held
 
 
+def test_a_context_manager_is_entered_and_left_whole():
+    """Where `__exit__` is cut at its first instruction, nothing else leaves the context manager."""
+    left = []
+
+    class Cut:
+        def __enter__(self):
+            left.append("entered")
+            signal.raise_signal(signal.SIGUSR1)
+
+        def __exit__(self, *error):
+            signal.raise_signal(signal.SIGUSR1)
+            left.append("left")
+
+    handler = Handler()
+    handler.error = TimeoutError("late")
+    with handling(handler), pytest.raises(TimeoutError), interrupts.handlers_heard():
+        with Cut():
+            left.append("within")
+        left.append("after")
+    assert left == ["entered", "within", "left", "after"]
+
+
 def test_the_interrupt_key_in_a_compile(tmp_path, monkeypatch):
     monkeypatch.setenv("FRAMESMITH_CACHE_DIR", str(tmp_path))
     eager, x = model(), torch.randn(40, 64)
