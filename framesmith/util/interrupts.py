@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal
+import inspect
 import signal
 import threading
 import traceback
@@ -12,7 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 _SIGNALS = tuple(map(int, signal.valid_signals()))
-_MANAGES_CONTEXT = ("__enter__", "__exit__")
+_ENTRY_AND_EXIT = ("__enter__", "__exit__")
 
 
 def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
@@ -88,6 +89,13 @@ def _put_back(own: dict[int, Callable[[int, FrameType | None], Any]], heard: _He
             _signal.signal(number, handler)
 
 
+def _enters_or_leaves(frame: FrameType | None) -> bool:
+    """Return whether a frame is that of an `__enter__` or `__exit__`, or of the generator that one of them resumes."""
+    if frame is not None and frame.f_code.co_flags & inspect.CO_GENERATOR:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name in _ENTRY_AND_EXIT
+
+
 class _Heard:
     """Exceptions that handlers have raised in one block, which is open until the handlers are restored."""
 
@@ -101,8 +109,8 @@ class _Heard:
 class _Hearing:
     """A handler of the program's, or of a block around this one, that notes what it raises.
 
-    An exception at the first instruction of `__exit__`, or at the last of `__enter__`, would keep the context manager
-    from being left: there it waits for the end of the block.
+    An exception in the midst of `__enter__` or `__exit__` would keep the context manager from being left: there it
+    waits for the end of the block.
     """
 
     __slots__ = ("heard", "own")
@@ -115,5 +123,5 @@ class _Hearing:
             self.own(number, frame)
         except BaseException as error:
             self.heard.errors.append(error)
-            if frame is None or frame.f_code.co_name not in _MANAGES_CONTEXT:
+            if not _enters_or_leaves(frame):
                 raise

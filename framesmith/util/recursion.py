@@ -15,8 +15,8 @@ _before: list[int] = []
 def deep_recursion() -> Iterator[None]:
     """Raise the limit to at least `LIMIT` within the block; the last of several threads restores the first one's."""
     _before.append(sys.getrecursionlimit())
-    sys.setrecursionlimit(max(_before[0], LIMIT))
     try:
+        sys.setrecursionlimit(max(_before[0], LIMIT))
         yield
     finally:
         before = _before.pop()

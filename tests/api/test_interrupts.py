@@ -158,13 +158,25 @@ def test_a_context_manager_is_entered_and_left_whole():
             signal.raise_signal(signal.SIGUSR1)
             left.append("left")
 
-    handler = Handler()
-    handler.error = TimeoutError("late")
-    with handling(handler), pytest.raises(TimeoutError), interrupts.handlers_heard():
-        with Cut():
-            left.append("within")
-        left.append("after")
-    assert left == ["entered", "within", "left", "after"]
+    @contextlib.contextmanager
+    def cut():
+        left.append("entered")
+        signal.raise_signal(signal.SIGUSR1)
+        try:
+            yield
+        finally:
+            signal.raise_signal(signal.SIGUSR1)
+            left.append("left")
+
+    for manager in (Cut, cut):
+        left.clear()
+        handler = Handler()
+        handler.error = TimeoutError("late")
+        with handling(handler), pytest.raises(TimeoutError), interrupts.handlers_heard():
+            with manager():
+                left.append("within")
+            left.append("after")
+        assert left == ["entered", "within", "left", "after"]
 
 
 def test_the_interrupt_key_in_a_compile(tmp_path, monkeypatch):
