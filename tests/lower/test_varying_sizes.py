@@ -4,6 +4,7 @@ memory that is used again."""
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -85,6 +86,18 @@ def test_a_row_does_not_depend_on_how_many_there_are(own):
     torch.testing.assert_close(whole, fixed(x), rtol=1e-6, atol=1e-6)
     for rows in range(2, 60):
         torch.testing.assert_close(call(x[:rows]), whole[:rows], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_channels_of_a_dynamic_input_are_those_of_the_weight(rank, groups, chosen):
+    """All sizes of an input are symbols; that the channels are the weight's is a guard."""
+    config = dataclasses.replace(chosen[1], dynamic=True)
+    convolution = (nn.Conv1d, nn.Conv2d)[rank - 1](3, 9, 3, 2, 1, groups=groups).eval()
+    call, _ = compiled(convolution, torch.randn(2, 3, *[12] * rank), config, tuple(range(rank + 2)))
+    for shape in ((2, 3, *[12] * rank), (5, 3, *[17] * rank)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(call(x), convolution(x).detach(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("between", [

@@ -80,7 +80,8 @@ def _rewrite_convolution(m: Match, choose: Choose) -> fx.Node | None:
         return None
     if not _known(m[stride, padding, dilation]):
         return None
-    line, present = rank == 3, tuple(map(usual, vx.shape))
+    # channels are the weight's, though the input's may be a symbol that is guarded to be equal
+    line, present = rank == 3, (usual(vx.shape[0]), m[groups] * vw.shape[1], *map(usual, vx.shape[2:]))
     pairs = [(first, pair(size)[1]) if line else pair(size)
              for size, first in zip(m[stride, padding, dilation], (1, 0, 1))]
     window: tuple[Any, ...] = (*pairs, m[groups], (*present[:2], *((1,) if line else ()), *present[2:]))
