@@ -41,6 +41,7 @@ PROGRAMS = {
     "linear": lambda x: F.linear(x, WEIGHT).softmax(-1),
     "sizes that leave": lambda x: (x + x.shape[0], x.shape[0] * 3 - 1, x.numel(), x.shape),
     "floats that leave": lambda x: (x / x.shape[0], x.shape[0] / 2, x.shape[0] // 2),
+    "floats of sizes": lambda x: (x / float(x.shape[0]), float(x.shape[0] // 2), torch.full((2,), float(x.numel()))),
     "views that leave": lambda x: ((y := x + 1)[1:], y.view(-1, 2, 4), y.t(), y.unsqueeze(0).expand(3, -1, -1)),
     "views of the input": lambda x: (x[1:], x.view(-1), x.t(), x * 2),
     "slices": lambda x: ROWS[:x.shape[0]] + x[-x.shape[0]:],

@@ -39,7 +39,8 @@ def _scalar(kind: type) -> Any:
                 raise DataDependent(f"{kind.__name__}() of a tensor's data")
             return tracer.fold(kind, (known,))
         if isinstance(x, t.Sym):
-            return tracer.fold(kind, (x.value,))
+            return tracer.made(x.value / 1) if kind is float and type(x.value) is torch.SymInt else tracer.fold(
+                kind, (x.value,))
         if isinstance(x, t.Object):
             return _of_object(tracer, kind, x, args[1:], kwargs)
         return tracer.fold_call(kind, args, kwargs)
