@@ -53,6 +53,7 @@ from framesmith.lower.contractions.flatten_rnn_weights import flatten_rnn_weight
 from framesmith.lower.contractions.fold_batch_norm import fold_batch_norm
 from framesmith.lower.contractions.fuse_conv_relu import fuse_conv_relu
 from framesmith.lower.contractions.fuse_matmul_activation import fuse_matmul_activations
+from framesmith.lower.contractions.geometry import begin_pack, pack
 from framesmith.lower.contractions.libraries import choose_library_calls
 from framesmith.lower.contractions.masked_attention import tile_masked_attention
 from framesmith.lower.contractions.match_attention import match_attention
@@ -79,6 +80,7 @@ from framesmith.symbolic.expr import Expr
 from framesmith.targets import TARGETS, Target
 from framesmith.util import events, log
 from framesmith.util.errors import CompileError
+from framesmith.util.priority import has_priority
 from framesmith.util.serialize import serializable
 from framesmith.util.stack import user_frame
 from framesmith.util.timing import stage
@@ -300,6 +302,8 @@ class PendingGraph:
                 self.cache.store(self.key, generated)
             if meanwhile is not None:
                 meanwhile(Image(generated.plan.encode(), library, frozen, generated.order, facts))
+            with stage("freeze"):
+                self.constants.complete()
 
         library, call = self._loaded(generated, generated.plan.located(places), keep)
         self.draft = None
@@ -365,26 +369,49 @@ class Generated:
 
 
 class FrozenValues:
-    """The frozen values of a graph: computed once here, and again by `refresh` after a parameter has changed."""
+    """The frozen values of a graph: computed once here, and again by `refresh` after a parameter has changed.
+
+    Packed weights are only allocated at first: their elements, which no stage reads, are written by `complete`, while
+    the C++ compiler runs.
+    """
 
     def __init__(self, frozen: Frozen | None, inputs: Sequence[Any]) -> None:
         self.frozen = frozen
         self.given = tuple([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in inputs])
         self.values: tuple[torch.Tensor, ...] = ()
         self.unwritten: Callable[[Sequence[torch.Tensor]], bool] | None = None
+        self._unfilled: list[Callable[[], None]] = []
         if frozen is not None:
             self.unwritten = watch(self._given(inputs))
-            self.values = self._compute(inputs)
+            self.values = self._compute(inputs, self._allocated)
+            if has_priority() or any(t.is_cuda for t in self.values):
+                self.complete()
 
     def _given(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         assert self.frozen is not None
         return [inputs[i] for i in self.frozen.parameters]
 
-    def _compute(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    def complete(self) -> tuple[torch.Tensor, ...]:
+        """Write the elements that are not written yet; return the values."""
+        for fill in self._unfilled:
+            fill()
+        self._unfilled.clear()
+        return self.values
+
+    def _allocated(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """Return the value of a node, without elements if it is a packed weight that nothing but the output reads."""
+        if node.target is not pack or any(user.op != "output" for user in node.users):
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        value, fill = begin_pack(*args, **kwargs)
+        self._unfilled.append(fill)
+        return value
+
+    def _compute(self, inputs: Sequence[Any],
+                 call: Callable[[fx.Node, Any, Any], Any] | None = None) -> tuple[torch.Tensor, ...]:
         assert self.frozen is not None
         given = self._given(inputs)
         with torch.no_grad(), without_default_device(), torch._C._DisableAutocast():  # casts are in the graph already
-            found = list(run(self.frozen.constants, given))
+            found = list(run(self.frozen.constants, given, call=call))
             if any(t.is_cuda for t in found):
                 gather(found, given)
         return tuple(found)
@@ -399,7 +426,7 @@ class FrozenValues:
         call."""
 
         def compute(inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
-            ready, unwritten = self.values, self.unwritten
+            ready, unwritten = self.complete(), self.unwritten
             self.values, self.unwritten = (), None
             if unwritten is None or not unwritten(self._given(inputs)):
                 ready = self._compute(inputs)

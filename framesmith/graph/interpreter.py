@@ -17,18 +17,19 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool, Expr)
 
 
 def run(graph: Graph, inputs: Sequence[Any], module: Any = None, *,
-        trace: Callable[[Node, Any], None] | None = None) -> Any:
+        trace: Callable[[Node, Any], None] | None = None, call: Callable[[Node, Any, Any], Any] | None = None) -> Any:
     """Run `graph` on `inputs`, one for each placeholder in order, and return its output.
 
     Symbolic sizes among the arguments are evaluated with the sizes of `inputs`. `module` is the namespace of get_attr
     and call_module (the graph's owner by default). A value is dropped after its last use. `trace` is called with each
-    node and its value.
+    node and its value. `call(node, args, kwargs)`: what a call_function node gives, by default that of its target.
     """
     nodes = list(graph.nodes)
     placeholders = [n for n in nodes if n.op == "placeholder"]
     if len(placeholders) != len(inputs):
         raise TypeError(f"the graph takes {len(placeholders)} inputs, not {len(inputs)}")
-    state = _State(module if module is not None else graph.owning_module, dict(zip(placeholders, inputs, strict=True)))
+    state = _State(module if module is not None else graph.owning_module, dict(zip(placeholders, inputs, strict=True)),
+                   call or _apply)
     for node, value in state.values.items():
         _bind(state.symbols, node.meta.get("val"), value, node.name)
     last = _last_uses(nodes)
@@ -49,10 +50,11 @@ def run(graph: Graph, inputs: Sequence[Any], module: Any = None, *,
 class _State:
     """The values so far, and those of the symbols."""
 
-    __slots__ = ("module", "symbols", "values")
+    __slots__ = ("call", "module", "symbols", "values")
 
-    def __init__(self, module: Any, values: dict[Node, Any]) -> None:
+    def __init__(self, module: Any, values: dict[Node, Any], call: Callable[[Node, Any, Any], Any]) -> None:
         self.module = module
+        self.call = call
         self.values = values
         self.symbols: dict[Any, int] = {}
 
@@ -134,7 +136,10 @@ def _last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
 
 
 def _call_function(state: _State, node: Node) -> Any:
-    args, kwargs = state.arguments(node)
+    return state.call(node, *state.arguments(node))
+
+
+def _apply(node: Node, args: Any, kwargs: Any) -> Any:
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
 

@@ -56,7 +56,7 @@ def compile_for(machine: Machine, captured: Captured) -> Compiled:
         if pending.draft is not None:
             cache.store(pending.key, generated)
     _refuse(pending, generated)
-    plan, constants = _plan(generated, pending.constants.values, captured, sized.dimensions)
+    plan, constants = _plan(generated, pending.constants.complete(), captured, sized.dimensions)
     return Compiled(machine, _library(generated, target), plan, constants)
 
 

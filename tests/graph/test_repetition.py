@@ -202,3 +202,74 @@ def test_the_program_is_that_of_all_parts(monkeypatch, training):
     assert len(made) == 1 + training
     for few, every in made:
         assert few == every
+
+
+class _Scaled(nn.Module):
+    """A layer with a buffer and a choice by the mode, without random numbers."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.register_buffer("scale", torch.ones(width))
+        self.steps = 1
+
+    def forward(self, x):
+        y = self.linear(x) * self.scale
+        for _ in range(self.steps):
+            y = y.tanh()
+        return x + (y if self.training else y * 0.5).to(x.dtype)
+
+
+def _new_forward(layer):
+    layer.forward = lambda x: x - layer.linear(x).sigmoid()
+
+
+DIFFERENCES = {
+    "attribute": lambda layer: setattr(layer, "steps", 3),
+    "mode": lambda layer: layer.eval(),
+    "hook": lambda layer: layer.register_forward_hook(lambda module, given, result: result * 1.5),
+    "hook before": lambda layer: layer.linear.register_forward_pre_hook(lambda module, given: (given[0] + 1,)),
+    "hook of gradients": lambda layer: layer.linear.weight.register_hook(lambda grad: grad * 3),
+    "buffer of another shape": lambda layer: setattr(layer, "scale", torch.full((1,), 2.0)),
+    "buffer of another dtype": lambda layer: setattr(layer, "scale", torch.full((16,), 2.0, dtype=torch.float64)),
+    "no bias": lambda layer: setattr(layer.linear, "bias", None),
+    "frozen": lambda layer: layer.linear.requires_grad_(False),
+    "another forward": _new_forward,
+    "another class": lambda layer: setattr(layer, "linear", nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_a_layer_that_differs_is_compiled_as_it_is(difference, training):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*[_Scaled() for _ in range(20)]), torch.randn(3, 16)
+    DIFFERENCES[difference](model[9])
+
+    def results(call):
+        if not training:
+            with torch.no_grad():
+                return [call(x)]
+        model.zero_grad(set_to_none=True)
+        out = call(x)
+        out.square().mean().backward()
+        return [out.detach(), *[p.grad for p in model.parameters() if p.requires_grad]]
+
+    framesmith.reset()
+    expected = results(model)
+    compiled = framesmith.compile(model, options={"cache": False, "compiler_flags": "-O0"}, fullgraph=True)
+    torch.testing.assert_close(results(compiled), expected)
+
+
+def test_a_layer_that_changes_later_is_seen():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*[_Scaled() for _ in range(20)]), torch.randn(3, 16)
+    framesmith.reset()
+    compiled = framesmith.compile(model, options={"cache": False, "compiler_flags": "-O0"})
+    with torch.no_grad():
+        compiled(x)
+        for change in (lambda: setattr(model[7], "steps", 2), lambda: model[11].eval(),
+                       lambda: setattr(model[12].linear, "weight", model[3].linear.weight),
+                       lambda: model[15].scale.mul_(2)):
+            change()
+            torch.testing.assert_close(compiled(x), model(x))

@@ -11,6 +11,7 @@ meaning.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -76,16 +77,27 @@ def contract(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch
 
 def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
     """Pack a weight of shape (depth in all, n); see `loops.contract.pack_columns`."""
+    out, fill = begin_pack(weight, columns, lane)
+    fill()
+    return out
+
+
+def begin_pack(weight: torch.Tensor, columns: int, lane: int) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Return the result of `pack`, and the function that writes its elements, which must be called once."""
     if weight.dtype is not torch.float32 or lane != HOST.lanes:
-        return pack_columns(weight, columns, lane)
+        return pack_columns(weight, columns, lane), lambda: None
+    weight = weight.detach()  # a parameter may have other memory by then
     depth, n = weight.shape
     out = torch.empty(depth * packed_columns(n, columns, lane))
     step = max(PACKED // (depth * columns), 1) * columns
-    for first in range(0, n, step):  # panels stand one after another
-        _C.pack(weight.data_ptr() + 4 * first * weight.stride(1), out.data_ptr() + 4 * first * depth, depth,
-                min(step, n - first), *weight.stride(), columns)
-        _C.give_way()
-    return out
+
+    def fill() -> None:
+        for first in range(0, n, step):  # panels stand one after another
+            _C.pack(weight.data_ptr() + 4 * first * weight.stride(1), out.data_ptr() + 4 * first * depth, depth,
+                    min(step, n - first), *weight.stride(), columns)
+            _C.give_way()
+
+    return out, fill
 
 
 def pack_groups(weight: torch.Tensor, groups: int, columns: int, lane: int) -> torch.Tensor:
