@@ -1,0 +1,159 @@
+"""`plan`: collectives against values by hand, memory by layout, and what is proposed."""
+
+import pytest
+import torch
+from torch import nn
+
+import framesmith
+from framesmith.distributed.layouts import Layout, buckets
+from framesmith.distributed.links import H100, Hardware, Link, gloo
+from framesmith.distributed.work import ROOT, recorded
+from framesmith.util.errors import FramesmithError
+
+SLOW = Hardware("slow", {torch.float32: 1e9}, 1e9, 1e9, Link(1.0, 100.0), Link(2.0, 10.0), 4, 1.0)
+
+
+class Net(nn.Module):
+    def __init__(self, blocks=4, width=16):
+        super().__init__()
+        self.embed = nn.Linear(width, width, bias=False)
+        self.blocks = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(blocks))
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def planned(ranks, hardware=H100, **options):
+    return framesmith.plan(Net(), ranks, hardware, (torch.empty(8, 16, device="meta"),), **options)
+
+
+@pytest.mark.parametrize(("name", "seconds"), [
+    ("all_gather", 3 * (1 + 40 / 4 / 100)), ("reduce_scatter", 3 * (1 + 40 / 4 / 100)),
+    ("all_reduce", 6 * (1 + 40 / 4 / 100)), ("send", 1 + 40 / 100),
+])
+def test_a_collective_takes_the_time_of_a_ring(name, seconds):
+    assert SLOW.collective(name, 40, 4) == pytest.approx(seconds)
+    assert SLOW.collective(name, 40, 1) == 0
+
+
+def test_rings_over_hosts_use_the_links_between_them():
+    assert SLOW.link(4, 1) == Link(1.0, 100.0)
+    assert SLOW.link(8, 1) == Link(2.0, 40.0)
+    assert SLOW.link(8, 4) == SLOW.link(2, 4) == Link(2.0, 10.0)
+
+
+def test_a_backend_may_scatter_by_an_all_reduce():
+    link = gloo(1.0, 100.0)
+    assert link.collective("reduce_scatter", 40, 4) == link.collective("all_reduce", 40, 4)
+
+
+def test_operations_of_a_step_are_counted():
+    x = torch.empty(8, 16)
+    work = recorded(Net(), (x,), {}, None)
+    product = 2 * 8 * 16 * 16
+    assert sum(op.flops for op in work.forward) == 5 * product
+    assert sum(op.flops for op in work.backward) == 9 * product  # the input of the first has no gradient
+    assert [sum(op.flops for op in work.forward if op.unit == u) for u in range(5)] == [product] * 5
+    assert [p.unit for p in work.parameters] == [ROOT, 1, 2, 3, 4]
+    assert work.parameters[-1].ready < work.parameters[0].ready <= len(work.backward)
+
+
+def test_convolutions_are_counted_with_their_derivatives():
+    work = recorded(nn.Conv2d(3, 4, 3), (torch.empty(2, 3, 10, 10),), {}, None)
+    product = 2 * 2 * 4 * 8 * 8 * 3 * 3 * 3
+    assert [sum(op.flops for op in ops) for ops in (work.forward, work.backward)] == [product, product]
+
+
+def test_attention_keeps_no_scores():
+    def attend(q):
+        return nn.functional.scaled_dot_product_attention(q, q, q)
+
+    class Attend(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q = nn.Parameter(torch.empty(1, 2, 256, 8))
+
+        def forward(self):
+            return attend(self.q * 1)
+
+    work = recorded(Attend(), (), {}, None)
+    flops = [op.flops for op in work.forward if op.flops]
+    assert flops == [2 * 2 * 256 * 256 * 16]
+    assert sum(work.saved) < 4 * 2 * 256 * 256 and work.attentions == (1,)
+
+
+def test_buckets_close_in_the_order_of_gradients():
+    assert buckets(((1.0, 4.0), (2.0, 4.0), (3.0, 1.0)), 8.0) == [(2.0, 8.0), (3.0, 1.0)]
+    assert buckets((), 8.0) == []
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_sharding_divides_parameters_gradients_and_states(ranks):
+    plan = planned(ranks)
+    whole, shard = plan.of(Layout(ranks)).parts, plan.of(Layout(ranks, sharded=True)).parts
+    assert whole["parameters"] == 5 * 16 * 16 * 4 and whole["optimizer"] == 2 * whole["parameters"]
+    for part in ("parameters", "gradients", "optimizer"):
+        assert shard[part] == whole[part] / ranks
+
+
+def test_tensor_and_pipeline_parallel_divide_parameters():
+    plan = planned(8)
+    assert plan.of(Layout(1, 8)).parts["parameters"] == 5 * 16 * 16 * 4 / 8
+    assert plan.of(Layout(2, 1, 4)).parts["parameters"] == 2 * 16 * 16 * 4
+
+
+def test_all_layouts_are_products_of_the_ranks_and_fit_hosts():
+    plan = planned(64)
+    assert {p.layout.ranks for p in plan.predictions} == {64}
+    assert len({p.layout for p in plan.predictions}) == len(plan.predictions)
+    assert max(p.layout.tensor for p in plan.predictions) == 8
+    assert max(p.layout.pipeline for p in plan.predictions) == 4
+    assert Layout(8, 4, 2, sharded=True) in {p.layout for p in plan.predictions}
+
+
+def test_one_rank_computes_alone():
+    best = planned(1).best
+    assert best.layout == Layout() and best.exposed == best.idle == 0 and best.seconds == best.compute
+
+
+def test_what_does_not_fit_is_not_proposed():
+    full = planned(8)
+    least = min(p.memory for p in full.predictions)
+    small = Hardware("small", H100.flops, H100.bandwidth, least, H100.within, H100.between)
+    plan = planned(8, small)
+    assert plan.best.memory == least and plan.best is plan.predictions[0]
+    tiny = Hardware("tiny", H100.flops, H100.bandwidth, least - 1, H100.within, H100.between)
+    assert planned(8, tiny).best is None and "nothing fits" in str(planned(8, tiny))
+
+
+def test_a_blocking_backend_exposes_what_streams_hide():
+    hidden = planned(4, SLOW).of(Layout(4, sharded=True))
+    cpu = Hardware(*(getattr(SLOW, n) for n in ("name", "flops", "bandwidth", "memory", "within", "between",
+                                                "per_host", "efficiency", "overhead")), streams=False)
+    blocked = planned(4, cpu).of(Layout(4, sharded=True))
+    unit = 3 * (1 + 16 * 16 * 4 / 4 / 100)
+    assert blocked.exposed == pytest.approx(14 * unit)  # 5 gathers forward, 4 backward, 5 scatters
+    assert hidden.exposed < blocked.exposed
+
+
+def test_a_step_that_reads_values_is_refused():
+    class Reads(Net):
+        def forward(self, x):
+            return super().forward(x) * x.sum().item()
+
+    with pytest.raises(FramesmithError, match="does not run without values"):
+        framesmith.plan(Reads(), 2, H100, (torch.empty(8, 16),))
+    with pytest.raises(FramesmithError, match="no optimizer"):
+        planned(2, optimizer="none")
+
+
+def test_the_model_stays_as_it_is():
+    model, x = Net(), torch.ones(8, 16)
+    before = [p.clone() for p in model.parameters()]
+    framesmith.plan(model, 2, H100, (x,))
+    assert all(torch.equal(a, b) and a.device.type == "cpu" and a.grad is None
+               for a, b in zip(model.parameters(), before, strict=True))
+    assert not model._forward_hooks and not model.blocks[0]._forward_pre_hooks
