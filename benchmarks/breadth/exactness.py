@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.comparing import TOLERANCE, assert_same, error, leaves
+from benchmarks.comparing import TOLERANCE, assert_same, error, leaves, metadata
 
 Call = Callable[[nn.Module, dict[str, Any]], Any]
 _LEEWAY = 1.5
@@ -74,7 +74,7 @@ class Rounding:
             if not isinstance(b, Tensor):
                 continue
             a = mine[path]
-            if not _within(a, b, [one[path] for one in shaken]):
+            if metadata(a) != metadata(b) or not _within(a, b, [one[path] for one in shaken]):
                 return None
             worst = max(worst, error(a, b)) if b.is_floating_point() else worst
         return f"equal in float64; {worst:.1e} off, as eager by a change of last bits"

@@ -39,7 +39,8 @@ def test_a_choice_among_nearly_equal_values_is_rounding():
 
 
 @pytest.mark.parametrize("wrong", [lambda rows, total: (rows, total + 1e-3), lambda rows, total: (rows + 5, total),
-                                   lambda rows, total: (rows * float("nan"), total)])
+                                   lambda rows, total: (rows * float("nan"), total),
+                                   lambda rows, total: (rows.T.contiguous().T, total)])
 def test_what_eager_never_gives_is_none(wrong):
     rows, total = _values()
     assert _rounding().excuses(wrong(rows, total), (rows, total), _inputs) is None
