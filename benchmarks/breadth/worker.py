@@ -22,7 +22,7 @@ import torch
 
 import framesmith
 from benchmarks.breadth.case import Case, NoModel
-from benchmarks.breadth.exactness import as_exact, compiles_otherwise, raises_when_compiled
+from benchmarks.breadth.exactness import Rounding, compiles_otherwise, raises_when_compiled
 from benchmarks.breadth.sizes import DYNAMIC, FIRST, Sizes, at, choices, only
 from benchmarks.comparing import assert_same
 from framesmith.compiler import Ledger
@@ -110,7 +110,9 @@ def judge(case: Case, backend: str, dynamic: bool = False) -> Outcome:
         model, varying, sizes, eager = _prepared(case, dynamic)
     except NoModel as problem:
         return {"status": "no model", "reason": str(problem)}
-    compiled = framesmith.compile(model, fullgraph=True, backend=backend, dynamic=dynamic or None)
+    compile_ = functools.partial(framesmith.compile, fullgraph=True, backend=backend, dynamic=dynamic or None)
+    rounding = functools.cache(lambda: Rounding(model, compile_, _run))
+    compiled = compile_(model)
     ledger = compiled._framesmith_call.callback.ledger = Ledger()
     ours, seconds = [], 0.0
     try:
@@ -134,7 +136,7 @@ def judge(case: Case, backend: str, dynamic: bool = False) -> Outcome:
             assert_same(mine, theirs)
         except AssertionError as difference:
             again = ours[1] if not dynamic else mine
-            note = _excused(mine, again, theirs, model, functools.partial(_inputs, case, model, size))
+            note = _excused(mine, again, theirs, model, rounding, functools.partial(_inputs, case, model, size))
             if note is None:
                 reason = (str(difference).splitlines() or ["other containers"])[0][:300]
                 return {"status": "differs", "reason": reason, **noted}
@@ -154,11 +156,12 @@ def _why_again(ledger: Ledger, compiled: Any, dynamic: bool) -> str:
     return f"{len(ledger.records)} compilations for equal calls: {made}"
 
 
-def _excused(ours: Any, again: Any, eager: Any, model: torch.nn.Module, inputs: Callable[[], Any]) -> str | None:
+def _excused(ours: Any, again: Any, eager: Any, model: torch.nn.Module, rounding: Callable[[], Rounding],
+             inputs: Callable[[], Any]) -> str | None:
     """Why a difference from eager is none of the compiler's, if that can be shown."""
     try:
         assert_same(ours, again)
-        return compiles_otherwise(ours, model, inputs, _run) or as_exact(ours, eager, model, inputs, _run)
+        return compiles_otherwise(ours, model, inputs, _run) or rounding().excuses(ours, eager, inputs)
     except Exception:  # float64 is not for every model; what differs stays a difference
         return None
 
