@@ -152,7 +152,16 @@ def batch_norm(x: FakeTensor, weight: Any, bias: Any, mean: Any, var: Any, train
     if (x.dim() < 2 or (mean is None or var is None) and not (training and mean is var)
         or any(t is not None and not same_shape(t.shape, x.shape[1:2]) for t in (weight, bias, mean, var))):
         return DOUBTED
-    return suggested(x, x.shape)
+    shape = tuple(x.shape)
+    if x.device.type == "cpu" and x.dim() in (4, 5) and all(
+            t is None or is_row_major(t) for t in (weight, bias, mean, var)):
+        if is_row_major(x):  # it may be channels-last as well
+            return dense(x, shape)
+        inner = [0, *range(2, x.dim()), 1]
+        sizes, strides = ([of[d] for d in inner] for of in (shape, x.stride()))
+        if is_row_major(new_fake(tuple(sizes), tuple(strides), x.dtype, x.device)):
+            return new_fake(shape, channels_last_strides(shape), x.dtype, x.device)
+    return suggested(x, shape)
 
 
 @rule(aten._native_batch_norm_legit_functional.default)

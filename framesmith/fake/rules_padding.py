@@ -32,8 +32,8 @@ for _pad in _PADS:
 def _shuffled(func: Any) -> Rule:
     """Return the result of a shuffle: the CPU's kernel keeps the memory format; elsewhere it is a composition."""
     def row(x: FakeTensor, factor: int) -> Any:
-        kept = x.device.type == "cpu" and is_channels_last(x)
-        return suggested(x, by_meta_kernel(func, (x, factor), {}).shape) if kept else NotImplemented
+        own = x.device.type == "cpu" and x.dim() == 4
+        return suggested(x, by_meta_kernel(func, (x, factor), {}).shape) if own else NotImplemented
 
     return row
 

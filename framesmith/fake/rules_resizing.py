@@ -9,7 +9,7 @@ import torch
 
 from framesmith.fake.handlers import classify, handles
 from framesmith.fake.infer import RULES, Rule
-from framesmith.fake.layout import is_filled, suggested
+from framesmith.fake.layout import is_channels_last, is_filled, suggested
 from framesmith.fake.recording import Recording
 from framesmith.fake.rules_views import pad
 from framesmith.fake.tensor import FakeTensor
@@ -26,7 +26,9 @@ def _is_static(*sizes: Any) -> bool:
 
 
 def _resampled(x: FakeTensor, output_size: Any, *args: Any, **kwargs: Any) -> Any:
-    if _is_static(*x.shape, *output_size) or len(output_size) != x.dim() - 2:
+    if len(output_size) != x.dim() - 2:
+        return NotImplemented
+    if _is_static(*x.shape, *output_size) and not (x.device.type == "cpu" and is_channels_last(x)):
         return NotImplemented
     return suggested(x, (*x.shape[:2], *output_size))
 

@@ -26,7 +26,14 @@ from framesmith.fake.layout import (
     surely_le,
     view_strides,
 )
-from framesmith.fake.tensor import FakeTensor, contiguous_strides, dense, is_row_major, new_fake
+from framesmith.fake.tensor import (
+    FakeTensor,
+    contiguous_strides,
+    dense,
+    has_row_major_strides,
+    is_row_major,
+    new_fake,
+)
 from framesmith.prims.promotion import result_dtype
 from framesmith.symbolic.layout import decide_layout, expected, strides_in_order
 
@@ -315,17 +322,17 @@ def cat(tensors: Any, dim: int = 0) -> Any:
         return NotImplemented
     shape = first.shape
     total: Any = 0
-    contiguous = True
+    in_rows = True
     for x in tensors:
         other = x.shape
         if len(other) != len(shape) or len(other) == 1 and other[0] == 0:
             return NotImplemented
         if not (same_shape(other[:at], shape[:at]) and same_shape(other[at + 1 :], shape[at + 1 :])):
             return NotImplemented
-        contiguous = contiguous and is_row_major(x)
+        in_rows = in_rows and has_row_major_strides(x)
         total = total + other[at]
     out = (*shape[:at], total, *shape[at + 1 :])
-    if contiguous or not all(is_channels_last(x) for x in tensors):
+    if in_rows or not all(is_channels_last(x) for x in tensors):
         stride = contiguous_strides(out)
     else:
         stride = suggested_strides(first, out)
@@ -404,8 +411,11 @@ def flip(x: FakeTensor, dims: Any) -> Any:
 
 @rule(aten.roll.default)
 def roll(x: FakeTensor, shifts: Any, dims: Any = ()) -> Any:
-    fits = all(_dim(d, x.dim()) >= 0 for d in dims) and len(shifts) == max(len(dims), 1)
-    return suggested(x, x.shape) if fits else NotImplemented
+    if any(_dim(d, x.dim()) < 0 for d in dims) or len(shifts) != max(len(dims), 1):
+        return NotImplemented
+    # eager concatenates two parts, and an empty one has the contiguous format
+    whole = is_channels_last(x) and any(k % x.shape[d] == 0 for k, d in zip(shifts, dims))
+    return dense(x, tuple(x.shape)) if whole else suggested(x, x.shape)
 
 
 def _indexed(x: FakeTensor, indices: Any) -> tuple[list[int], Any, list[int], list[int], tuple] | None:
@@ -433,7 +443,7 @@ def index(x: FakeTensor, indices: Any) -> Any:
     places, spread, before, behind, shape = found
     left = before + behind
     operands = [x, *[indices[i] for i in places]]
-    tidy = [is_row_major(t) and t.stride() == contiguous_strides(t.shape) for t in operands]
+    tidy = [has_row_major_strides(t) for t in operands]
     tidy[0] = tidy[0] or not left  # wherever its elements lie, one is read for each result
     if all(tidy) and all(same_shape(t.shape, spread) for t in operands[1:]):
         return dense(x, shape)

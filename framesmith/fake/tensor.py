@@ -202,6 +202,12 @@ def is_row_major(x: torch.Tensor) -> bool:
     return empty or layout_holds(partial(_in_rows, env), list(zip(x.shape, x.stride(), strict=True)))
 
 
+def has_row_major_strides(x: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous, with the strides of such a tensor where sizes are 1, too: then it is not
+    in the channels-last format as well."""
+    return is_row_major(x) and x.stride() == contiguous_strides(x.shape)
+
+
 def _in_rows(env: ShapeEnv, dims: list[tuple[Any, Any]]) -> bool:
     expected = as_expr(1)
     for n, stride in [(expr_of(n), expr_of(s)) for n, s in reversed(dims)]:
