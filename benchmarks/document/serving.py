@@ -46,6 +46,6 @@ def soaks() -> str:
             parts.append(
                 f"{results['model']}, {results['workers']} workers, {results['rate_per_s']:.3g} requests/s of "
                 f"{results['capacity_per_s']:.3g} that it answers, {results['seconds']:g} seconds, {results['killed']} "
-                f"workers killed: p50 {results['p50_ms']:.3g} ms, p99 {results['p99_ms']:.3g} ms, longest "
-                f"{results['longest_ms']:.3g} ms. {_about(results)}\n\n{table(['outcome', 'requests'], rows)}")
+                f"workers killed: p50 {results['p50_ms']:,.0f} ms, p99 {results['p99_ms']:,.0f} ms, longest "
+                f"{results['longest_ms']:,.0f} ms. {_about(results)}\n\n{table(['outcome', 'requests'], rows)}")
     return "\n\n".join(parts) or NOT_MEASURED
