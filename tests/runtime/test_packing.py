@@ -88,7 +88,7 @@ def test_weights_are_packed_where_the_library_is_there(monkeypatch, tmp_path):
     assert order == ["packed"]
 
 
-def test_after_a_failed_build_eager_runs_and_a_later_call_is_right(monkeypatch, tmp_path):
+def test_an_error_of_packing_is_raised_and_a_later_call_is_right(monkeypatch, tmp_path):
     model, x = _model(), torch.randn(32, 48)
     with monkeypatch.context() as patch, torch.no_grad():
         patch.setattr(FrozenValues, "complete", lambda self: 1 / 0)
