@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import torch
@@ -13,12 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
 
 from framesmith.util.errors import FramesmithError
 
 ROOT = 0
 """The unit of what is in no block."""
-_aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -59,33 +58,8 @@ class Work:
     attentions: tuple[int, ...]
 
 
-def _mm(args: Sequence[Any], out: Tensor) -> float:
-    return 2.0 * out.numel() * args[0].shape[-1]
-
-
-def _convolution(args: Sequence[Any], out: Tensor) -> float:
-    return 2.0 * out.numel() * prod(args[1].shape[1:]) if not args[6] else 2.0 * args[0].numel() * prod(
-        args[1].shape[1:])
-
-
-def _convolution_backward(args: Sequence[Any], out: Any) -> float:
-    forward = 2.0 * (args[1] if args[7] else args[0]).numel() * prod(args[2].shape[1:])
-    return forward * sum(args[10][:2])
-
-
-FLOPS: dict[Any, Callable[[Sequence[Any], Any], float]] = {
-    _aten.mm: _mm,
-    _aten.bmm: _mm,
-    _aten.addmm: lambda args, out: _mm(args[1:], out),
-    _aten.baddbmm: lambda args, out: _mm(args[1:], out),
-    _aten.convolution: _convolution,
-    _aten.convolution_backward: _convolution_backward,
-}
-"""Operations of the operators that multiply and add, by arguments and result."""
-
-
 class _Recorder(TorchDispatchMode):
-    """Lists operators; a view costs nothing."""
+    """Lists operators, with the operations that PyTorch's flop counter has for them; a view costs nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,8 +72,9 @@ class _Recorder(TorchDispatchMode):
         read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         views = {x.untyped_storage()._cdata for x in read} if not func._schema.is_mutable else set()
         if results and any(x.untyped_storage()._cdata not in views for x in results):
-            count = FLOPS.get(func.overloadpacket, lambda args, out: 0.0)
-            self.add(count(args, out), [*read, *results], results[0].dtype)
+            count = flop_registry.get(func.overloadpacket)
+            flops = count(*args, **(kwargs or {}), out_val=out) if count is not None else 0.0
+            self.add(flops, [*read, *results], results[0].dtype)
         return out
 
     def add(self, flops: float, touched: Sequence[Tensor], dtype: torch.dtype) -> None:

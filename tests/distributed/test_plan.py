@@ -1,5 +1,7 @@
 """`plan`: collectives against values by hand, memory by layout, and what is proposed."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -122,18 +124,15 @@ def test_one_rank_computes_alone():
 def test_what_does_not_fit_is_not_proposed():
     full = planned(8)
     least = min(p.memory for p in full.predictions)
-    small = Hardware("small", H100.flops, H100.bandwidth, least, H100.within, H100.between)
-    plan = planned(8, small)
+    plan = planned(8, dataclasses.replace(H100, memory=least))
     assert plan.best.memory == least and plan.best is plan.predictions[0]
-    tiny = Hardware("tiny", H100.flops, H100.bandwidth, least - 1, H100.within, H100.between)
+    tiny = dataclasses.replace(H100, memory=least - 1)
     assert planned(8, tiny).best is None and "nothing fits" in str(planned(8, tiny))
 
 
 def test_a_blocking_backend_exposes_what_streams_hide():
     hidden = planned(4, SLOW).of(Layout(4, sharded=True))
-    cpu = Hardware(*(getattr(SLOW, n) for n in ("name", "flops", "bandwidth", "memory", "within", "between",
-                                                "per_host", "efficiency", "overhead")), streams=False)
-    blocked = planned(4, cpu).of(Layout(4, sharded=True))
+    blocked = planned(4, dataclasses.replace(SLOW, streams=False)).of(Layout(4, sharded=True))
     unit = 3 * (1 + 16 * 16 * 4 / 4 / 100)
     assert blocked.exposed == pytest.approx(14 * unit)  # 5 gathers forward, 4 backward, 5 scatters
     assert hidden.exposed < blocked.exposed

@@ -24,7 +24,7 @@ def _compiled(model, tmp_path):
 
 
 def _packs(monkeypatch):
-    """Note when weights are packed, and when the compiler is waited for; let each test act at the first wait."""
+    """Note when weights are packed, and when the compiler is waited for."""
     order, wait, complete = [], build._wait, FrozenValues.complete
 
     def completed(self):
