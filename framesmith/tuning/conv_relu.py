@@ -22,6 +22,7 @@ aten = torch.ops.aten
 RUNS = 3
 # times what its operations or bytes take, and microseconds, up to which a call is as it should be
 SUSPECT, SHORT = 20.0, 50.0
+LAUNCH = 1_000_000  # cycles of the device, in which a call is surely launched
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,13 @@ def is_suspicious(layer: Layer, microseconds: float, results: int) -> bool:
 
 
 def microseconds(call: Callable[[], torch.Tensor]) -> tuple[float, int]:
-    """Return the microseconds of the fastest of a few calls after the first, and the number of elements of a result."""
+    """Return the microseconds of the fastest of a few calls after the first, and the number of elements of a result. The
+    device is kept busy while a call is launched, which can take longer than its kernels."""
     results = call().numel()
     found = []
     for _ in range(RUNS):
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(LAUNCH)
         first.record()
         call()
         last.record()

@@ -17,7 +17,8 @@ from torch import fx
 from framesmith.graph.freeze import is_parameter_expression
 from framesmith.graph.patterns import Match, arguments, p, rewrite, tensors, values
 from framesmith.lower.contractions.nodes import Nodes
-from framesmith.lower.contractions.pack_linear import value_of
+from framesmith.lower.contractions.pack_linear import sizes_of, static, surely_filled, value_of
+from framesmith.symbolic.node import hint_of
 from framesmith.util.precision import channels_of, on_matrix_units
 
 aten = torch.ops.aten
@@ -27,7 +28,8 @@ FEW = 4  # channels that the library makes whole vectors
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution: sizes of image and weight, and its geometry. `added`: with a residual."""
+    """A convolution: sizes of image and weight, and its geometry. `added`: with a residual. A dynamic size is the
+    present one."""
 
     image: tuple[int, ...]
     weight: tuple[int, ...]
@@ -82,21 +84,23 @@ def _added(m: Match, is_apt: Apt) -> fx.Node | None:
 def _layer(m: Match, added: bool) -> Layer:
     image, weight = map(value_of, m[x, w])
     stride, padding, dilation = (tuple(pair) * (2 // len(pair)) for pair in m[window][:3])
-    return Layer(tuple(image.shape), tuple(weight.shape), image.dtype, stride, padding, dilation, added)
+    sizes = (image.shape[0], weight.shape[1], *image.shape[2:])
+    return Layer(tuple(map(hint_of, sizes)), tuple(weight.shape), image.dtype, stride, padding, dilation, added)
 
 
 def _in_vectors(values: list[Any]) -> bool:
     """Return whether image, weight and bias are of one type that matrix units multiply, their channels whole
-    vectors."""
+    vectors, and no image can be empty."""
     image, weight, bias = values
-    sizes = [*image.shape, *weight.shape]
-    known = len(sizes) == 8 and len(bias.shape) == 1 and all(type(n) is int for n in sizes)
-    if not known or not image.dtype is weight.dtype is bias.dtype or not on_matrix_units(image.dtype,
-                                                                                         *channels_of(image, weight)):
+    ranks = len(image.shape), len(weight.shape), len(bias.shape)
+    if ranks != (4, 4, 1) or not static(weight) or not surely_filled(image):
+        return False
+    alike = image.dtype is weight.dtype is bias.dtype
+    if not alike or not on_matrix_units(image.dtype, *channels_of(image, weight)):
         return False
     few = image.dtype is torch.float32 and weight.shape[1] <= FEW
     return weight.shape[0] % VECTOR == 0 and (few or weight.shape[1] % VECTOR == 0)
 
 
 def _is_like(a: Any, b: Any) -> bool:
-    return a.dtype is b.dtype and tuple(a.shape) == tuple(b.shape) and a.device == b.device
+    return a.dtype is b.dtype and sizes_of(a) == sizes_of(b) and a.device == b.device

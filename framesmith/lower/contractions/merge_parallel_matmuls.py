@@ -19,7 +19,7 @@ from framesmith.graph.patterns import Match, Through, match, p, tensors
 from framesmith.graph.traversal import ancestors
 from framesmith.lower.contractions.fuse_matmul_activation import LAYERS
 from framesmith.lower.contractions.nodes import Nodes
-from framesmith.lower.contractions.pack_linear import static, value_of
+from framesmith.lower.contractions.pack_linear import sizes_of, value_of
 from framesmith.lower.contractions.pad_strides import vector
 
 aten = torch.ops.aten
@@ -38,12 +38,17 @@ def _is_row(bias: fx.Node) -> bool:
     return is_parameter_expression(bias) and len(value_of(bias).shape) == 1
 
 
+def _has_width(node: fx.Node) -> bool:
+    """Return whether the number of columns of a matrix is known."""
+    return len(value_of(node).shape) == 2 and type(sizes_of(value_of(node))[1]) is int
+
+
 def _is_whole(node: fx.Node) -> bool:
     """Return whether the parts of a product of this width begin at vector boundaries."""
-    return static(value_of(node)) and value_of(node).shape[1] % vector(value_of(node).dtype) == 0
+    return _has_width(node) and sizes_of(value_of(node))[1] % vector(value_of(node).dtype) == 0
 
 
-[left], [w], [b] = tensors("left", lambda x: static(value_of(x))), tensors("w", _is_made), tensors("b", _is_row)
+[left], [w], [b] = tensors("left", _has_width), tensors("w", _is_made), tensors("b", _is_row)
 LAYER = (p.mm.default(left, w) | p.addmm.default(b, left, w)).where(_is_whole)
 
 
@@ -69,15 +74,15 @@ def _source(m: Match) -> Any:
     """Return the left operand, without a reshape to a matrix, the operand's shape and the result's type."""
     rows = m[left]
     source = rows.args[0] if rows.target is aten.reshape.default else rows
-    return source, value_of(rows).shape, value_of(m.root).dtype
+    return source, sizes_of(value_of(rows)), value_of(m.root).dtype
 
 
 def _join(graph: fx.Graph, run: list[Match]) -> None:
     if len(run) < 2:
         return
     first, rows = run[0].root, run[0][left]
-    widths = [value_of(m.root).shape[1] for m in run]
-    count, total, depth = value_of(first).shape[0], sum(widths), value_of(rows).shape[1]
+    widths: list[Any] = [sizes_of(value_of(m.root))[1] for m in run]
+    (count, depth), total = sizes_of(value_of(rows)), sum(widths)
     _bring(graph, run)
     add = Nodes(graph, first)
     with graph.inserting_before(first):
