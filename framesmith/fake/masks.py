@@ -12,9 +12,12 @@ from typing import Any
 import torch
 
 from framesmith.fake.constant_eval import known_value
+from framesmith.fake.elements import Elements, Unknown, parts
 from framesmith.fake.handlers import handles, whole
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import CPU, FakeTensor
+from framesmith.symbolic.expr import TRUE, le, lt
+from framesmith.symbolic.node import expr_of
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _IN_PARTS = torch.ops.aten._scaled_dot_product_attention_math.default
@@ -47,13 +50,30 @@ def _is_mask(mask: FakeTensor) -> bool:
 
 def _is_causal(rec: Recording, mask: FakeTensor, rows: Any) -> bool | None:
     """Return False for a mask that masks nothing, True for a square causal one."""
-    if mask.dim() < 2 or any(type(n) is not int for n in mask.shape):
+    if mask.dim() < 2:
         return None
     found = rec.nodes(mask).meta
     if "lets through" not in found:  # many layers have one mask
-        found["lets through"] = _lets_through(rec, mask)
+        known = all(type(n) is int for n in mask.shape)
+        found["lets through"] = _lets_through(rec, mask) if known else _always_lets_through(rec, mask)
     kind: bool | None = found["lets through"]
-    return None if kind and mask.shape[-2] != rows else kind
+    return None if kind and expr_of(mask.shape[-2]) is not expr_of(rows) else kind
+
+
+def _always_lets_through(rec: Recording, mask: FakeTensor) -> bool | None:
+    """Classify a mask of varying sizes as `_lets_through` does, for all of them."""
+    shape = tuple(map(expr_of, mask.shape))
+    elements, masked, causal = Elements(), False, shape[-1] is shape[-2]
+    if mask.dtype is not torch.bool:
+        return None
+    try:
+        for index in parts(shape):
+            kept = elements.at(rec.nodes(mask), index)
+            masked |= kept is not TRUE and all(kept is not lt(i, n) for i, n in zip(index, shape))
+            causal &= kept is le(index[-1], index[-2])
+    except Unknown:
+        return None
+    return False if not masked else True if causal else None
 
 
 def _lets_through(rec: Recording, mask: FakeTensor) -> bool | None:

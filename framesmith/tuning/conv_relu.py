@@ -75,8 +75,10 @@ def is_suspicious(layer: Layer, microseconds: float, results: int) -> bool:
 
 
 def microseconds(call: Callable[[], torch.Tensor]) -> tuple[float, int]:
-    """Return the microseconds of the fastest of a few calls after the first, and the number of elements of a result. The
-    device is kept busy while a call is launched, which can take longer than its kernels."""
+    """Return the microseconds of the fastest of a few calls after the first, and the number of elements of a result.
+
+    The device is kept busy while a call is launched, which can take longer than its kernels.
+    """
     results = call().numel()
     found = []
     for _ in range(RUNS):
