@@ -1,17 +1,29 @@
-"""The order of a function's results in the backward: which results' gradients flow through others."""
+"""The order of a function's results in the backward, and which of autograd's nodes the gradient of each passes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 
-def later_results(results: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
-    """Return for each result the places of those from which autograd computes its gradient."""
+@dataclass(frozen=True, slots=True)
+class GradientOrder:
+    """`later`: for each result the places of those from which autograd computes its gradient. `passed`: autograd's
+    node -> the results whose gradients pass it, as bits. `uneven`: the different such sets of one node, where gradients
+    of some results pass some of its outputs and not others."""
+
+    later: tuple[tuple[int, ...], ...]
+    passed: Mapping[Any, int] = field(default_factory=dict)
+    uneven: frozenset[frozenset[int]] = frozenset()
+
+
+def gradient_order(results: Sequence[Tensor]) -> GradientOrder:
+    """Return the order of several results; of one, the trivial one."""
     if len(results) < 2:
-        return ((),) * len(results)
+        return GradientOrder(((),) * len(results))
     places: dict[Any, set[int]] = {}
     for k, x in enumerate(results):
         places.setdefault((x.grad_fn, x.output_nr), set()).add(k)
@@ -28,7 +40,25 @@ def later_results(results: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
             if stack.pop() not in beneath:
                 beneath[node] = set().union(*(beneath[child] | places.get((child, number), set()) for child,
                                               number in edges))
-    return tuple([tuple([j for j, y in enumerate(results) if k in beneath[y.grad_fn]]) for k in range(len(results))])
+    later = tuple([tuple([j for j, y in enumerate(results) if k in beneath[y.grad_fn]]) for k in range(len(results))])
+    outputs: dict[Any, dict[int, int]] = {node: {} for node in beneath}
+    for (node, number), found in places.items():
+        outputs[node][number] = sum(1 << k for k in found)
+    passed: dict[Any, int] = {}
+    for node in reversed(beneath):  # those that it passes gradients to come before a node
+        bits = passed[node] = _union(outputs[node].values())
+        for child, number in node.next_functions:
+            if child is not None:
+                outputs[child][number] = outputs[child].get(number, 0) | bits
+    uneven = {frozenset(found.values()) for found in outputs.values() if len(found) > 1}
+    return GradientOrder(later, passed, frozenset(sets for sets in uneven if len(sets) > 1))
 
 
-__all__ = ["later_results"]
+def _union(sets: Any) -> int:
+    found = 0
+    for bits in sets:
+        found |= bits
+    return found
+
+
+__all__ = ["GradientOrder", "gradient_order"]

@@ -9,9 +9,9 @@ for views and writes out of capture.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from framesmith.autograd.formulas import DIFFERENTIABLE, Copied, Written
-from framesmith.autograd.gradient_order import later_results
+from framesmith.autograd.gradient_order import gradient_order
 from framesmith.autograd.index_dtype import narrow_places
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
 from framesmith.fake.dynamic_scalars import number_of_sizes
@@ -44,6 +44,8 @@ _REFUSALS = ("not implemented", "is not supported", "not support automatic diffe
              "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type",
              "Found dtype", "must have a last dimension with stride 1")  # fmt: skip
 TANGENT = "tangent_"
+EVERY = -1
+"""All results, as bits."""
 DERIVED: dict[type, Callable[..., Any]] = {}
 """kind of an operator made of graphs -> (replay, target, arguments) -> its results on fakes, with history"""
 
@@ -58,7 +60,8 @@ class Joint:
     `saved_results`: places of what autograd would keep for its backward, and so forbids to be written before. `order`:
     places in `wanted`, in the order in which autograd computes their gradients. `later`: for each of `differentiable`,
     which of them depend on it. `read`: the saved values that autograd's backward would read, by numbers common to all
-    joint graphs of the captured one.
+    joint graphs of the captured one. The last three of these have, for each, the places in `differentiable` of the
+    results whose gradients read it, as bits. `uneven`: see `GradientOrder`.
     """
 
     graph: fx.Graph
@@ -68,11 +71,12 @@ class Joint:
     written: tuple[int, ...]
     differentiable: tuple[int, ...]
     wanted: tuple[int, ...]
-    saved_inputs: tuple[int, ...] = ()
-    saved_results: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
     later: tuple[tuple[int, ...], ...] = ()
-    read: tuple[int, ...] = ()
+    uneven: frozenset[frozenset[int]] = frozenset()
+    saved_inputs: Mapping[int, int] = field(default_factory=dict)
+    saved_results: Mapping[int, int] = field(default_factory=dict)
+    read: Mapping[int, int] = field(default_factory=dict)
 
 
 def requires_grad(graph: fx.Graph) -> bool:
@@ -158,7 +162,8 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
             asked_for, grads = zip(*[(i, g) for i,  # type: ignore[assignment]
                                      g in zip(asked_for, grads) if g is not None])
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
-        later = later_results([results[i] for i in asked])
+        order = gradient_order([results[i] for i in asked])
+        read = {k: order.passed.get(node, EVERY) for k, node in replay.read.items()}
     if recorder.constants:
         raise Unsupported("a derivative that reads a tensor of its own")
     for node, value, meta in replay.copies:
@@ -169,13 +174,15 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     narrow_places(closed)
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
-    saved = replay.saved_nodes()
-    in_inputs = saved | {n.meta["in"] for n in saved if n.meta.get("in") is not None}  # also as the graph leaves them
+    saved = replay.saved_nodes(read)
+    in_inputs = dict(saved)
+    for n, by in saved.items():
+        if (given := n.meta.get("in")) is not None:  # also as the graph leaves it
+            in_inputs[given] = in_inputs.get(given, 0) | by
     return Joint(closed, len(replay.inputs), len(results), len(results) - len(written), tuple(written), tuple(asked),
-                 tuple(asked_for),
-                 _places(in_inputs, placeholders_of(replay.graph)),
-                 _places(saved, replay.given),
-                 tuple([asked_for.index(i) for i in reached if i in asked_for]), later, tuple(replay.read))
+                 tuple(asked_for), tuple([asked_for.index(i) for i in reached if i in asked_for]),
+                 order.later, order.uneven,
+                 _places(in_inputs, placeholders_of(replay.graph)), _places(saved, replay.given), read)
 
 
 def without_overlap(x: FakeTensor) -> FakeTensor:
@@ -205,8 +212,9 @@ def _refuse_sparse_operands(graph: fx.Graph) -> None:
         raise Unsupported("a sparse gradient that depends on no tangent")
 
 
-def _places(saved: set[fx.Node], nodes: Any) -> tuple[int, ...]:
-    return tuple([i for i, n in enumerate(nodes) if isinstance(n, fx.Node) and memory_of(n)[0] in saved])
+def _places(saved: Mapping[fx.Node, int], nodes: Any) -> dict[int, int]:
+    return {i: saved[memory_of(n)[0]] for i, n in enumerate(nodes)
+            if isinstance(n, fx.Node) and memory_of(n)[0] in saved}
 
 
 @contextmanager
@@ -369,8 +377,8 @@ class _Replay:
         self.current: fx.Node | None = None
         self.kept: list[tuple[fx.Node | None, Any]] = []
         """Pairs of the node that autograd saves a value for, and that value."""
-        self.read: set[int] = set()
-        """Places in `kept` that autograd's backward reads."""
+        self.read: dict[int, Any] = {}
+        """Places in `kept` that autograd's backward reads, with the node that does."""
 
     def __enter__(self) -> None:
         self.hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, self._give)
@@ -385,8 +393,11 @@ class _Replay:
         return len(self.kept) - 1
 
     def _give(self, k: int) -> torch.Tensor:
-        self.read.add(k)
+        self._reads(k)
         return self.kept[k][1]  # type: ignore[no-any-return]
+
+    def _reads(self, k: int) -> None:
+        self.read[k] = torch._C._current_autograd_node()
 
     @staticmethod
     def _memory(x: torch.Tensor) -> fx.Node | None:
@@ -395,18 +406,18 @@ class _Replay:
     def let_go(self) -> None:
         """Detach autograd's nodes from the graph, whose fakes hold them: Python's garbage collector cannot find cycles
         through these."""
-        for held in (self.values, self.inputs, self.copies, self.kept, self.given, self.recorder.inputs):
+        for held in (self.values, self.inputs, self.copies, self.kept, self.given, self.read, self.recorder.inputs):
             held.clear()  # type: ignore[attr-defined]
         for node in self.recorder.graph.nodes:
             node.meta["val"] = _without_history(node.meta.get("val"))
 
-    def saved_nodes(self) -> set[fx.Node]:
-        """Return the captured nodes whose memory autograd saves and reads. Raises `Unsupported` if the program
-        overwrites it."""
+    def saved_nodes(self, read: Mapping[int, int]) -> dict[fx.Node, int]:
+        """Return the captured nodes whose memory autograd saves and reads, and for which results, as bits, from those
+        of each of `kept` that is read. Raises `Unsupported` if the program overwrites it."""
         captured = {self._memory(value): node for node,
                     value in reversed(self.values.items()) if isinstance(value, FakeTensor)}
-        found = set()
-        for saver, node in [self.kept[k] for k in self.read]:
+        found: dict[fx.Node, int] = {}
+        for (saver, node), by in [(self.kept[k], by) for k, by in read.items()]:
             origin = captured.get(node)
             if saver is None or origin is None:
                 continue
@@ -419,7 +430,8 @@ class _Replay:
             whole = origin.meta.get("within", origin)
             if in_place or saver.meta.get("turn", 0) < whole.meta.get("overwritten", 0):
                 raise Unsupported("a tensor is written that a gradient still needs")
-            found.add(memory_of(origin if whole._erased else whole)[0])  # a part may leave alone
+            memory = memory_of(origin if whole._erased else whole)[0]  # a part may leave alone
+            found[memory] = found.get(memory, 0) | by
         return found
 
     def run(self) -> tuple[list[Any], list[int]]:
@@ -505,7 +517,7 @@ class _Replay:
         if not said:
             value = target(*args, **kwargs)
             if target in _KEEPS_A_NUMBER and not isinstance(args[1], torch.Tensor) and value.grad_fn is not None:
-                value.grad_fn.register_prehook(lambda _, k=len(self.kept): self.read.add(k))  # noqa: B008
+                value.grad_fn.register_prehook(lambda _, k=len(self.kept): self._reads(k))  # noqa: B008
                 self.kept.append((None, None))  # hooks are not told of it
             return value
         last = last_node(self.recorder.graph)

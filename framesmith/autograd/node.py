@@ -19,8 +19,9 @@ from torch import fx
 
 from framesmith._C import CompiledFunction, DifferentiableGraph, hooked, misplaced
 from framesmith.autograd import branches, loops  # noqa: F401  register derivatives
-from framesmith.autograd.joint import Joint, trace_joint
+from framesmith.autograd.joint import EVERY, Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
+from framesmith.autograd.missing_tangents import bits, without_tangents
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of, partition
 from framesmith.autograd.segments import Segments
@@ -86,7 +87,7 @@ class Differentiable:
             self.forward = compile(self.parts.forward, examples)
         copies = {("input", k) for k in self.parts.copied}  # what is kept of these is nobody else's
         self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept or place in copies]
-        self._full = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), self.joint.read)
+        self._full = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), tuple(self.joint.read))
         self._variants = _Variants(graph)
         self._lock: Any = forkable_lock()
 
@@ -151,6 +152,7 @@ class Differentiable:
             tangents.clear()
             plan = self._plan(there, wanted, sizes)
             if plan.call is None:
+                plan.begun = True
                 plan.call = self._fitted(plan.graph, given)
         return plan.call(given)
 
@@ -189,11 +191,15 @@ class Differentiable:
         return self._variants.get(("backward", there, wanted), sizes, lambda: self._partial(there, wanted))
 
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
-        joint = trace_joint(self._graph, there, list(compress(self.joint.wanted, wanted)))
-        graph, reads = backward_of(joint, self.parts, there, wanted)
-        saved = _saved(joint)
+        found = without_tangents(self._full.graph, self.joint, there) if all(wanted) and not self._full.begun else None
+        if found is None:
+            joint, given = trace_joint(self._graph, there, list(compress(self.joint.wanted, wanted))), EVERY
+            graph, reads = backward_of(joint, self.parts, there, wanted)
+        else:
+            joint, given, (graph, reads) = self.joint, bits(there), found
+        saved = _saved(joint, given)
         return _Backward(graph, tuple(reads), tuple([place in saved for place in (*self.parts.kept, *self._watched)]),
-                         joint.read)
+                         tuple([k for k, by in joint.read.items() if by & given]))
 
     def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
               sizes: Sizes) -> Values:
@@ -265,23 +271,28 @@ class _Variants:
         return dict(zip(self._symbols, sizes, strict=True))
 
 
-def _saved(joint: Joint) -> list[tuple[str, int]]:
-    """Return which of the inputs and results autograd would save for its backward, as (kind, number)."""
-    saved = [("result", k) for k in joint.saved_results if k < joint.outputs]
-    saved += [("input", k) for k in joint.saved_inputs if k not in joint.written]
-    return saved + [("input", joint.written[k - joint.outputs]) for k in joint.saved_results if k >= joint.outputs]
+def _saved(joint: Joint, given: int = EVERY) -> list[tuple[str, int]]:
+    """Return which of the inputs and results autograd would save for its backward of the `given` results, as (kind,
+    number)."""
+    results, inputs = ([k for k, by in saved.items() if by & given]
+                       for saved in (joint.saved_results, joint.saved_inputs))
+    saved = [("result", k) for k in results if k < joint.outputs]
+    saved += [("input", k) for k in inputs if k not in joint.written]
+    return saved + [("input", joint.written[k - joint.outputs]) for k in results if k >= joint.outputs]
 
 
 @dataclass(slots=True)
 class _Backward:
     """A backward graph, its code once it has run, and the saved values that it takes; for one of only some gradients or
-    tangents, which of the saved and the watched values eager's would take; `taken`, `spent`: see `Differentiable`."""
+    tangents, which of the saved and the watched values eager's would take; `taken`,
+    `spent`: see `Differentiable`; `begun`: it was compiled, so that passes may have changed the graph."""
 
     graph: fx.Graph
     reads: tuple[bool, ...]
     checks: tuple[bool, ...] = ()
     taken: tuple[int, ...] = ()
     spent: tuple[bool, ...] | None = None
+    begun: bool = False
     call: Compiled | None = None
 
 
