@@ -144,7 +144,7 @@ def timed(rounds: int, steps: dict[str, Callable[[], object]]) -> dict[str, list
 
 
 def measured(rounds: int, peers: bool) -> dict[str, list[float]]:
-    """Seconds of each round by contender, of one product and of one copy, in this rank."""
+    """Seconds of each round by contender, of one product and of one copy of a block's weights, in this rank."""
     compilers: dict[str, Any] = {"eager": None, "framesmith": framesmith.compile}
     if peers:
         compilers["torch.compile"] = torch.compile
@@ -152,7 +152,7 @@ def measured(rounds: int, peers: bool) -> dict[str, list[float]]:
     steps: dict[str, Callable[[], object]] = {name: _stepping(model) for name, model in models.items()}
     for step in steps.values():
         step()
-    x, weight, block = torch.randn(BATCH, WIDTH), torch.randn(WIDTH, 2 * WIDTH), torch.randn(2 * WIDTH * WIDTH)
+    x, weight, block = torch.randn(BATCH, WIDTH), torch.randn(WIDTH, 2 * WIDTH), torch.randn(4 * WIDTH * WIDTH)
     steps |= {f"DDP, {ALONE}": _reducing(models["DDP, eager"]), f"FSDP2, {ALONE}": _gathering(dist.get_world_size()),
               "product": lambda: x @ weight, "copy": block.clone}
     return timed(rounds, steps)
@@ -175,7 +175,7 @@ def predicted(ranks: int, link: dict[str, float], seconds: dict[str, float]) -> 
     """Seconds of a step and of its communication by `plan`, from the link and the seconds of a product, a copy and a
     step of the bare module."""
     hardware = gloo(link["round_trip"] / 2, link["rate"] / 8, flops=2 * BATCH * WIDTH * 2 * WIDTH / seconds["product"],
-                    bandwidth=2 * 4 * 2 * WIDTH * WIDTH / seconds["copy"])
+                    bandwidth=2 * 4 * 4 * WIDTH * WIDTH / seconds["copy"])
 
     def plan(ranks: int, hardware: Any) -> Any:
         with torch.device("meta"):

@@ -13,6 +13,7 @@ from benchmarks import link_emulation, links, plan_llama
 from benchmarks.document import distributed
 from benchmarks.document.serving import NOT_MEASURED
 from benchmarks.document.summary import saved
+from framesmith.distributed.links import gloo
 
 needs_links = pytest.mark.skipif(bool(reason := link_emulation.unavailable()), reason=reason or "links can be made")
 SIZE = sum(p.numel() * p.itemsize for p in links.Net().parameters())
@@ -22,6 +23,30 @@ SECONDS = {
     "FSDP2, eager": 0.5, "FSDP2, framesmith": 0.48, f"DDP, {links.ALONE}": 0.16, f"FSDP2, {links.ALONE}": 0.4,
     "product": 0.004, "copy": 0.001,
 }
+
+
+FASTEST = """
+import json, sys, time
+import torch, torch.distributed as dist
+rank, ranks, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+whole, part = torch.zeros(ranks * 8), torch.zeros(8)
+calls = {"all_reduce": lambda: dist.all_reduce(whole), "all_gather": lambda: dist.all_gather_into_tensor(whole, part),
+         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole)}
+found = {}
+for name, call in calls.items():
+    times = []
+    for _ in range(6):
+        dist.barrier()
+        start = time.perf_counter()
+        call()
+        times.append(torch.tensor(time.perf_counter() - start))
+        dist.all_reduce(times[-1], dist.ReduceOp.MAX)
+    found[name] = min(times).item()
+print(json.dumps(found))
+dist.barrier()
+dist.destroy_process_group()
+"""
 
 
 def namespaces() -> set[str]:
@@ -44,6 +69,21 @@ def test_an_error_within_removes_the_links() -> None:
     with pytest.raises(ZeroDivisionError), link_emulation.emulated(2, 1e9, 0.0):
         raise ZeroDivisionError
     assert not namespaces()
+
+
+@needs_links
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_each_segment_of_gloo_costs_a_latency(ranks, tmp_path) -> None:
+    """Of a few bytes nothing but latencies is left; at the best of six times another process hardly disturbs."""
+    delay = 0.02
+    with link_emulation.emulated(ranks, 1e9, delay) as made:
+        environment = os.environ | made.environment()
+        started = [subprocess.Popen(made.command(rank, ["-c", FASTEST, str(rank), str(ranks), str(tmp_path / "store")]),
+                                    env=environment, text=True, stdout=subprocess.PIPE) for rank in range(ranks)]
+        said = [process.communicate(timeout=120)[0] for process in started]
+    for name, seconds in json.loads(said[0]).items():
+        expected = gloo(delay, 1e9 / 8).collective(name, 32 * ranks, ranks)
+        assert 0.95 * expected < seconds < 1.3 * expected, name
 
 
 @needs_links
