@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import dynamic, export, symbolic
 from benchmarks import table as tables
 from benchmarks.breadth import report
-from benchmarks.document import onnx, operators, package, serving, summary
+from benchmarks.document import distributed, onnx, operators, package, serving, summary
 from benchmarks.document.markers import machine, table
 from benchmarks.document.summary import RESULTS, devices, saved
 from benchmarks.gpu import kernels as gpu_kernels
@@ -244,6 +244,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "packages": serving.packages,
     "serving": serving.service,
     "serving soaks": serving.soaks,
+    "links": distributed.slow_links,
+    "plans": distributed.plans,
     "cpython suite": _cpython,
     "fuzz": _fuzz,
     "reliability": lambda: reliability.table(reliability.rows()),

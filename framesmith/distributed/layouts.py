@@ -4,7 +4,7 @@ products."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from framesmith.distributed.links import Hardware
@@ -47,12 +47,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step and bytes of the fullest rank. `exposed`: communication during which nothing is computed.
-    `idle`: what ranks wait for other stages."""
+    """Seconds of a step and bytes of the fullest rank. `communication`: all of it; `exposed`: that during which nothing
+    is computed. `idle`: what ranks wait for other stages."""
 
     layout: Layout
     seconds: float
     compute: float
+    communication: float
     exposed: float
     idle: float
     memory: float
@@ -116,7 +117,17 @@ def _stage(work: Work, hardware: Hardware, layout: Layout, units: tuple[int, ...
     until = [0.0, *accumulate(backward)]
     own = tuple(p for p in work.parameters if p.unit in units)
     ready = sorted((until[p.ready], p.bytes * (share if len(p.shape) > 1 else 1)) for p in own if p.ready >= 0)
-    return _Stage(units, own, _by_unit(work.forward, forward), _by_unit(work.backward, backward), tuple(ready))
+    stage = _Stage(units, own, _by_unit(work.forward, forward), _by_unit(work.backward, backward), tuple(ready))
+    return _copying(stage, hardware, layout) if layout.sharded else stage
+
+
+def _copying(stage: _Stage, hardware: Hardware, layout: Layout) -> _Stage:
+    """Add the copies of FSDP2: from the buffer of a gather to parameters, and from gradients to that of a scatter."""
+    forward, backward = dict(stage.forward), dict(stage.backward)
+    for unit, size in _unit_bytes(stage, layout).items():
+        forward[unit] = forward.get(unit, 0.0) + hardware.copy(size)
+        backward[unit] = backward.get(unit, 0.0) + hardware.copy(size) * (1 if unit == ROOT else 2)
+    return replace(stage, forward=forward, backward=backward)
 
 
 def buckets(ready: tuple[tuple[float, float], ...], cap: float) -> list[tuple[float, float]]:
@@ -131,12 +142,21 @@ def buckets(ready: tuple[tuple[float, float], ...], cap: float) -> list[tuple[fl
     return [*found, (ready[-1][0], size)] if size else found
 
 
-def _replicated(stage: _Stage, hardware: Hardware, layout: Layout, cap: float) -> float:
-    """Return the time that buckets still take when the backward is over."""
-    free = 0.0
+@dataclass(frozen=True)
+class _Communication:
+    """Seconds of collectives, and those of them in which the device computes nothing."""
+
+    total: float = 0.0
+    exposed: float = 0.0
+
+
+def _replicated(stage: _Stage, hardware: Hardware, layout: Layout, cap: float) -> _Communication:
+    """Return the time of the buckets, and what they still take when the backward is over."""
+    free = total = 0.0
     for ready, size in buckets(stage.ready, cap):
-        free = max(free, ready) + hardware.collective("all_reduce", size, layout.data, layout.tensor)
-    return max(0.0, free - sum(stage.backward.values()))
+        seconds = hardware.collective("all_reduce", size, layout.data, layout.tensor)
+        free, total = max(free, ready) + seconds, total + seconds
+    return _Communication(total, max(0.0, free - sum(stage.backward.values())))
 
 
 def _unit_bytes(stage: _Stage, layout: Layout) -> dict[int, float]:
@@ -145,28 +165,33 @@ def _unit_bytes(stage: _Stage, layout: Layout) -> dict[int, float]:
             for unit in stage.units}
 
 
-def _sharded(stage: _Stage, hardware: Hardware, layout: Layout) -> float:
-    """Return the exposed seconds of a forward and a backward of FSDP2: units are gathered in both (the root only in the
-    forward, behind which it stays), one ahead of the computation, and gradients are scattered behind each unit."""
+def _sharded(stage: _Stage, hardware: Hardware, layout: Layout) -> _Communication:
+    """Return the communication of a forward and a backward of FSDP2: units are gathered in both (the root only in the
+    forward, behind which it stays), one ahead of the computation, and gradients are scattered behind each unit. What a
+    rank has of a unit is copied to the buffer of the gather first."""
     sizes = _unit_bytes(stage, layout)
 
     def cost(name: str, unit: int) -> float:
         return hardware.collective(name, sizes[unit], layout.data, layout.tensor) if sizes[unit] else 0.0
 
-    steps = [*((u, stage.forward.get(u, 0.0), cost("all_gather", u), 0.0) for u in stage.units),
-             *((u, stage.backward.get(u, 0.0), cost("all_gather", u) if u != ROOT else 0.0, cost("reduce_scatter", u))
+    def gathering(unit: int) -> float:
+        return hardware.copy(sizes[unit] / layout.data) + cost("all_gather", unit)
+
+    steps = [*((stage.forward.get(u, 0.0), gathering(u), 0.0) for u in stage.units),
+             *((stage.backward.get(u, 0.0), gathering(u) if u != ROOT else 0.0, cost("reduce_scatter", u))
                for u in reversed(stage.units))]
-    computed = sum(seconds for _, seconds, _, _ in steps)
+    computed = sum(seconds for seconds, _, _ in steps)
+    total = sum(gather + scatter for _, gather, scatter in steps)
     if not hardware.streams:
-        return sum(gather + scatter for _, _, gather, scatter in steps)
+        return _Communication(total, total)
     gathered = scattered = now = before = 0.0
-    for _, seconds, gather, scatter in steps:
+    for seconds, gather, scatter in steps:
         gathered = max(gathered, before) + gather
         before = now
         now = max(now, gathered) + seconds
         if scatter:
             scattered = max(scattered, now) + scatter
-    return max(now, scattered) - computed
+    return _Communication(total, max(now, scattered) - computed)
 
 
 def _tensor_parallel(stage: _Stage, work: Work, hardware: Hardware, tensor: int) -> float:
@@ -195,26 +220,31 @@ def _memory(stage: _Stage, work: Work, layout: Layout, options: Options, batches
 
 def predict(work: Work, hardware: Hardware, layout: Layout, options: Options) -> Prediction:
     """Predict a step. A replica of several ranks computes as many micro-batches, so that all layouts of a mesh compute
-    the same step; stages run them one forward, one backward."""
+    the same step; stages run them one forward, one backward. DDP copies gradients to its buckets and back."""
     batches = options.micro_batches * layout.tensor * layout.pipeline
+    replicated = layout.data > 1 and not layout.sharded
     parts = [_stage(work, hardware, layout, units) for units in stages(len(work.saved) - 1, layout.pipeline)]
     compute = [sum(s.forward.values()) + sum(s.backward.values()) for s in parts]
-    waits = [(_sharded(s, hardware, layout) if layout.sharded else 0.0)
-             + _tensor_parallel(s, work, hardware, layout.tensor) for s in parts]
-    ends = [_replicated(s, hardware, layout, options.bucket) if layout.data > 1 and not layout.sharded else 0.0
-            for s in parts]
+    sharded = [_sharded(s, hardware, layout) if layout.sharded else _Communication() for s in parts]
+    blocking = [_tensor_parallel(s, work, hardware, layout.tensor) for s in parts]
+    ends = [_replicated(s, hardware, layout, options.bucket) if replicated else _Communication() for s in parts]
     kept = [_memory(s, work, layout, options, batches) for s in parts]
     fullest = max(kept, key=lambda each: sum(each.values()))
-    updated = [(sum(s for _, s in part.ready) / (layout.data if layout.sharded else 1)) for part in parts]
-    update = max(updated) * (3 + 2 * STATES[options.optimizer]) / hardware.bandwidth / hardware.efficiency
+    trained = max(sum(size for _, size in part.ready) for part in parts)
+    update = (trained / (layout.data if layout.sharded else 1) * (3 + 2 * STATES[options.optimizer])
+              / hardware.bandwidth / hardware.efficiency) + (2 * hardware.copy(trained) if replicated else 0.0)
+    waits = [a.exposed + b for a, b in zip(sharded, blocking, strict=True)]
     slowest = max(range(len(parts)), key=lambda k: compute[k] + waits[k])
     filling = layout.pipeline - 1
     boundary = max(work.results[1:], default=0.0) / layout.tensor
     sends = 2 * filling * hardware.collective("send", boundary, 2, layout.tensor * layout.data) if filling else 0.0
     idle = filling * (compute[slowest] + waits[slowest])
-    exposed = batches * waits[slowest] + max(ends) + sends
+    last = max(ends, key=lambda each: each.exposed)
+    exposed = batches * waits[slowest] + last.exposed + sends
+    communication = batches * (sharded[slowest].total + blocking[slowest]) + last.total + sends
     computed = batches * compute[slowest] + update
-    return Prediction(layout, computed + exposed + idle, computed, exposed, idle, sum(fullest.values()), fullest)
+    return Prediction(layout, computed + exposed + idle, computed, communication, exposed, idle, sum(fullest.values()),
+                      fullest)
 
 
 def fastest(found: list[Prediction], memory: float) -> Prediction | None:

@@ -47,9 +47,34 @@ def test_rings_over_hosts_use_the_links_between_them():
     assert SLOW.link(8, 4) == SLOW.link(2, 4) == Link(2.0, 10.0)
 
 
-def test_a_backend_may_scatter_by_an_all_reduce():
-    link = gloo(1.0, 100.0)
-    assert link.collective("reduce_scatter", 40, 4) == link.collective("all_reduce", 40, 4)
+@pytest.mark.parametrize(("name", "seconds"), [
+    ("all_gather", 3 * (2 + 40 / 4 / 100) + 2 * (40 + 10) / 1000), ("all_reduce", 6 * (2 + 40 / 4 / 100)),
+    ("reduce_scatter", 6 * (2 + 40 / 4 / 100) + 2 * (40 + 10) / 1000),
+])
+def test_gloo_sends_halves_that_wait_for_each_other_and_copies(name, seconds):
+    assert gloo(1.0, 100.0, bandwidth=1000).collective(name, 40, 4) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("size", "ranks", "segments"), [
+    (4 << 20, 2, 2), ((4 << 20) + 1, 2, 3), (7 << 20, 2, 4), (9 << 20, 3, 3), (1 << 20, 64, 2),
+])
+def test_gloo_sums_segments_of_at_most_a_mebibyte(size, ranks, segments):
+    assert gloo(1.0, 1e30).collective("all_reduce", size, ranks) == pytest.approx(2 * (ranks - 1) * segments)
+
+
+@pytest.mark.parametrize(("latency", "seconds"), [(0.1, 1.0), (1.0, 1.0), (0.5, 2.0)])
+@pytest.mark.parametrize("messages", [2, 4, 6, 12])
+def test_two_messages_under_way_take_a_latency_each(latency, seconds, messages):
+    """What `GLOO` says, message by message: each rank sends the next one what it has received two messages before, when
+    that rank has said that it is ready; this word stands behind what that rank has begun to send."""
+    starts, arrivals = [], []
+    for k in range(messages):
+        posted = arrivals[k - 2] if k >= 2 else 0.0
+        free = starts[-1] + seconds if starts else 0.0
+        word = max(posted, free) if starts and starts[-1] <= posted else posted
+        starts.append(max(word + latency, free))
+        arrivals.append(starts[-1] + seconds + latency)
+    assert arrivals[-1] == pytest.approx(messages * (latency + seconds))
 
 
 def test_operations_of_a_step_are_counted():
@@ -133,9 +158,25 @@ def test_what_does_not_fit_is_not_proposed():
 def test_a_blocking_backend_exposes_what_streams_hide():
     hidden = planned(4, SLOW).of(Layout(4, sharded=True))
     blocked = planned(4, dataclasses.replace(SLOW, streams=False)).of(Layout(4, sharded=True))
-    unit = 3 * (1 + 16 * 16 * 4 / 4 / 100)
-    assert blocked.exposed == pytest.approx(14 * unit)  # 5 gathers forward, 4 backward, 5 scatters
-    assert hidden.exposed < blocked.exposed
+    size = 16 * 16 * 4
+    copied = 9 * 2 * size / 4 / 1e9
+    assert blocked.exposed == pytest.approx(14 * 3 * (1 + size / 4 / 100) + copied)  # 9 gathers and 5 scatters
+    assert hidden.exposed < blocked.exposed == blocked.communication == hidden.communication
+
+
+def test_copies_of_buffers_are_computation():
+    plan = planned(4, SLOW, optimizer="sgd")
+    size, alone = 5 * 16 * 16 * 4, planned(1, SLOW, optimizer="sgd").best.compute
+    whole, shard = plan.of(Layout(4)), plan.of(Layout(4, sharded=True))
+    assert whole.compute == pytest.approx(alone + 2 * 2 * size / 1e9)
+    gathered, scattered = size * (1 + 4 / 5), size
+    assert shard.compute == pytest.approx(alone - 3 * size * (3 / 4) / 1e9 + 2 * (gathered + scattered) / 1e9)
+
+
+def test_buckets_are_communication_that_is_partly_hidden():
+    found = planned(4, SLOW).of(Layout(4))
+    assert found.communication == pytest.approx(6 * (1 + 5 * 16 * 16 * 4 / 4 / 100))
+    assert 0 < found.exposed <= found.communication
 
 
 def test_a_step_that_reads_values_is_refused():

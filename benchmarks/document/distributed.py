@@ -1,0 +1,29 @@
+"""The sections on many processes: steps over slow links, and the plan of a Llama."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks import links, plan_llama
+from benchmarks.document.markers import machine, table
+from benchmarks.document.serving import NOT_MEASURED
+from benchmarks.document.summary import RESULTS, saved
+
+
+def slow_links(folder: Path = RESULTS) -> str:
+    """Print a table for each file of links."""
+    parts = []
+    for path in sorted(folder.glob("links-*.json")):
+        results = json.loads(path.read_text())
+        about = f"Machine: {machine(results['machine'])}. Load: {results['load']:.1f}. Date: {results['date']}."
+        parts.append(f"**{links.title(results['row'])}**. {about}\n\n{table(*links.rows_of(results['row']))}")
+    return "\n\n".join(parts) or NOT_MEASURED
+
+
+def plans() -> str:
+    """Print the fastest layout of each kind by number of ranks."""
+    results = saved("plan-llama")
+    about = (f"{results['parameters'] / 1e9:.2f} billion parameters in bfloat16, {results['tokens']:,} tokens a rank, "
+             f"{results['optimizer']}; {results['hardware']}, 8 to a host. PyTorch {results['torch']}.")
+    return f"{about}\n\n{table(*plan_llama.rows_of(results))}"
