@@ -145,10 +145,10 @@ class CodeState:
     `training`: paths to tensors whose requiring grad prevented compilation. `misses`: by guard, the last reason for a
     miss, and in `times` how often it was the reason. `full`: modules that have as many variants as they may, and the
     answer for their further calls; `resized`: a frame of no module has, because sizes of tensors vary. `sizes`:
-    dimensions of tensors, by source, that were seen to vary; none of an int that was. `static`: no code could be made
-    for sizes that vary; `data`: it could for symbols of data; `numbers`: for those of integers. `job`: what compiles it
-    in the background. `graphless`: captures without a tensor operation. `idle`: of a user's code, those of it and its
-    continuations that ended in a break, since the last with one.
+    dimensions of tensors, by source, that were seen to vary; none of an int that was; `ones`: one of those was 1 in a
+    call. `static`: no code could be made for sizes that vary; `data`: it could for symbols of data; `numbers`: for
+    those of integers. `job`: what compiles it in the background. `graphless`: captures without a tensor operation.
+    `idle`: of a user's code, those of it and its continuations that ended in a break, since the last with one.
     """
 
     code: weakref.ref[CodeType]
@@ -161,6 +161,7 @@ class CodeState:
     captures: int = 0
     graphless: int = 0
     sizes: dict[str, frozenset[int]] = field(default_factory=dict)
+    ones: bool = False
     static: bool = False
     data: bool = True
     numbers: bool = True
@@ -537,7 +538,9 @@ class FrameCompiler:
         if sizes is not None:
             sizes.narrow = narrow
         try:
-            return capture(varying, sizes)
+            captured = capture(varying, sizes)
+            seen.ones |= sizes is not None and sizes.ones
+            return captured
         except (CompilerMissing, BuildError, UnfitSizes, RecursionError, MemoryError):
             raise
         except Exception as problem:
@@ -580,7 +583,7 @@ class FrameCompiler:
         numbers = frozenset([miss.guard[0] for miss in seen.misses.values() if miss.kind is int])
         numbers |= {path for path, dims in seen.sizes.items() if not dims}
         return DynamicSizes(self.config.dynamic is True, seen.sizes, inputs, self.config.data_symbols and seen.data,
-                            numbers=numbers if inputs and seen.numbers else None)
+                            numbers=numbers if inputs and seen.numbers else None, ones=seen.ones)
 
     def _varying(self, seen: CodeState) -> frozenset[str] | None:
         """Return the numbers and tensors on whose value several variants have failed."""

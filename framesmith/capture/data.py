@@ -256,6 +256,8 @@ def truth(tracer: Any, v: t.Tracker) -> t.Tracker:
 
 def negated(tracer: Any, v: t.Tracker) -> t.Tracker:
     """`not v`"""
+    if isinstance(v, t.Sym) and v.pytype() is bool and isinstance(v.value, torch.SymBool):
+        return tracer.made(torch.sym_not(v.value))
     if type(v) is t.Const or not decides(tracer, v):
         return t.boolean(not v.truth(tracer))
     if isinstance(v, t.Sym):

@@ -42,7 +42,8 @@ class DynamicSizes:
     `shapes`: the environment. `made`: a symbol of a size of an input was made; `made_of_data`: one of data; `strict`:
     those of inputs that are marked to vary, in words. `small`: one was made that is 0 or 1 in this call; `narrow`: such
     sizes are assumed, if they may be. `numbers`: sources of integers that have had another value: they are symbols
-    where they are sizes (None: none are); `made_of_numbers`: one was made."""
+    where they are sizes (None: none are); `made_of_numbers`: one was made. `ones`: a size that was seen to vary was 1
+    in a call: the ranges of all of them begin at 1; `widened`: a symbol of a larger size was made with such a range."""
 
     every: bool = False
     seen: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -55,18 +56,22 @@ class DynamicSizes:
     narrow: bool = False
     numbers: frozenset[str] | None = None
     made_of_numbers: bool = False
+    ones: bool = False
+    widened: bool = False
     shapes: ShapeEnv | None = None
 
     @property
     def assumed_large(self) -> bool:
-        """Return whether a layout was assumed that holds for larger sizes, but may not hold for the present ones."""
-        return not self.narrow and (self.small or self.shapes is not None and bool(self.shapes.layout_assumptions))
+        """Return whether a layout was assumed that holds for larger sizes, but may not hold for the present ones or
+        others in range."""
+        return not self.narrow and (self.small or self.widened
+                                    or self.shapes is not None and bool(self.shapes.layout_assumptions))
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """Return the dimensions of the tensor at `source` that have symbols, with their marks. Sizes 0 and 1 are
-        specialised, unless a mark's range includes them, or a 1 was seen to vary: the range then begins there. Raises
-        ContradictedMark for a size outside of a mark's range. `part`: the tensor is one that another is made of. There
-        the class marks sizes, not the program: to assume one is no error, and 0 and 1 are sizes as others are."""
+        specialised, unless a mark's range includes them, or a size that varies was 1: the range then begins there.
+        Raises ContradictedMark for a size outside of a mark's range. `part`: the tensor is one that another is made of.
+        There the class marks sizes, not the program: to assume one is no error, and 0 and 1 are sizes as others are."""
         if not self.inputs:
             return {}
         marked, fixed = marked_dimensions(x)
@@ -78,8 +83,10 @@ class DynamicSizes:
                                        f"{mark.lo or 0} to {'any' if mark.hi is None else mark.hi}",
                                        hint="mark a wider range: mark_dynamic(tensor, dim, min=..., max=...)")
         seen = dict.fromkeys(range(x.dim()) if self.every else (), Mark(strict=False))
-        seen |= {d: Mark(1 if x.shape[d] == 1 else None, strict=False, seen=True)
-                 for d in self.seen.get(str(source), ()) if d < x.dim()}
+        varying = [d for d in self.seen.get(str(source), ()) if d < x.dim()]
+        self.ones |= any(x.shape[d] == 1 for d in varying)
+        lo = 1 if self.ones and not self.narrow else None
+        seen |= {d: Mark(1 if x.shape[d] == 1 else lo, strict=False, seen=True) for d in varying}
         return {d: mark for d, mark in (seen | marked).items() if d < x.dim() and d not in fixed
                 and (x.shape[d] > 1 or mark.small and not (self.narrow and mark.backed))}
 
@@ -114,6 +121,7 @@ class Sizes(Session):
         shape: list[Any] = list(value.shape)
         for d, mark in sorted(dims.items()):
             dynamic.small |= shape[d] < 2
+            dynamic.widened |= mark.seen and mark.small and shape[d] > 1
             lo = 2 if mark.lo is None and mark.backed else mark.lo or 0
             symbol = env.new_symbol(shape[d], (source, "size", d), lo=lo, hi=mark.hi, specialise=not mark.small,
                                     guarded=mark.backed)

@@ -27,6 +27,18 @@ _FROM_THE_START = frozenset((
     aten.expand.default,
 ))
 
+# Operators whose result is contiguous, with the strides of such a tensor where sizes are 1, too; views that keep that.
+_ROW_MAJOR = frozenset((aten.linear.default, aten.mm.default, aten.addmm.default, aten.bmm.default,
+                        aten.layer_norm.default, aten.embedding.default))
+_IN_ROWS = frozenset((aten.view.default, aten._unsafe_view.default, aten.detach.default))
+
+
+def _is_always_row_major(node: Node) -> bool:
+    """Return whether the strides of a result follow from its sizes, whatever the operands' layouts are."""
+    while node.target in _IN_ROWS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node.target in _ROW_MAJOR
+
 
 def memory_of(node: Node) -> tuple[Node, bool]:
     """Return the node whose memory `node` may share, and whether both begin at the same place."""
@@ -61,7 +73,8 @@ def separate_storages(rec: Recording, outputs: list[Any]) -> list[Any]:
         node = _at_its_place(rec, fake) if isinstance(fake, FakeTensor) else rec.nodes(fake)
         if isinstance(fake, FakeTensor):
             storage = fake._alias.storage
-            guard_layout_sizes(fake)
+            if not _is_always_row_major(node):
+                guard_layout_sizes(fake)
             guard_layout_assumptions(fake, storage.copy_of)
             root, same_start = memory_of(node)
             if storage.input is not root:

@@ -31,7 +31,7 @@ from framesmith.symbolic.expr import (
     not_,
     prod,
 )
-from framesmith.util.errors import DataDependent, GuardError, UnfitSizes
+from framesmith.util.errors import DataDependent, GuardError, UnfitSizes, Unsupported
 
 Frame = tuple[str, int, str]
 
@@ -63,11 +63,11 @@ class ShapeEnv:
     `assumed`: assumptions on `data`, which the graph checks at run time. `narrow`: quotients and remainders of sizes
     are not assumed to be large in questions of layout; `layout_assumptions`: the relations that were decided by that
     assumption, or by one on a symbol of `exact`: symbols of `small` for which size 1 must give eager's layout where it
-    is visible. `late`: see `assuming`."""
+    is visible. `late`: see `assuming`, `supposed`: see `supposing`."""
 
     __slots__ = ("asked_by", "assumed", "closed", "data", "exact", "given", "hints", "late", "small", "sources",
-                 "symbols", "guards", "where", "narrow", "layout_assumptions", "_names", "_facts", "_equal", "_change",
-                 "_canonical", "_simplify")
+                 "supposed", "symbols", "guards", "where", "narrow", "layout_assumptions", "_names", "_facts", "_equal",
+                 "_change", "_canonical", "_simplify")
 
     probing = False
     """Operators without a shape rule are probed at several sizes, not only at the hints."""
@@ -75,6 +75,7 @@ class ShapeEnv:
     def __init__(self) -> None:
         self.closed = False
         self.late: Late | None = None
+        self.supposed = False
         self.asked_by = ""
         self.assumed: list[Rel] = []
         self.narrow = False
@@ -189,6 +190,8 @@ class ShapeEnv:
         return self._taken(rel)
 
     def _taken(self, rel: Rel) -> bool:
+        if self.supposed:
+            raise Unsupported(f"whether {rel}, under an assumption")
         truth = rel.evaluate(self.hints)
         holds = rel if truth else not_(rel)
         if not self.closed:
@@ -212,6 +215,18 @@ class ShapeEnv:
             yield self.late.relations
         finally:
             self.hints, self.late = before
+
+    @contextmanager
+    def supposing(self, rel: Rel) -> Iterator[None]:
+        """Decide questions as if `rel` held, which may be false for the present inputs. No guard is taken: a question
+        that is not decided raises Unsupported."""
+        before = self._facts, self._equal, self._change, self._canonical, self._simplify, self.supposed
+        self._facts, self.supposed = dict(self._facts), True
+        self._learn(rel)
+        try:
+            yield
+        finally:
+            self._facts, self._equal, self._change, self._canonical, self._simplify, self.supposed = before
 
     def decide_layout(self, rel: Rel) -> bool:
         """Return the truth of `rel` as `guard` has it; of symbols and of quotients of sizes that may be 0 or 1, and of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -49,14 +49,18 @@ def is_dense(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
 
 
 def layout_holds(rule: Callable[[list[tuple[Any, Any]]], bool], dims: list[tuple[Any, Any]]) -> bool:
-    """Return the answer of a rule about sizes with their strides. If it is False, but True of the present sizes because
-    some are 1 that `decide_layout` takes to be larger, the environment records that: see
-    `ShapeEnv.layout_assumptions`."""
+    """Return the answer of a rule about sizes with their strides. If it is False, but True of the present sizes if some
+    that `decide_layout` takes to be larger are 1, the environment records these: see `ShapeEnv.layout_assumptions`."""
     if rule(dims):
         return True
-    small = [n.node for n, _ in dims if type(n) is torch.SymInt and n.node.env.may_be_one(n.node.expr)]
-    if small and rule([(_present(n), _present(s)) for n, s in dims if type(n) is int or n.node not in small]):
-        small[0].env.layout_assumptions += [ge(node.expr, 2) for node in small]
+    small = {n.node.expr: n.node.env for n, _ in dims
+             if type(n) is torch.SymInt and n.node.env.may_be_one(n.node.expr)}
+
+    def holds_if_one(sizes: Collection[Expr]) -> bool:
+        return rule([(_present(n), _present(s)) for n, s in dims if type(n) is int or n.node.expr not in sizes])
+
+    for decisive in [e for e in small if holds_if_one([e])] or (list(small) if small and holds_if_one(small) else []):
+        small[decisive].layout_assumptions.append(ge(decisive, 2))
     return False
 
 

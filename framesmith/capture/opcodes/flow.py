@@ -13,6 +13,7 @@ from ..branching import branch
 from ..bytecode.liveness import liveness
 from ..frame import Frame
 from ..registry import op
+from ..size_branches import merged
 
 
 @op("JUMP")
@@ -31,6 +32,8 @@ def _branch(f: Frame, target: int, jumps: bool) -> Any:
     """Jump to `target` if the truth of the condition is `jumps`. If it depends on data and one of the paths raises, the
     other is assumed; otherwise both are followed."""
     if counted_loops.while_loop(f):
+        return None
+    if merged(f, target, jumps, False):
         return None
     v = f.stack[-1]
     if type(v) is t.Const or not data.decides(f.tracer, v):
@@ -60,6 +63,8 @@ def _pop_jump_none(jumps: bool) -> Callable[[Frame, int], None]:
 
 def _jump_or_pop(jumps: bool) -> Callable[[Frame, int], None]:
     def row(f: Frame, target: int) -> None:
+        if merged(f, target, jumps, True):
+            return
         if f.stack[-1].truth(f.tracer) is jumps:
             f.ip = target
         else:
