@@ -39,7 +39,7 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1140, "symbolic": 1820, "graph": 1790, "prims": 2970, "fake": 4340, "capture": 18660, "autograd": 1970,
+    "util": 1140, "symbolic": 1820, "graph": 1790, "prims": 2970, "fake": 4370, "capture": 18670, "autograd": 1970,
     "loops": 1490, "runtime": 2120, "lower": 5130, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2630,
     "capture_cache": 700, "distributed": 970, "export": 2570, "onnx": 1950, "package": 750, "serve": 1160, "site": 50,
     ".": 3430, "csrc": 12050,
