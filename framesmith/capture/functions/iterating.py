@@ -204,7 +204,7 @@ def _extreme(symbol: str, real: Any, symbolic: Any) -> Any:
                     best, best_key = v, k
             except DataDependent:
                 if plain and _is_size(v) and _is_size(best):
-                    best = best_key = t.Sym(symbolic(v.value, best.value))
+                    best = best_key = t.Sym(symbolic(v.value, best.value))  # type: ignore[attr-defined]
                     continue
                 if tracer.asks(better) or not choices.chooses(better):
                     raise
