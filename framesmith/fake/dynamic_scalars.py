@@ -7,6 +7,7 @@ without a row, or arguments that a row does not support, specialise the number t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,14 +29,16 @@ class Number:
     """The number inside a SymFloat or SymInt, of the type of `example`. `fix()` specialises it and returns the value,
     or refuses. `small`: float32 can represent it, or the graph is not run; in some operators, eager raises for others.
     `known`: its value is known before the graph runs, and then `divides` says that the graph must not run with zero.
-    `size`: returns it as a symbol (or an expression of symbols), where it may be the size of a tensor or an index."""
+    `size`: returns it as a symbol (or an expression of symbols), where it may be the size of a tensor or an index.
+    `formula`: the same number as an expression of sizes, of which guards may be taken."""
 
-    __slots__ = ("_fake", "_make", "divides", "example", "fix", "known", "size", "small")
+    __slots__ = ("_fake", "_make", "divides", "example", "fix", "formula", "known", "size", "small")
 
     def __init__(self, example: Any, make: Callable[[], FakeTensor], fix: Callable[[], Any], small: bool = True,
-                 known: bool = False, size: Callable[[], Any] | None = None) -> None:
+                 known: bool = False, size: Callable[[], Any] | None = None, formula: Any = None) -> None:
         self.example = example
         self.fix = fix
+        self.formula = formula
         self.small = small
         self.known = known
         self.size = size
@@ -110,7 +113,7 @@ def number_of_sizes(rec: Recording, x: Any) -> Number | None:
     if not all(part.op in _ROUNDED_ONCE or _is_square_root(part) for part in _operations(x.node.value)):
         return None
     return rec.number_of(Number(x.node.hint, lambda: rec.inside(_computed, x.node.value, x.node.env),
-                                lambda: specialised(x)))
+                                lambda: specialised(x), formula=x))
 
 
 def _operations(x: FloatExpr) -> Iterator[FloatExpr]:
@@ -247,14 +250,14 @@ def _masked(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _made(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """`full` and `scalar_tensor`: the number, cast and expanded."""
-    size, number = ([], _small(args[0])) if func is aten.scalar_tensor.default else (args[0], _small(args[1]))
-    if (number is None or kwargs.get("device") not in (None, torch.device("cpu"))
-        or any(_number(n) for n in _flat([size]))):
+    """`full`, `new_full` and `scalar_tensor`: the number, cast and expanded."""
+    *like, size, value = ([], args[0]) if func is aten.scalar_tensor.default else args
+    number, device = _small(value), kwargs.get("device") or (like[0].device if like else None)
+    if number is None or device not in (None, torch.device("cpu")) or any(_number(n) for n in _flat([size])):
         return None
-    natural = torch.get_default_dtype()
-    if number.is_int():
-        natural = natural if func is aten.scalar_tensor.default else torch.int64
+    natural = like[0].dtype if like else torch.get_default_dtype()
+    if number.is_int() and func is aten.full.default:
+        natural = torch.int64
     dtype = kwargs.get("dtype") or natural
     if dtype not in (torch.float32, torch.float64) and (dtype is not torch.int64 or number.is_float()):
         return None
@@ -280,6 +283,28 @@ def _evenly_spaced(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     return aten._to_copy.default, (rec.inside(spaced),), {"dtype": dtype}
 
 
+_SHORT_POWERS = (0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
+"""Exponents for which eager computes products, roots and quotients, with other roundings."""
+
+
+def _power(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """`x ** n`, where `n` is a float of sizes that is guarded to be none of the exponents that eager treats apart."""
+    number = _small(args[1])
+    if number is None or number.formula is None or any(number.formula == n for n in _SHORT_POWERS):
+        return None
+    return _raised(rec, func, args, kwargs)
+
+
+def _counted(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """`arange` from an integer to a float of sizes: to the next integer, since the step is 1."""
+    start, end, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+    number, dtype = _number(end), kwargs.get("dtype") or torch.get_default_dtype()
+    if (number is None or number.formula is None or _number(start) or type(step) not in (int, float) or step != 1
+        or start % 1 or not dtype.is_floating_point):
+        return None
+    return aten.arange.start_step, (start, math.ceil(number.formula), step), {**kwargs, "dtype": dtype}
+
+
 def _where(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     found = _choice(rec, func, args[1:], kwargs)
     return None if found is None else (aten.where.self, (args[0], *found[1]), {})
@@ -300,6 +325,7 @@ _INTEGER_DIVISIONS = frozenset({aten.div.Tensor_mode, aten.floor_divide.default,
 """Operators on integers that raise if the divisor is zero."""
 _choice = _operands(aten.where.self, 2, small=True)
 _sum, _term = _operands(aten.add.Tensor, 2), _scaled("alpha", 1)
+_raised = _operands(aten.pow.Tensor_Tensor, 2)
 ROWS: dict[Any, Row] = {
     aten.add.Tensor: _added,
     **{op: _operands(op, 2)
@@ -315,7 +341,9 @@ ROWS: dict[Any, Row] = {
     aten.lerp.Scalar: _operands(aten.lerp.Tensor, 3, same=True, small=True),
     aten.addcmul.default: _scaled("value", 1), aten.addcdiv.default: _scaled("value", 1),
     aten.masked_fill.Scalar: _masked, aten.fill_.Scalar: _fill, aten.full.default: _made,
-    aten.scalar_tensor.default: _made, aten.linspace.default: _evenly_spaced,
+    aten.scalar_tensor.default: _made, aten.new_full.default: _made, aten.pow.Tensor_Scalar: _power,
+    **dict.fromkeys((aten.arange.default, aten.arange.start, aten.arange.start_step), _counted),
+    aten.linspace.default: _evenly_spaced,
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor, aten.div_.Tensor_mode,
                      aten.lerp_.Scalar,
                      aten.addcmul_.default, aten.addcdiv_.default, aten.masked_fill_.Scalar, aten.clamp_.default,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, keep_apart, positional, store, view
-from framesmith.fake.layout import same_shape, suggested_format
+from framesmith.fake.layout import same_shape, suggested_format, surely_same_strides
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, dense, is_differentiable
 from framesmith.prims.promotion import result_dtype
@@ -73,8 +73,8 @@ def _copied(rec: Recording, target: FakeTensor, source: Any) -> FakeTensor:
         source = rec.constant(source)
     if source.device != target.device:
         source = functional(rec, aten._to_copy.default, (source,), {"device": target.device})
-    same = source.dtype == target.dtype and same_shape(source.shape,
-                                                       target.shape) and source.stride() == target.stride()
+    same = source.dtype == target.dtype and same_shape(source.shape, target.shape)
+    same = same and surely_same_strides(source, target)
     same = same and not (rec.keeps_history and rec.keeps_history(target))
     value = source if same else functional(rec, aten.copy.default, (target, source), {})
     store(rec, target, value, aten.copy_.default, (target, source), {})

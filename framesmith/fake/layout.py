@@ -76,6 +76,14 @@ def surely_le(a: Any, b: Any) -> bool:
     return a <= b if env is None else env.known(le(expr_of(a), expr_of(b))) is True
 
 
+def surely_same_strides(a: FakeTensor, b: FakeTensor) -> bool:
+    """Return whether two tensors of one shape are known to have the same strides."""
+    pairs = list(zip(a.stride(), b.stride(), strict=True))
+    env = env_of(*[s for pair in pairs for s in pair])
+    return a.stride() == b.stride() if env is None else all(env.known(eq(expr_of(s), expr_of(t))) is True
+                                                            for s, t in pairs)
+
+
 def _are_data(m: Any, n: Any) -> bool:
     """Return whether two sizes are both data-dependent, and not known to be equal or different."""
     if not is_of_data(m) or not is_of_data(n):
@@ -240,8 +248,8 @@ def infer_size(shape: Sizes, wanted: Any) -> tuple | None:
             known = known * n
     out = tuple(wanted)
     if hole < 0:
-        return out if known is total or known == total else None
-    if known == 0 or total % known != 0:
+        return out if known is total or expected(known == total) else None
+    if not expected(known != 0) or not expected(total % known == 0):
         return None
     return (*out[:hole], implied(total // known), *out[hole + 1 :])
 

@@ -340,7 +340,7 @@ def _flash_mask(query: FakeTensor, key: FakeTensor, mask: FakeTensor) -> bool:
     """Return whether the fused kernel accepts the mask: [queries, keys] or [batch, heads, queries, keys], where each
     may be 1."""
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    return mask.dim() in (2, 4) and not mask.requires_grad and all(n == full or n == 1 for n,
+    return mask.dim() in (2, 4) and not mask.requires_grad and all(same_shape((n,), (full,)) or n == 1 for n,
                                                                    full in zip(mask.shape, sizes[-mask.dim():]))
 
 

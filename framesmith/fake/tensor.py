@@ -17,7 +17,7 @@ from framesmith.fake.wrappers import is_wrapper
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Rel, as_expr, eq
 from framesmith.symbolic.layout import contiguous_strides, layout_holds
-from framesmith.symbolic.node import env_of, expr_of
+from framesmith.symbolic.node import env_of, expr_of, symint
 from framesmith.util.errors import DataDependent, Unsupported
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
@@ -169,6 +169,8 @@ def new_fake(
     """Return a fake without an alias, which is metadata only until a recorder gives it one."""
     if device.index is None and device.type == "cuda":
         device = current_device()
+    if type(offset) is torch.SymInt:  # one that guards fix would make a tensor of fixed sizes a symbolic one in C++
+        offset = symint(expr_of(offset), offset.node.env)
     return _make_wrapper(
         FakeTensor, shape, strides=stride, storage_offset=offset, dtype=dtype, device=device, requires_grad=grad
     )

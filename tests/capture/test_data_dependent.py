@@ -44,6 +44,10 @@ ONE_GRAPH = {
     "pairs": lambda x, p: ((y := x[x[:, 0] > p])[:, None] - y[None]).abs().sum(-1),
     "put back": lambda x, p: torch.zeros(x.shape[0]).index_add(0, (i := (x[:, 0] > p).nonzero()[:, 0]), x[i, 1]),
     "scans": lambda x, p: (x[x > p].cumsum(0), x[x[:, 0] > p].softmax(-1), x[x > p].sort().values),
+    "least and greatest": lambda x, p: (x[x > p].new_zeros(min(3, (n := len(x[x > p]))), 2) + ROW[0], max(n, 5, n + 1)),
+    "the rest of a shape": lambda x, p: x[x[:, 0] > p].reshape(len(x[x[:, 0] > p]), 2, 2).sum(1),
+    "attention": lambda x, p: torch.nn.functional.scaled_dot_product_attention(
+        *[(y := x[x[:, 0] > p].view(-1, 1, 2, 2))] * 3, attn_mask=torch.ones(y.shape[0], 1, 2, 2, dtype=torch.bool)),
     "branches by range": lambda x, p: x[x > p] + 1 if x[x > p].shape[0] >= 0 else x,
 }
 

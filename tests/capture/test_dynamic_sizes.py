@@ -61,6 +61,9 @@ PROGRAMS = {
     "windows put together": lambda x: F.fold(x.view(-1, 8, 1).expand(-1, -1, 4), (4, 4), 2, stride=2),
     "pooled": lambda x: (F.max_pool1d(x.t()[None], 2, 1), F.max_pool1d(x[:, None], 3, stride=2, padding=1)),
     "above and below a diagonal": lambda x: (x.tril(x.shape[0] - 4), x.triu(4 - x.shape[0])),
+    "numbers of sizes": lambda x: (x.new_full((3,), float(len(x))), x.new_full((2,), len(x) / 2, dtype=torch.float64)),
+    "ranges to a number": lambda x: (torch.arange(0.0, float(len(x))), torch.arange(len(x) * 1.5), torch.arange(
+        -1, len(x) * 1.5, dtype=torch.float64)),
     "a product of sizes": lambda x: x.reshape(math.prod(x.shape)) * math.prod((x.shape[0], 2), start=3),
 }
 
@@ -674,3 +677,26 @@ def test_what_a_size_of_one_makes_a_view_is_one(fn):
         got, expected = compiled(x), fn(x)
         assert (got.data_ptr() == x.data_ptr()) == (expected.data_ptr() == x.data_ptr())
         assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x.new_zeros(8, len(x) // 2, 4)[:, :, 2:].copy_(x.t().repeat(1, 2)[:, :len(x) // 2 * 4].view(
+        8, -1, 4)[:, :, 2:]).sum((1, 2)),  # the strides are equal for an even number of rows
+    lambda x: x.abs() ** float(len(x)) + (x.abs() + 1) ** (1 / len(x)),
+    lambda x: (x[torch.ones(len(x), dtype=torch.bool)] + 1, torch.ones(len(x)).nonzero()),
+], ids=["a copy into another layout", "powers", "known masks"])
+def test_one_capture_is_for_all_sizes(fn, captures):
+    compiled = framesmith.compile(fn, dynamic=True)
+    for n in (7, 12, 4, 33):
+        x = torch.randn(n, 8)
+        alike(compiled(x), fn(x))
+    assert len(captures) == 1
+
+
+def test_an_exponent_of_eagers_own_product_makes_a_variant(captures):
+    compiled = framesmith.compile(lambda x: x ** float(len(x)), dynamic=True)
+    for n in (5, 2, 3, 7):
+        x = torch.randn(n, 64)
+        got = compiled(x)
+        assert torch.equal(got, x ** float(n)) if n < 5 else torch.allclose(got, x ** float(n))
+    assert len(captures) == 3

@@ -147,3 +147,11 @@ def test_language_models(build):
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_100"])
 def test_image_models(name):
     check_model(timm_model(name), torch.randn(2, 3, 64, 64), torch.randn(3, 3, 64, 64), [0])
+
+
+def test_an_element_has_no_symbolic_offset_where_guards_fix_it():
+    rec = Recorder(ShapeEnv())
+    x = symbolic_input(rec, torch.arange(12).view(4, 3), "x", [0, 1])
+    with torch.no_grad(), rec:
+        assert int(x.shape[1]) == 3
+        assert type(x[2][1].storage_offset()) is int and x[2][1].numel() == 1

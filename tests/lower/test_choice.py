@@ -29,3 +29,9 @@ def test_without_packing_linear_is_chosen_among_plain_kernels() -> None:
     chooser = Chooser(Config(packing=False), {})
     assert chooser(Request("linear", torch.float32, (64, 64, 64))) in ("aten", "mkldnn_plain")
     assert len(chooser.measured) == 1
+
+
+def test_products_of_many_rows_share_a_measurement() -> None:
+    chooser = Chooser(Config(), {})
+    chosen = {chooser(Request("linear", torch.float32, (rows, 96, 64))) for rows in (20_000, 160_000)}
+    assert len(chosen) == len(chooser.measured) == 1

@@ -8,6 +8,8 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import DataDependent, Unsupported
 
 from .. import choices
@@ -185,7 +187,7 @@ def _reduce(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     return tracer.by_c(functools.reduce, _called(tracer, args[0]), _values(tracer, args[1]), *args[2:])
 
 
-def _extreme(symbol: str, real: Any) -> Any:
+def _extreme(symbol: str, real: Any, symbolic: Any) -> Any:
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
         key = kwargs.get("key", t.NONE)
         if len(args) > 1 and "default" in kwargs:
@@ -201,6 +203,9 @@ def _extreme(symbol: str, real: Any) -> Any:
                 if better is None or better.truth(tracer):
                     best, best_key = v, k
             except DataDependent:
+                if plain and _is_size(v) and _is_size(best):
+                    best = best_key = t.Sym(symbolic(v.value, best.value))  # type: ignore[attr-defined]
+                    continue
                 if tracer.asks(better) or not choices.chooses(better):
                     raise
                 best = t.Chosen(better, v, best)
@@ -212,8 +217,12 @@ def _extreme(symbol: str, real: Any) -> Any:
     return row
 
 
-calls(max)(_extreme(">", max))
-calls(min)(_extreme("<", min))
+def _is_size(x: t.Tracker) -> bool:
+    return isinstance(x, t.Const | t.Sym) and type(x.value) in (int, torch.SymInt)
+
+
+calls(max)(_extreme(">", max, torch.sym_max))
+calls(min)(_extreme("<", min, torch.sym_min))
 
 
 # --- itertools --------------------------------------------------------------------------------------------------------

@@ -2,15 +2,15 @@
 
 The candidates: `own` (the template of `geometry`, weight packed, epilogue fused), `mkldnn` (oneDNN with the weight
 reordered), `mkldnn_plain` (with the weight as it is) and `aten` (what eager calls). They run in turn, each a few times;
-large shapes are measured on a part of their columns, since a kernel's rate settles long before. Other programs on the
-machine only ever add time, so the least of many short runs is the best estimate.
+large shapes are measured on a part of their rows and columns, since a kernel's rate settles long before. Other programs
+on the machine only ever add time, so the least of many short runs is the best estimate.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -31,6 +31,7 @@ from framesmith.lower.contractions.pack_linear import Request
 
 MEASURED_FLOPS = 8e7  # shapes above are measured on fewer columns
 PANELS = 384  # columns are cut to a multiple: whole panels of every tile, and as many for each of two threads
+ROWS = 2048  # rows are cut to as many, or to those of MEASURED_FLOPS: each thread has many tiles
 REPEATS = 10
 BEHIND = 3.0
 # Kinds of training, whose own kernels are called as the library's are: nothing is packed ahead of time, nothing fused.
@@ -168,6 +169,14 @@ def _is_mostly_padding(request: Request) -> bool:
     return request.kind == "grouped" and request.shape[5] // request.shape[0] < HOST.lanes
 
 
+def _with_enough_rows(request: Request) -> Request:
+    """Return the request whose measurement answers this one: a product of many rows is measured on some of them."""
+    if request.kind != "linear":
+        return request
+    m, k, n = request.shape
+    return replace(request, shape=(min(m, max(ROWS, int(MEASURED_FLOPS / (2 * k * n)))), k, n))
+
+
 @dataclass(frozen=True, slots=True)
 class OwnKernels:
     """A chooser that always picks our own kernel if there is one: code for vectors of any `unit` that calls no
@@ -212,6 +221,7 @@ class Chooser:
 
     def _fastest(self, request: Request, among: frozenset[str] | None) -> str:
         """Return the fastest of the candidates (of those in `among`, if given), from memory or by measuring."""
+        request = _with_enough_rows(request)
         key = self.prefix + request.key + ("" if among is None else " unpacked")
         choice = self.memory.get(key)
         if choice is None:
