@@ -155,8 +155,9 @@ def _key(node: Node, operands: list[Node]) -> Any:
     `digest.digest_text`."""
     meta = node.meta
     target = None if node.op == "placeholder" else node.target
-    return (node.op, target, _form(node.args, operands), _form(node.kwargs, operands), _form(meta.get("val"), operands),
-            bool(meta.get("param")), _form(meta.get("layout"), operands), bool(meta.get("given up")))
+    kwargs = _form(node.kwargs, operands) if node.kwargs else ()
+    return (node.op, target, _form(node.args, operands), kwargs, _form(meta.get("val"), operands),
+            bool(meta.get("param")), meta.get("layout"), bool(meta.get("given up")))
 
 
 def _form(value: Any, nodes: list[Node]) -> Any:
@@ -168,7 +169,8 @@ def _form(value: Any, nodes: list[Node]) -> Any:
         nodes.append(value)
         return Node
     if isinstance(value, torch.Tensor):
-        return _form((value.shape, value.stride()), nodes), value.dtype, value.device
+        sizes = [n if type(n) is int else expr_of(n) for n in (*value.shape, *value.stride())]
+        return (*sizes, value.dtype, value.device)
     if isinstance(value, (tuple, list)):
         return tuple([_form(v, nodes) for v in value])
     if isinstance(value, dict):
