@@ -1,5 +1,5 @@
-"""Named models, 50 steps over two and four processes under DDP and FSDP2: losses and parameters are eager's. Bit for bit
-where eager's operators run the graphs; kernels of our own sum in another order."""
+"""Named models, 50 steps over two and four processes under DDP and FSDP2: losses and parameters are eager's, bit for
+bit where eager's operators run the graphs; kernels of our own sum in another order."""
 
 import warnings
 
