@@ -69,9 +69,8 @@ PROGRAMS = {
 
 
 OTHERWISE_FOR_ONE = {"branches", "loops over a list", "attention", "sorted with gaps", "a number into a part",
-                     "a part is set", *(["a matrix by a batch"] if torch.__version__ < "2.13" else [])}
-"""These do something else for one row, or give a tensor that lies otherwise. Before 2.13, products of batches ask
-eager's kernel, which takes numbers."""
+                     "a part is set"}
+"""These do something else for one row, or give a tensor that lies otherwise."""
 
 
 def test_containers_are_written_where_sizes_are_symbols():
