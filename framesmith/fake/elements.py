@@ -150,6 +150,10 @@ def _of_bits(element: Expr) -> Rel:
     return ne(element, 0)
 
 
+def _flipped(element: Element) -> Element:
+    return not_(element) if isinstance(element, Rel) else -1 - element
+
+
 for _function, _name in ((le, "le"), (lt, "lt"), (ge, "ge"), (gt, "gt"), (eq, "eq"), (ne, "ne")):
     _pointwise(_numbers(_function), getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)
 _pointwise(_numbers(lambda a, b: a + b), aten.add.Tensor, aten.add.Scalar)
@@ -157,7 +161,8 @@ _pointwise(_numbers(lambda a, b: a - b), aten.sub.Tensor, aten.sub.Scalar)
 _pointwise(_numbers(_scaled), aten.mul.Tensor, aten.mul.Scalar)
 _pointwise(_conditions(and_), aten.bitwise_and.Tensor, aten.logical_and.default)
 _pointwise(_conditions(or_), aten.bitwise_or.Tensor, aten.logical_or.default)
-_pointwise(_conditions(not_), aten.bitwise_not.default, aten.logical_not.default)
+_pointwise(_conditions(not_), aten.logical_not.default)
+_pointwise(_flipped, aten.bitwise_not.default)
 
 
 @_rule(aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default,

@@ -46,6 +46,7 @@ KNOWN = {
     "full": lambda n, m: torch.full((n, m), 7) + torch.arange(m).new_zeros(m) + torch.arange(n).new_ones(n, 1),
     "joined twice": lambda n, m: torch.cat([torch.arange(4)] * 2)[3:4] + torch.arange(n),
     "counted": lambda n, m: torch.ones(n, m, dtype=torch.int64).cumsum(0) - 1,
+    "flipped bits": lambda n, m: ~torch.arange(n),
     "flags": lambda n, m: (torch.arange(n) > 0).to(torch.bool).logical_not(),
 }
 UNKNOWN = {
