@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from benchmarks import links, plan_llama
-from benchmarks.document.markers import machine, table
-from benchmarks.document.serving import NOT_MEASURED
+from benchmarks.document.markers import NOT_MEASURED, machine, table
 from benchmarks.document.summary import RESULTS, saved
 
 

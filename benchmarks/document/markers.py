@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+NOT_MEASURED = "Not measured yet."
 _SECTION = re.compile(r"<!-- ([\w :,-]+): begin -->\n.*?<!-- \1: end -->", re.DOTALL)
 
 

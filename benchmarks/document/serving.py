@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks import package, serving
-from benchmarks.document.markers import machine, table
+from benchmarks.document.markers import NOT_MEASURED, machine, table
 from benchmarks.document.summary import RESULTS, saved
-
-NOT_MEASURED = "Not measured yet."
 
 
 def _found(name: str) -> dict[str, Any] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from torch import Tensor
@@ -46,19 +48,12 @@ def gradient_order(results: Sequence[Tensor]) -> GradientOrder:
         outputs[node][number] = sum(1 << k for k in found)
     passed: dict[Any, int] = {}
     for node in reversed(beneath):  # those that it passes gradients to come before a node
-        bits = passed[node] = _union(outputs[node].values())
+        by = passed[node] = reduce(or_, outputs[node].values(), 0)
         for child, number in node.next_functions:
             if child is not None:
-                outputs[child][number] = outputs[child].get(number, 0) | bits
+                outputs[child][number] = outputs[child].get(number, 0) | by
     uneven = {frozenset(found.values()) for found in outputs.values() if len(found) > 1}
     return GradientOrder(later, passed, frozenset(sets for sets in uneven if len(sets) > 1))
-
-
-def _union(sets: Any) -> int:
-    found = 0
-    for bits in sets:
-        found |= bits
-    return found
 
 
 __all__ = ["GradientOrder", "gradient_order"]

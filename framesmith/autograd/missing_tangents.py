@@ -37,25 +37,25 @@ def without_tangents(backward: fx.Graph, joint: Joint, there: Sequence[bool]) ->
         return None
     places = placeholders_of(backward)
     kept, tangents = places[:-len(there)], places[-len(there):]
-    late = descendants(tangents)
-    if any(isinstance(g, fx.Node) and g not in late for g in grads):
+    dependent = descendants(tangents)
+    if any(isinstance(g, fx.Node) and g not in dependent for g in grads):
         return None
-    stands = _replacements([n for n in nodes if n in late], late, tangents, there)
-    if stands is None:
+    replacements = _replacements([n for n in nodes if n in dependent], dependent, tangents, there)
+    if replacements is None:
         return None
-    results = [stands.get(g) if isinstance(g, fx.Node) else None for g in grads]
+    results = [replacements.get(g) if isinstance(g, fx.Node) else None for g in grads]
     graph = fx.Graph()
     made: dict[fx.Node, fx.Node] = {}
 
     def copied(node: fx.Node) -> fx.Node:
-        return made[stands.get(node) or node]
+        return made[replacements.get(node) or node]
 
     needed, queue = set(tangents), [n for n in results if n is not None]
     while queue:
         node = queue.pop()
         if node not in needed:
             needed.add(node)
-            queue += [stands.get(a) or a for a in node.all_input_nodes]
+            queue += [replacements.get(a) or a for a in node.all_input_nodes]
     for node in nodes:
         if node in needed:
             made[node] = copy_node(graph, node, copied)
@@ -64,14 +64,14 @@ def without_tangents(backward: fx.Graph, joint: Joint, there: Sequence[bool]) ->
     return graph, [n in needed for n in kept]
 
 
-def _replacements(nodes: Sequence[fx.Node], late: set[fx.Node], tangents: Sequence[fx.Node],
+def _replacements(nodes: Sequence[fx.Node], dependent: set[fx.Node], tangents: Sequence[fx.Node],
                   there: Sequence[bool]) -> dict[fx.Node, fx.Node] | None:
     """Return the node that each of `nodes` becomes: itself, or the other term of a sum; those that depend only on
     missing tangents have none. None if a node other than a sum depends on a missing one."""
-    stands = {n: n for n in compress(tangents, there)}
+    replacements = {n: n for n in compress(tangents, there)}
     for node in nodes:
-        operands = [a for a in node.all_input_nodes if a in late]
-        left = [stands[a] for a in operands if a in stands]
+        operands = [a for a in node.all_input_nodes if a in dependent]
+        left = [replacements[a] for a in operands if a in replacements]
         if node.op == "placeholder":
             continue
         if _is_sum(node) and len(operands) < len(node.all_input_nodes):
@@ -79,12 +79,12 @@ def _replacements(nodes: Sequence[fx.Node], late: set[fx.Node], tangents: Sequen
         if not left:
             continue
         if len(left) == len(operands):
-            stands[node] = node
+            replacements[node] = node
         elif _is_sum(node) and _is_like(left[0], node):
-            stands[node] = left[0]
+            replacements[node] = left[0]
         else:
             return None
-    return stands
+    return replacements
 
 
 def _is_sum(node: fx.Node) -> bool:

@@ -284,8 +284,8 @@ def _saved(joint: Joint, given: int = EVERY) -> list[tuple[str, int]]:
 @dataclass(slots=True)
 class _Backward:
     """A backward graph, its code once it has run, and the saved values that it takes; for one of only some gradients or
-    tangents, which of the saved and the watched values eager's would take; `taken`,
-    `spent`: see `Differentiable`; `begun`: it was compiled, so that passes may have changed the graph."""
+    tangents, which of the saved and the watched values eager's would take; `taken`, `spent`: see `Differentiable`;
+    `begun`: it was compiled, so that passes may have changed the graph."""
 
     graph: fx.Graph
     reads: tuple[bool, ...]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import FALSE, TRUE, Rel, and_, ne, not_, or_
+from framesmith.symbolic.expr import Rel, and_, ne, not_, or_, truth
 from framesmith.symbolic.node import SymNode, expr_of, symbool
 from framesmith.util.errors import Unsupported
 
@@ -142,7 +142,7 @@ def _joined(f: Frame, paths: Sequence[_Path], meet: int) -> list[t.Tracker | Non
 def _truth_of(x: t.Tracker | None) -> Rel | None:
     """Return a truth value as a relation; None for other values."""
     if type(x) is t.Const and type(x.value) is bool:
-        return TRUE if x.value else FALSE
+        return truth(x.value)
     return x.value.node.value if type(x) is t.Sym and isinstance(x.value, torch.SymBool) else None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from framesmith.symbolic.expr import FALSE, TRUE, Expr, Int, Rel, Symbol, and_, eq, ge, gt, le, lt, ne, not_, or_
+from framesmith.symbolic.expr import TRUE, Expr, Int, Rel, Symbol, and_, eq, ge, gt, le, lt, ne, not_, or_, truth
 from framesmith.symbolic.node import expr_of
 
 aten = torch.ops.aten
@@ -45,7 +45,7 @@ class Elements:
     def at(self, value: Any, index: Index) -> Element:
         """Return the element of a node's value at an index; of a number, itself."""
         if not isinstance(value, Node):
-            return _boolean(value) if type(value) is bool else expr_of(_integer(value))
+            return truth(value) if type(value) is bool else expr_of(_integer(value))
         if (value, index) not in self.known:
             rule = RULES.get(value.target)
             if rule is None or value.meta["val"].dtype not in _EXACT or len(self.known) > _MOST:
@@ -85,10 +85,6 @@ def _integer(value: Any) -> Any:
     if not isinstance(value, (int, torch.SymInt, Expr)):
         raise Unknown
     return value
-
-
-def _boolean(value: bool) -> Rel:
-    return TRUE if value else FALSE
 
 
 def _as(dtype: torch.dtype, element: Element) -> Element:

@@ -57,7 +57,7 @@ def at_run_time(rec: Recording, func: Any, args: tuple, kwargs: dict, most: Any,
     return results
 
 
-def _settled(rec: Recording, x: Any) -> torch.Tensor | None:
+def _static_value(rec: Recording, x: Any) -> torch.Tensor | None:
     """Return the value of a tensor that `known` gives; None if that would fix sizes which the graph could have as
     symbols."""
     return None if rec.shape_env is not None and any(type(n) is torch.SymInt for n in x.shape) else known(rec, x)
@@ -66,7 +66,7 @@ def _settled(rec: Recording, x: Any) -> torch.Tensor | None:
 @handles(aten.nonzero.default)
 def nonzero(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     x = args[0]
-    if _settled(rec, x) is not None:
+    if _static_value(rec, x) is not None:
         return with_values(rec, func, args, kwargs, WITHOUT_SIZES)
 
     def places(n: Any) -> FakeTensor:
@@ -115,7 +115,7 @@ def _numbered(rec: Recording, source: Any, indices: Any) -> list:
             continue
         if not same_shape(t.shape, source.shape[len(out):len(out) + t.dim()]):
             raise Unsupported("indexing by a mask of another shape than the tensor's")
-        mask = _settled(rec, t)
+        mask = _static_value(rec, t)
         if mask is not None:
             out.extend(rec.constant(n.contiguous()) for n in mask.nonzero().unbind(1))
         elif rec.shape_env is None:

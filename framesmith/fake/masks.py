@@ -62,10 +62,10 @@ def _is_causal(rec: Recording, mask: FakeTensor, rows: Any) -> bool | None:
 
 def _always_lets_through(rec: Recording, mask: FakeTensor) -> bool | None:
     """Classify a mask of varying sizes as `_lets_through` does, for all of them."""
-    shape = tuple(map(expr_of, mask.shape))
-    elements, masked, causal = Elements(), False, shape[-1] is shape[-2]
     if mask.dtype is not torch.bool:
         return None
+    shape = tuple(map(expr_of, mask.shape))
+    elements, masked, causal = Elements(), False, shape[-1] is shape[-2]
     try:
         for index in parts(shape):
             kept = elements.at(rec.nodes(mask), index)

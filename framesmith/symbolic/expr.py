@@ -17,13 +17,13 @@ from framesmith.symbolic.compound import FloorDiv, Max, Min, Mod, Product
 from framesmith.symbolic.extrema import max_, min_
 from framesmith.symbolic.nodes import Expr, Int, Substitution, Sum, Symbol, as_expr, linear
 from framesmith.symbolic.polynomial import coefficient
-from framesmith.symbolic.relation import FALSE, TRUE, Rel, and_, eq, ge, gt, le, lt, ne, not_, or_
+from framesmith.symbolic.relation import FALSE, TRUE, Rel, and_, eq, ge, gt, le, lt, ne, not_, or_, truth
 from framesmith.symbolic.ring import factors
 
 __all__ = [
     "FALSE", "TRUE", "Expr", "FloorDiv", "Int", "Max", "Min", "Mod", "Product", "Rel", "Substitution", "Sum", "Symbol",
     "and_", "as_expr", "ceildiv", "coefficient", "divides", "eq", "factors", "ge", "gt", "le", "linear", "lt", "max_",
-    "min_", "ne", "not_", "or_", "prod", "simplify_int", "sum_", "typical",
+    "min_", "ne", "not_", "or_", "prod", "simplify_int", "sum_", "truth", "typical",
 ]
 
 

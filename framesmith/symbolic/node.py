@@ -14,8 +14,6 @@ import torch
 from framesmith.symbolic import floats, layout
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import (
-    FALSE,
-    TRUE,
     Expr,
     Int,
     Rel,
@@ -31,6 +29,7 @@ from framesmith.symbolic.expr import (
     ne,
     not_,
     or_,
+    truth,
 )
 from framesmith.symbolic.floats import FloatExpr, as_float
 from framesmith.util.errors import Unsupported
@@ -131,7 +130,7 @@ class SymNode:
         return SymNode(self.env, FloatExpr("const", num), float)
 
     def wrap_bool(self, num: bool) -> SymNode:
-        return SymNode(self.env, TRUE if num else FALSE, bool)
+        return SymNode(self.env, truth(num), bool)
 
     # --- Python values, under guard
     def guard_int(self, file: str, line: int) -> int:
@@ -236,7 +235,7 @@ def _int(node: SymNode) -> Expr:
 
 def _rel(node: SymNode) -> Rel:
     value = node.value
-    return value if isinstance(value, Rel) else TRUE if node.guard_bool("", 0) else FALSE
+    return value if isinstance(value, Rel) else truth(node.guard_bool("", 0))
 
 
 def _fix_float(node: SymNode) -> float:
@@ -360,7 +359,7 @@ def _predicate(rule: Callable[..., Rel]) -> Callable[[SymNode, Sequence[SymNode]
         shape, steps = [_int(s) for s in sizes], [_int(s) for s in strides]
         env, rel = self.env, rule(shape, steps, self.env.hint)
         if env.small and not env.small.isdisjoint(rel.free):
-            rel = TRUE if env.decide_layout(rel) else FALSE
+            rel = truth(env.decide_layout(rel))
         return SymNode(env, rel, bool)
 
     return method

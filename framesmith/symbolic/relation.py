@@ -79,7 +79,8 @@ TRUE = Rel("true")
 FALSE = Rel("false")
 
 
-def _truth(value: bool) -> Rel:
+def truth(value: bool) -> Rel:
+    """Return the relation that always, or never, holds."""
     return TRUE if value else FALSE
 
 
@@ -112,12 +113,12 @@ def _zero(e: Expr) -> bool | Expr:
 
 def _eq0(e: Expr) -> Rel:
     z = _zero(e)
-    return _truth(z) if isinstance(z, bool) else Rel("eq", z)
+    return truth(z) if isinstance(z, bool) else Rel("eq", z)
 
 
 def _ne0(e: Expr) -> Rel:
     z = _zero(e)
-    return _truth(not z) if isinstance(z, bool) else Rel("ne", z)
+    return truth(not z) if isinstance(z, bool) else Rel("ne", z)
 
 
 def le(a: Expr | int, b: Expr | int) -> Rel:

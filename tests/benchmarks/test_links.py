@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import link_emulation, links, plan_llama
 from benchmarks.document import distributed
-from benchmarks.document.serving import NOT_MEASURED
+from benchmarks.document.markers import NOT_MEASURED
 from benchmarks.document.summary import saved
 from framesmith.distributed.links import gloo
 
