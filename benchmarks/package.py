@@ -47,6 +47,9 @@ MODELS = ("bert-base", "bert-base-16", "gpt2", "resnet18", "resnet50", "mobilene
 QUANTISED = ("bert-base int8", "bert-base int8 dynamic", "bert-base int4")
 """By torchao; `--quantised` runs them, too."""
 STARTS, ROUNDS = 5, 15
+REST = 0.02
+"""Seconds before each call that is timed: threads of a contender poll for milliseconds after a call, on processors that
+the next one needs."""
 KEPT = ROOT / "build" / "peers"
 SLOW = ("AOTInductor",)
 """Peers that take minutes to write a file, which is kept for the next run."""
@@ -105,13 +108,14 @@ def start(command: list[str], env: dict[str, str]) -> float:
 
 
 def times(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median milliseconds of each way, taken in turn."""
+    """Median milliseconds of each way, taken in turn, with a rest before each."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for run in ways.values():
         run()
         run()
     for _ in range(ROUNDS):
         for name, run in ways.items():
+            time.sleep(REST)
             begin = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - begin)

@@ -375,6 +375,6 @@ int init_hook(PyObject* module) {
     if (!answer.object || PyModule_AddObjectRef(module, answer.name, answer.object) < 0) return -1;
   }
   const bool ready = !init_entries(module) && !init_tail(module) && !init_frames(module) && !init_pace(module) &&
-                     !init_function(module);
+                     !init_openmp_team(module) && !init_function(module);
   return ready ? 0 : -1;
 }

@@ -109,5 +109,6 @@ int init_tail(PyObject* module);
 int init_frames(PyObject* module);
 int init_function(PyObject* module);
 int init_pace(PyObject* module);
+int init_openmp_team(PyObject* module);
 
 }  // namespace framesmith

@@ -61,6 +61,7 @@ def runtime(path: str) -> Any:
     library.framesmith_free.restype = None
     tensors = ctypes.POINTER(_Tensor)
     library.framesmith_shapes.argtypes = library.framesmith_run.argtypes = (pointer, tensors, count, tensors, count)
+    library.framesmith_run_on.argtypes = (*library.framesmith_run.argtypes, pointer)
     library.framesmith_set_threads.argtypes = (count,)
     if library.framesmith_abi() != ABI:
         raise RuntimeFailure(UNSUPPORTED, f"{path} has the interface {library.framesmith_abi()}, not {ABI}")
@@ -110,7 +111,8 @@ class Model:
         self._checked(self._library.framesmith_shapes(self._handle, given, len(given), outputs, len(outputs)))
         return [tuple(t.size[: t.rank]) for t in outputs]
 
-    def run(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Run it: fills the memory of `outputs`. Other threads run Python meanwhile."""
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array], team: int | None = None) -> None:
+        """Run it: fills the memory of `outputs`. Other threads run Python meanwhile. `team`: address of a
+        `framesmith_team`, the threads to run on; None: those of the runtime."""
         given, results = ((_Tensor * len(arrays))(*[x.encode() for x in arrays]) for arrays in (inputs, outputs))
-        self._checked(self._library.framesmith_run(self._handle, given, len(given), results, len(results)))
+        self._checked(self._library.framesmith_run_on(self._handle, given, len(given), results, len(results), team))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from framesmith import _C
 from framesmith.export.exported import Program
 from framesmith.export.exported import load as load_program
 from framesmith.export.trees import Tree, flatten, unflatten
@@ -22,7 +23,8 @@ ERRORS = {BAD_ARGUMENT: ValueError, BAD_INDEX: IndexError}
 
 class Packaged:
     """A package, called as the model was. Results have no autograd history. A model that writes its buffers keeps them
-    from one call to the next."""
+    from one call to the next. A call runs on PyTorch's threads, which would compete with others; calls at the same time
+    share those of the runtime."""
 
     def __init__(self, path: str | os.PathLike[str], target: str | None = None) -> None:
         try:
@@ -55,7 +57,7 @@ class Packaged:
         try:
             shapes = self.model.shapes(given)
             outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
-            self.model.run(given, [_array(x) for x in outputs])
+            self.model.run(given, [_array(x) for x in outputs], _C.openmp_team())
         except RuntimeFailure as e:
             raise ERRORS.get(e.status, PackageError)(str(e)) from None
         made = [_LEAVES[kind](value, outputs, inputs) for kind, value in self._leaves]

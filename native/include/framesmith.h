@@ -128,6 +128,19 @@ FRAMESMITH_API framesmith_status framesmith_run(framesmith_model* model, const f
                                                 int32_t input_count, const framesmith_tensor* outputs,
                                                 int32_t output_count);
 
+/* Threads of the caller's. `size`: how many there are. `run` calls `member(data, number, count)` on `count` threads at
+ * once, `wanted` or less, of which the calling thread is number 0, and returns when all calls have. */
+typedef struct framesmith_team {
+  int32_t (*size)(void);
+  void (*run)(void (*member)(void* data, int32_t number, int32_t count), void* data, int32_t wanted);
+} framesmith_team;
+
+/* Runs the model on the caller's threads, which then do not compete with the runtime's: for a program whose own parallel
+ * loops run just before or after. While another run is active it is as `framesmith_run`. */
+FRAMESMITH_API framesmith_status framesmith_run_on(framesmith_model* model, const framesmith_tensor* inputs,
+                                                   int32_t input_count, const framesmith_tensor* outputs,
+                                                   int32_t output_count, const framesmith_team* team);
+
 /* The number of threads that runs of this process share out their work among; by default, the processors. Runs at the
  * same time have equal shares, each at least the thread that it was called by. */
 FRAMESMITH_API framesmith_status framesmith_set_threads(int32_t count);

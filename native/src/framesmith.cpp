@@ -240,13 +240,19 @@ framesmith_status framesmith_shapes(framesmith_model* model, const framesmith_te
 
 framesmith_status framesmith_run(framesmith_model* model, const framesmith_tensor* inputs, int32_t input_count,
                                  const framesmith_tensor* outputs, int32_t output_count) {
+  return framesmith_run_on(model, inputs, input_count, outputs, output_count, nullptr);
+}
+
+framesmith_status framesmith_run_on(framesmith_model* model, const framesmith_tensor* inputs, int32_t input_count,
+                                    const framesmith_tensor* outputs, int32_t output_count,
+                                    const framesmith_team* team) {
   return guarded([&] {
     require(model && (inputs || !input_count) && (outputs || !output_count), "a model and tensors are needed");
     const framesmith_model::Lease frame(*model);
     frame->bind(inputs, input_count);
     std::unique_lock<std::mutex> held(model->writing, std::defer_lock);
     if (!model->state.empty()) held.lock();
-    const ActiveRun active;
+    const ActiveRun active(team);
     frame->run(inputs, outputs, output_count);
   });
 }

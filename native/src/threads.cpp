@@ -89,7 +89,8 @@ class Pool {
  public:
   int size() const { return size_.load(std::memory_order_relaxed); }
   void set_size(int count) { size_.store(count, std::memory_order_relaxed); }
-  void begin() { active_.fetch_add(1, std::memory_order_relaxed); }
+  // Returns whether no other run is active.
+  bool begin() { return active_.fetch_add(1, std::memory_order_relaxed) == 0; }
   void end() { active_.fetch_sub(1, std::memory_order_relaxed); }
 
   void run(void (*member)(void*, int, int), void* data, int wanted) {
@@ -151,15 +152,22 @@ Pool*& pool() {
   return made;
 }
 
+thread_local const Team* given_team = nullptr;  // the caller's threads, while a run of this thread uses them
+
 }  // namespace
 
-const Team team = {[] { return pool()->size(); },
-                   [](void (*member)(void*, int, int), void* data, int wanted) { pool()->run(member, data, wanted); }};
+const Team team = {[] { return given_team ? given_team->size() : pool()->size(); },
+                   [](void (*member)(void*, int, int), void* data, int wanted) {
+                     given_team ? given_team->run(member, data, wanted) : pool()->run(member, data, wanted);
+                   }};
 
 void set_team_size(int count) { pool()->set_size(count < 1 ? 1 : count > kMostThreads ? kMostThreads : count); }
 int team_size() { return pool()->size(); }
 
-ActiveRun::ActiveRun() { pool()->begin(); }
-ActiveRun::~ActiveRun() { pool()->end(); }
+ActiveRun::ActiveRun(const Team* given) : outer_(given_team) { given_team = pool()->begin() ? given : nullptr; }
+ActiveRun::~ActiveRun() {
+  given_team = outer_;
+  pool()->end();
+}
 
 }  // namespace framesmith

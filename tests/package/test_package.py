@@ -1,5 +1,7 @@
 """Packages, loaded by the runtime and run: the same as eager, for each target that this processor runs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,30 @@ def test_what_needs_pytorch_is_refused_with_its_line(tmp_path):
         framesmith.package(lambda x: x.sort(0), (torch.randn(5),), path=tmp_path / "m", targets=["x86-64"])
     with pytest.raises(framesmith.exc.PackageError, match="targets are some of"):
         framesmith.package(mlp(), (torch.randn(4, 10),), path=tmp_path / "m", targets=["vax"])
+
+
+THREADS = """
+import os, sys, threading, torch, framesmith
+torch.set_num_threads({threads})
+count = lambda: len(os.listdir("/proc/self/task"))
+loaded, alone = framesmith.load(sys.argv[1]), count()
+x = torch.arange(1 << 20) / 4e5
+assert count() == alone + {threads} - 1
+for _ in range(3):
+    torch.testing.assert_close(loaded(x), torch.tanh(x))
+assert count() == alone + {threads} - 1, count()
+others = [threading.Thread(target=lambda: [results.append(loaded(x)) for _ in range(20)]) for _ in range(3)]
+results = []
+for thread in others: thread.start()
+for thread in others: thread.join()
+assert len(results) == 60 and all(torch.equal(y, results[0]) for y in results)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_call_runs_on_the_threads_of_pytorch(threads, tmp_path):
+    framesmith.package(torch.tanh, (torch.ones(1 << 20),), path=tmp_path / "model.fsm")
+    done = subprocess.run([sys.executable, "-c", THREADS.format(threads=threads), tmp_path / "model.fsm"],
+                          capture_output=True, text=True)
+    assert not done.returncode, done.stderr
