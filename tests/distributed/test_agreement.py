@@ -16,23 +16,28 @@ from .world import World
 OPTIONS = {"agreement": 5}
 
 
-def summed(x, chatty=False):
+def summed(x, chatty=False, gathered=False, negative=False):
     y = x * 2
+    if negative:
+        y = -y
     if chatty:
         time.sleep(0)  # a break
-    dist.all_reduce(y)
+    if gathered:
+        dist.all_gather_into_tensor(x.new_empty(2 * len(x)), y)
+    else:
+        dist.all_reduce(y)
     return y
 
 
 def compiled():
-    return framesmith.compile(lambda *args: summed(*args), options=OPTIONS)
+    return framesmith.compile(lambda *args, **kwargs: summed(*args, **kwargs), options=OPTIONS)
 
 
-def named(call, *args):
+def named(call, *args, **kwargs):
     began = time.monotonic()
     with pytest.raises(DivergedRanks) as raised:
-        call(*args)
-    assert time.monotonic() - began < 10
+        call(*args, **kwargs)
+    assert time.monotonic() - began < 5
     return str(raised.value)
 
 
@@ -57,6 +62,18 @@ def test_another_break(world):
         there, here = text.split("and else")
         assert "unlike rank 0" in there and "a graph break at test_agreement.py" in there and "sleep" in there
         assert "no graph break" in here
+
+
+def another(what):
+    return named(compiled(), torch.ones(4), **{what: dist.get_rank() == 1})
+
+
+@pytest.mark.parametrize("what", ["gathered", "negative"])
+def test_another_collective_or_branch(world, what):
+    for text in world.run(another, what):
+        there, here = text.split("and else")
+        assert "rank 1 compiled" in there and "unlike rank 0" in there
+        assert {"gathered": "all_gather", "negative": "neg"}[what] in there and "all_reduce" in here, text
 
 
 def one_recompiles():
