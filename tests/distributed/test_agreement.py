@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import framesmith
+from framesmith import agreement
 from framesmith.exc import DivergedRanks
 
 from .world import World
@@ -76,8 +77,23 @@ def test_another_collective_or_branch(world, what):
         assert {"gathered": "all_gather", "negative": "neg"}[what] in there and "all_reduce" in here, text
 
 
+def started_again():
+    """The default group's store has what processes before have published."""
+    framesmith.compile(lambda x: x * 2, options=OPTIONS)(torch.ones(4))
+    dist.barrier()
+    agreement._members.clear()
+    time.sleep(dist.get_rank())
+    framesmith.compile(lambda x: x * 3, options=OPTIONS)(torch.ones(4))
+
+
+def test_processes_that_torchrun_has_restarted(world):
+    world.run(started_again)
+
+
 def one_recompiles():
-    fn = framesmith.compile(lambda x: x * 2, options={"agreement": 1, "dynamic": False})
+    framesmith.compile(lambda x: x + 1)(torch.ones(4))  # loads the compiler
+    dist.barrier()
+    fn = framesmith.compile(lambda x: x * 2, options={"agreement": 2, "dynamic": False})
     fn(torch.ones(4))
     if dist.get_rank() == 0:
         fn(torch.ones(4))
@@ -91,7 +107,7 @@ def test_one_that_compiles_nothing():
         _, text = world.run(one_recompiles)
     finally:
         world.close()
-    assert "rank 0 has compiled nothing in the 1 s" in text
+    assert "rank 0 has compiled nothing in the 2 s" in text
     assert "again, because" in text and "4" in text and "6" in text
 
 
