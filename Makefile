@@ -84,7 +84,7 @@ sanitize-threads: $(BUILT)
 	PYTHONPATH=$(CURDIR)/$(COPY) setarch -R $(abspath $(BIN))/python -m tests.nets.threads --no-fork --seconds $(LENGTH)
 
 lint: $(BUILT)
-	$(BIN)/ruff check framesmith tests benchmarks
+	$(BIN)/ruff check framesmith tests benchmarks examples
 	$(BIN)/mypy
 
 # The figures of README.md and docs/benchmarks/, from the JSON that is committed: nothing is measured.

@@ -10,8 +10,11 @@ import json
 import os
 import re
 import threading
+import time
+import uuid
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
 from typing import Any
@@ -21,8 +24,20 @@ import torch
 from framesmith.util import events
 from framesmith.util.errors import DivergedRanks
 
-_counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""The number of compiles that this process has published, by default process group."""
+
+@dataclass(slots=True)
+class _Member:
+    """What this process has published in a default process group. `identity`: a name that no process had before.
+    `number`: of compiles. `world`: a digest of the identities of all members, once all are known to have the same."""
+
+    identity: str
+    number: int = 0
+    world: str = ""
+
+
+_members: weakref.WeakKeyDictionary[Any, _Member] = weakref.WeakKeyDictionary()
+POLL = 0.05
+"""Seconds between two looks at the identities of the other processes, before all are known."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -53,18 +68,28 @@ def _base(file: str) -> str:
 def _compare(title: str, text: str, seconds: float) -> None:
     c10d: Any = torch.distributed.distributed_c10d
     group = c10d._get_default_group()
-    number = _counts[group] = _counts.get(group, 0) + 1
-    store, ranks = c10d.PrefixStore("framesmith", c10d._get_default_store()), range(group.size())
-    store.set(f"text/{number}/{group.rank()}", text)
-    store.set(f"last/{group.rank()}", title)
-    store.set(f"digest/{number}/{group.rank()}", json.dumps([title, hashlib.sha256(text.encode()).hexdigest()]))
-    keys = [f"digest/{number}/{rank}" for rank in ranks]
-    try:
-        store.wait(keys, timedelta(seconds=seconds))
-    except RuntimeError:
-        absent = [rank for rank in ranks if not store.check([keys[rank]])]
-        if absent:
-            raise DivergedRanks(_absence(store, absent, title, seconds)) from None
+    root, ranks, rank = c10d.PrefixStore("framesmith", c10d._get_default_store()), range(group.size()), group.rank()
+    if (member := _members.get(group)) is None:
+        member = _members[group] = _Member(uuid.uuid4().hex)
+        root.set(f"identity/{rank}", member.identity)
+    member.number += 1
+    number, end = member.number, time.monotonic() + seconds
+    keys = [f"digest/{number}/{k}" for k in ranks]
+    while True:
+        world = member.world or _world(root, ranks)
+        store = c10d.PrefixStore(world, root)
+        store.set(f"text/{number}/{rank}", text)
+        store.set(f"last/{rank}", title)
+        store.set(keys[rank], json.dumps([title, _digest(text)]))
+        left = max(end - time.monotonic(), 0.0)
+        with contextlib.suppress(RuntimeError):
+            store.wait(keys, timedelta(seconds=left if member.world else min(left, POLL)))
+        absent = [k for k in ranks if not store.check([keys[k]])]
+        if not absent:
+            break
+        if time.monotonic() >= end:
+            raise DivergedRanks(_absence(store, absent, title, seconds))
+    member.world = world
     told = [json.loads(store.get(key)) for key in keys]
     by_digest: dict[str, list[int]] = {}
     for rank, (_, digest) in enumerate(told):
@@ -73,6 +98,17 @@ def _compare(title: str, text: str, seconds: float) -> None:
         most, *others = sorted(by_digest.values(), key=lambda them: (-len(them), them))
         texts = [store.get(f"text/{number}/{them[0]}").decode() for them in (others[0], most)]
         raise DivergedRanks(_difference(others[0], most, [told[them[0]][0] for them in (others[0], most)], *texts))
+
+
+def _world(store: Any, ranks: range) -> str:
+    """Return a digest of the identities of all processes. A store may outlive its processes, and then has what those
+    before have published (where torchrun has restarted them): nobody else has their digest with this process in it."""
+    keys = [f"identity/{rank}" for rank in ranks]
+    return _digest(" ".join([store.get(key).decode() if store.check([key]) else "none" for key in keys]))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _named(ranks: list[int]) -> str:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import framesmith
+from framesmith import agreement
 from framesmith.exc import DivergedRanks
 
 from .world import World
@@ -16,23 +17,28 @@ from .world import World
 OPTIONS = {"agreement": 5}
 
 
-def summed(x, chatty=False):
+def summed(x, chatty=False, gathered=False, negative=False):
     y = x * 2
+    if negative:
+        y = -y
     if chatty:
         time.sleep(0)  # a break
-    dist.all_reduce(y)
+    if gathered:
+        dist.all_gather_into_tensor(x.new_empty(2 * len(x)), y)
+    else:
+        dist.all_reduce(y)
     return y
 
 
 def compiled():
-    return framesmith.compile(lambda *args: summed(*args), options=OPTIONS)
+    return framesmith.compile(lambda *args, **kwargs: summed(*args, **kwargs), options=OPTIONS)
 
 
-def named(call, *args):
+def named(call, *args, **kwargs):
     began = time.monotonic()
     with pytest.raises(DivergedRanks) as raised:
-        call(*args)
-    assert time.monotonic() - began < 10
+        call(*args, **kwargs)
+    assert time.monotonic() - began < 5
     return str(raised.value)
 
 
@@ -59,8 +65,35 @@ def test_another_break(world):
         assert "no graph break" in here
 
 
+def another(what):
+    return named(compiled(), torch.ones(4), **{what: dist.get_rank() == 1})
+
+
+@pytest.mark.parametrize("what", ["gathered", "negative"])
+def test_another_collective_or_branch(world, what):
+    for text in world.run(another, what):
+        there, here = text.split("and else")
+        assert "rank 1 compiled" in there and "unlike rank 0" in there
+        assert {"gathered": "all_gather", "negative": "neg"}[what] in there and "all_reduce" in here, text
+
+
+def started_again():
+    """The default group's store has what processes before have published."""
+    framesmith.compile(lambda x: x * 2, options=OPTIONS)(torch.ones(4))
+    dist.barrier()
+    agreement._members.clear()
+    time.sleep(dist.get_rank())
+    framesmith.compile(lambda x: x * 3, options=OPTIONS)(torch.ones(4))
+
+
+def test_processes_that_torchrun_has_restarted(world):
+    world.run(started_again)
+
+
 def one_recompiles():
-    fn = framesmith.compile(lambda x: x * 2, options={"agreement": 1, "dynamic": False})
+    framesmith.compile(lambda x: x + 1)(torch.ones(4))  # loads the compiler
+    dist.barrier()
+    fn = framesmith.compile(lambda x: x * 2, options={"agreement": 2, "dynamic": False})
     fn(torch.ones(4))
     if dist.get_rank() == 0:
         fn(torch.ones(4))
@@ -74,7 +107,7 @@ def test_one_that_compiles_nothing():
         _, text = world.run(one_recompiles)
     finally:
         world.close()
-    assert "rank 0 has compiled nothing in the 1 s" in text
+    assert "rank 0 has compiled nothing in the 2 s" in text
     assert "again, because" in text and "4" in text and "6" in text
 
 
