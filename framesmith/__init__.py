@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from framesmith.backends import list_backends, lookup_backend, register_backend
     from framesmith.background import wait
     from framesmith.distributed.plan import plan
+    from framesmith.distributed.split import split
     from framesmith.export import Dim
     from framesmith.extensions import register_decomposition, register_lowering, register_pass, unregister
     from framesmith.inspection import bisect, check, explain, memory, metrics, minify, prometheus, report, shapes
@@ -44,8 +45,8 @@ __all__ = [
     "disable", "disallow_in_graph", "exc", "explain", "export", "graph_break", "install", "installed", "is_compiling",
     "list_backends", "load", "lookup_backend", "mark_dynamic", "mark_static", "mark_unbacked", "memory", "metrics",
     "minify", "on_event", "package", "plan", "prometheus", "register_backend", "register_decomposition",
-    "register_lowering", "register_pass", "report", "reset", "shapes", "testing", "uninstall", "unregister", "wait",
-    "warm_up",
+    "register_lowering", "register_pass", "report", "reset", "shapes", "split", "testing", "uninstall", "unregister",
+    "wait", "warm_up",
 ]
 
 _HOME = {
@@ -55,6 +56,7 @@ _HOME = {
     "framesmith.backends": ("list_backends", "lookup_backend", "register_backend"),
     "framesmith.background": ("wait",),
     "framesmith.distributed.plan": ("plan",),
+    "framesmith.distributed.split": ("split",),
     "framesmith.export": ("Dim",),
     "framesmith.extensions": ("register_decomposition", "register_lowering", "register_pass", "unregister"),
     "framesmith.inspection": ("bisect", "check", "explain", "memory", "metrics", "minify", "prometheus", "report",

@@ -23,6 +23,7 @@ import torch
 
 from framesmith.util import events
 from framesmith.util.errors import DivergedRanks
+from framesmith.util.world import world_size
 
 
 @dataclass(slots=True)
@@ -46,8 +47,7 @@ def agreed(compile: events.Compile, seconds: float, missed: str) -> Iterator[Non
     """Compare what the body compiles with what the other processes compile. Raises `DivergedRanks` if one compiles
     something else, or nothing within `seconds` after this process (0: nothing is compared). `missed`: the reasons for
     which the code of earlier compiles did not apply."""
-    dist = torch.distributed
-    if not seconds or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if not seconds or world_size() == 1:
         yield
         return
     seen: list[events.Event] = []

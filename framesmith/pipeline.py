@@ -15,9 +15,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ from framesmith.util.priority import has_priority
 from framesmith.util.serialize import serializable
 from framesmith.util.stack import user_frame
 from framesmith.util.timing import stage
+from framesmith.util.world import world_size
 
 Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -225,8 +227,26 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
     draft = None
     if generated is None:
         target.prepare()
-        draft = _generate(main, frozen, constants, inputs, config, target)
+        generate = partial(_generate, main, frozen, constants, inputs, config, target)
+        if world_size() > 1 and not target.aside and not has_priority():
+            generated = _generated_once(cache, key, generate)
+        else:
+            draft = generate()
     return PendingGraph(config, toolchain, cache, target, main, frozen, constants, key, generated, draft, census)
+
+
+def _generated_once(cache: Cache, key: str, generate: Callable[[], Callable[[], Generated]]) -> Generated:
+    """Generate code in one process of a world: the others wait for it, with their processors idle, and load it. Nothing
+    communicates meanwhile."""
+    with contextlib.ExitStack() as stack:
+        with stage("cache"):
+            stack.enter_context(cache.alone(key))
+            found: Generated | None = cache.load(key)
+        if found is None:
+            found = generate()()
+            with stage("cache"):
+                cache.store(key, found)
+    return found
 
 
 def is_self_contained(graph: fx.Graph, config: Config) -> bool:

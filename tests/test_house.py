@@ -19,7 +19,7 @@ HOUSE = [
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
     {"backends", "extensions"}, {"hot_sizes", "background", "agreement"}, {"compiler"},
-    {"export", "distributed", "shared_variants"}, {"package"}, {"tools", "onnx"}, {"wrapping", "buckets"},
+    {"export", "shared_variants"}, {"distributed"}, {"package"}, {"tools", "onnx"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "peers", "cache", "drop_in", "dynamo_backend"},
     {"takeover", "running", "site", "bench", "serve"},
     {"reporting", "cache_command"},
@@ -40,9 +40,9 @@ NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
     "util": 1140, "symbolic": 1830, "graph": 1790, "prims": 2970, "fake": 4590, "capture": 18790, "autograd": 2080,
-    "loops": 1490, "runtime": 2120, "lower": 5140, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2630,
-    "capture_cache": 700, "distributed": 1010, "export": 2570, "onnx": 1950, "package": 750, "serve": 1160, "site": 50,
-    ".": 3430, "csrc": 12080,
+    "loops": 1490, "runtime": 2130, "lower": 5140, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2630,
+    "capture_cache": 700, "distributed": 1330, "export": 2770, "onnx": 1950, "package": 750, "serve": 1160, "site": 50,
+    ".": 3450, "csrc": 12080,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 

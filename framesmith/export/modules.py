@@ -12,7 +12,7 @@ from torch import fx, nn
 from framesmith.export.program import STATE, Runnable
 
 
-def _register(root: nn.Module, path: str, kind: str, x: torch.Tensor) -> None:
+def register(root: nn.Module, path: str, kind: str, x: torch.Tensor) -> None:
     """Put a tensor at a path, with modules on the way."""
     *parents, name = path.split(".")
     for parent in parents:
@@ -34,7 +34,7 @@ class ExportedModule(nn.Module):
         self._graph = fx.GraphModule(nn.Module(), program.graph)
         for i in program.inputs:
             if i.kind in STATE:
-                _register(self, i.target, i.kind, program.state[i.target])
+                register(self, i.target, i.kind, program.state[i.target])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         program = self._program
@@ -159,7 +159,7 @@ class _Scope:
             i = self.owner[x]
             path = str(i.target)
             name = path.removeprefix(self.path + ".") if self.path else path
-            _register(self.root, name, i.kind, self.program.state[i.target])
+            register(self.root, name, i.kind, self.program.state[i.target])
             self.values[x] = self.graph.get_attr(name)
         return self.values[x]
 

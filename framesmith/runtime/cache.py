@@ -221,6 +221,13 @@ class Cache:
         self._note(self.folder, key, made=True)
         return True
 
+    def alone(self, key: str) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which this process is the only one that makes an entry; see `_alone`."""
+        path = self.path(key, entries.LOCK)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _alone(path)
+
     def variants(self, key: str, suffix: str) -> Iterator[Any]:
         """Yield the values that `add_variant` stored under `key`, newest first; damaged ones are skipped."""
         found: dict[str, float] = {}

@@ -17,7 +17,7 @@ FACE = {
     "testing",
     "cuda_graph_memory", "register_decomposition", "register_lowering", "register_pass", "unregister", "shapes",
     "Dim", "export", "load", "install", "installed", "uninstall", "bisect", "check", "minify", "metrics", "on_event",
-    "package", "plan", "prometheus", "report", "memory", "cache", "wait",
+    "package", "plan", "prometheus", "split", "report", "memory", "cache", "wait",
 }
 
 
