@@ -673,7 +673,7 @@ class FrameCompiler:
             return later
 
         tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
-        how = self.config.partitioner, self.config.activation_budget
+        how = self.config.partitioner, self.config.activation_budget, "repeat" not in self.config.left_out
         is_native = config.backend in NATIVE
         return Differentiable(graph, examples, compile, *how, both=both if is_native else None, tell=tell,
                               compile_backward=compile_backward if has_priority() else None).in_engine(), reports[0]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,10 @@ from framesmith.graph.digest import digest_text
 from framesmith.graph.freeze import Frozen, freeze
 from framesmith.graph.interpreter import run
 from framesmith.graph.printer import print_graph
-from framesmith.graph.repetition import find_repetition
+from framesmith.graph.repetition import RepeatedGraph, Repetition, find_repetition
 from framesmith.graph.sink_waits import sink_waits
 from framesmith.graph.symbols import close_guards, varying_convolutions
+from framesmith.graph.unrolling import NotUnrolled, Rewritten, Whole, mark
 from framesmith.loops.ir import Program, SizeOf
 from framesmith.loops.live import live_bytes
 from framesmith.loops.nest import LoopGraph, graph_text
@@ -209,16 +210,17 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
         target = TARGETS[device.type](config, toolchain, cache, device)
     cache, toolchain = target.cache, target.toolchain
     with stage("rewrite"):
-        frozen = _rewrite(graph, config, target)
-    main = frozen.main if frozen is not None else graph
-    if config.dynamic is None and device.type == "cpu" and varying_convolutions(main):
+        main = _rewritten(graph, config, target)
+        frozen = _frozen(main) if config.freezing and config.weight_caching else None
+        main = Whole(frozen.main) if frozen is not None else main
+    if config.dynamic is None and device.type == "cpu" and varying_convolutions(main.sample):
         raise CompileError("our kernels for this convolution need static sizes")
     with stage("freeze"):
         constants = FrozenValues(frozen, inputs)
     with stage("cache"):
         places = (frozen.inputs, frozen.parameters, len(inputs)) if frozen is not None else len(inputs)
         how = config.code_key(), toolchain.fingerprint, torch.get_num_threads(), target.identity()
-        text = digest_text(main)
+        text = _text(main)
         key = key_of("generated", package_identity(), text, places, *IDENTITIES, *how)
         generated = cache.load(key)
         parts = {"framesmith itself": package_identity(), "what is frozen": places, "passes of the program": IDENTITIES,
@@ -274,7 +276,7 @@ class PendingGraph:
     toolchain: Toolchain
     cache: Cache
     target: Target
-    main: fx.Graph
+    main: Whole
     frozen: Frozen | None
     constants: FrozenValues
     key: str
@@ -328,7 +330,8 @@ class PendingGraph:
         library, call = self._loaded(generated, generated.plan.located(places), keep)
         self.draft = None
         if config.records and generated.plan.device >= 0:
-            record(call, generated.plan, [n.target for n in self.main.nodes], places, config.recordings, config.warn)
+            targets = [n.target for n in self.main.graph.nodes]
+            record(call, generated.plan, targets, places, config.recordings, config.warn)
         announce(call, facts, str(library))
         return Result(call, report)
 
@@ -455,24 +458,57 @@ class FrozenValues:
         return compute
 
 
-def _rewrite(graph: fx.Graph, config: Config, target: Target) -> Frozen | None:
-    """Graph rewrites in place, and the split into frozen and main parts (None: nothing to freeze)."""
+def _rewritten(graph: fx.Graph, config: Config, target: Target) -> Whole:
+    """Return the rewritten graph, the same or another. On the CPU a few of many equal parts are rewritten, unless there
+    are parameters to be frozen, for which the whole graph is split in any case."""
     if log.enabled("graph"):
         log.emit("graph", print_graph(graph, "captured"))
-    run_passes(with_registered(PASSES), "aten", graph, Context(config, target))
-    return freeze(graph, worth_freezing) if config.freezing and config.weight_caching else None
+    context = Context(config, target)
+    holds = any(n.meta.get("param") for n in graph.nodes if n.op == "placeholder")
+    if not holds and target.device.type == "cpu" and (found := _parts(graph, context)) is not None:
+        mark(found.short)
+        run_passes(PASSES, "aten", found.short, context)
+        try:
+            return Rewritten(graph, found)
+        except NotUnrolled as reason:
+            log.emit("graph", f"parts are rewritten one by one: {reason}")
+    if isinstance(graph, RepeatedGraph):
+        graph.parts = None
+    run_passes(with_registered(PASSES), "aten", graph, context)
+    return Whole(graph)
+
+
+def _frozen(main: Whole) -> Frozen | None:
+    """Split a graph into frozen and main parts; None: nothing to freeze."""
+    frozen = freeze(main.sample, worth_freezing)
+    return frozen if frozen is None or main.parts is None else freeze(main.graph, worth_freezing)
+
+
+def _text(main: Whole) -> str:
+    """Return the text that determines the code of a graph."""
+    parts, text = main.parts, digest_text(main.sample)
+    return text if parts is None else f"{text}\n{[getattr(parts, f.name) for f in fields(parts) if f.name != 'short']}"
+
+
+def _parts(graph: fx.Graph, context: Context) -> Repetition | None:
+    """Return a graph as a few of its equal parts; None if it has none."""
+    if REGISTERED:  # passes of the program may look at more than a part
+        return None
+    with stage("repeat"):
+        found = run_passes(PASSES, "parts", graph, context)
+    return None if found is graph else found
 
 
 def _generate(
-    main: fx.Graph, frozen: Frozen | None, constants: FrozenValues, inputs: Sequence[Any], config: Config,
-    target: Target
+    main: Whole, frozen: Frozen | None, constants: FrozenValues, inputs: Sequence[Any], config: Config, target: Target
 ) -> Callable[[], Generated]:
     """Generate C++ text and plan of the graph that runs in each call; the returned function gives them once kernels are
     compiled."""
     own = [inputs[i] for i in frozen.inputs] if frozen is not None else inputs
     given = constants.by_placeholder()
     context = Context(config, target, given, lambda loops: _sizes(loops, own))
-    loops, program = _scheduled_by_part(main, context) or _scheduled(main, context)
+    parts = main.parts or _parts(main.graph, context)
+    loops, program = (parts and _scheduled_by_part(parts, context)) or _scheduled(main.graph, context)
     with stage("codegen"):
         watched = frozen.parameters if frozen is not None else ()
         positions = [*frozen.inputs, *given] if frozen is not None else range(len(inputs))
@@ -490,15 +526,9 @@ def _generate(
     return finish
 
 
-def _scheduled_by_part(main: fx.Graph, context: Context) -> tuple[LoopGraph, Program] | None:
-    """Return the result of `_scheduled` from a few of the graph's many equal parts; None if it has none, or if some
-    stage does not treat them alike."""
-    if REGISTERED:  # these may look at more than a part
-        return None
-    with stage("repeat"):
-        found = run_passes(PASSES, "parts", main, context)
-    if found is main:
-        return None
+def _scheduled_by_part(found: Repetition, context: Context) -> tuple[LoopGraph, Program] | None:
+    """Return the result of `_scheduled` from a few of the graph's many equal parts; None if some stage does not treat
+    them alike."""
     given = {short: context.constants[place] for place, short in enumerate(found.inputs)
              if short is not None and place in context.constants}
     try:
@@ -537,22 +567,19 @@ def _sizes(loops: LoopGraph, given: Sequence[Any]) -> Mapping[Any, int]:
             for symbol, of in loops.symbols.items()}
 
 
-def _lines(graph: fx.Graph) -> Callable[[int], str]:
+def _lines(main: Whole) -> Callable[[int], str]:
     """Return a function from the number of a node to the user's line in this program, or ""."""
-    nodes = list(graph.nodes)
-
     @cache
     def line(number: int) -> str:
-        stack = nodes[number].meta.get("stack") if number >= 0 else None
+        stack = main.stack(number) if number >= 0 else None
         return "{}:{} in {}".format(*user_frame(stack)) if stack else ""
 
     return line
 
 
-def _report(main: fx.Graph, generated: Generated, line: Callable[[int], str]) -> Report:
-    operators = sum(1 for n in main.nodes if n.op == "call_function")
+def _report(main: Whole, generated: Generated, line: Callable[[int], str]) -> Report:
     externs = tuple(e.name if isinstance(e.name, str) else getattr(e.name, "__name__", "python")
                     for e in generated.plan.externs)
-    return Report(operators, len(generated.work), externs, generated.plan.constants, "\n".join(generated.units),
+    return Report(main.calls, len(generated.work), externs, generated.plan.constants, "\n".join(generated.units),
                   tuple([operators_by_place((line(number), operator) for operator, number in kernel)
                          for kernel in generated.work]))

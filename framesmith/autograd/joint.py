@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +45,8 @@ _REFUSALS = ("not implemented", "is not supported", "not support automatic diffe
              "isFloatingType(grad.scalar_type())", "can't be cast to the desired output type",
              "Found dtype", "must have a last dimension with stride 1")  # fmt: skip
 TANGENT = "tangent_"
+SAVES = 1 << 16
+"""A saved value has the number of the captured node that saves it, times this, plus those that it saves before."""
 EVERY = -1
 """All results, as bits."""
 DERIVED: dict[type, Callable[..., Any]] = {}
@@ -163,7 +166,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
                                      g in zip(asked_for, grads) if g is not None])
         nodes = [recorder.nodes(v) for v in (*results, *grads)]
         order = gradient_order([results[i] for i in asked])
-        read = {k: order.passed.get(node, EVERY) for k, node in replay.read.items()}
+        by_place = {k: order.passed.get(node, EVERY) for k, node in replay.read.items()}
     if recorder.constants:
         raise Unsupported("a derivative that reads a tensor of its own")
     for node, value, meta in replay.copies:
@@ -174,7 +177,8 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
     narrow_places(closed)
     output = closed.output(tuple(nodes))
     output.meta["val"] = tuple(n.meta["val"] if isinstance(n, fx.Node) else n for n in nodes)
-    saved = replay.saved_nodes(read)
+    saved = replay.saved_nodes(by_place)
+    read = {replay.numbers[k]: by for k, by in by_place.items()}
     in_inputs = dict(saved)
     for n, by in saved.items():
         if (given := n.meta.get("in")) is not None:  # also as the graph leaves it
@@ -377,6 +381,9 @@ class _Replay:
         self.current: fx.Node | None = None
         self.kept: list[tuple[fx.Node | None, Any]] = []
         """Pairs of the node that autograd saves a value for, and that value."""
+        self.numbers: list[int] = []
+        """For each of `kept`, its number in all joint graphs of the captured one: see `SAVES`."""
+        self.next_number = 0
         self.read: dict[int, Any] = {}
         """Places in `kept` that autograd's backward reads, with the node that does."""
 
@@ -388,15 +395,17 @@ class _Replay:
         self.hooks.__exit__()
         self.kept = [(node, None if value is None else self._memory(value)) for node, value in self.kept]
 
-    def _keep(self, x: torch.Tensor) -> int:
-        self.kept.append((self.current, x))
+    def _keep(self, x: torch.Tensor | None) -> int:
+        self.kept.append((None if x is None else self.current, x))
+        self.numbers.append(self.next_number)
+        self.next_number += 1
         return len(self.kept) - 1
 
     def _give(self, k: int) -> torch.Tensor:
         self._reads(k)
         return self.kept[k][1]  # type: ignore[no-any-return]
 
-    def _reads(self, k: int) -> None:
+    def _reads(self, k: int, grads: Any = None) -> None:
         self.read[k] = torch._C._current_autograd_node()
 
     @staticmethod
@@ -439,8 +448,9 @@ class _Replay:
         places: dict[fx.Node, int] = {}
         written: list[int] = []
         late: list[Any] = []
-        for node in self.graph.nodes:
+        for number, node in enumerate(self.graph.nodes):
             self.recorder.stack = node.meta.get("stack", ())
+            self.next_number = number * SAVES
             if node.op == "placeholder":
                 places[node] = len(self.inputs)
                 self.inputs.append(self._input(node))
@@ -517,8 +527,7 @@ class _Replay:
         if not said:
             value = target(*args, **kwargs)
             if target in _KEEPS_A_NUMBER and not isinstance(args[1], torch.Tensor) and value.grad_fn is not None:
-                value.grad_fn.register_prehook(lambda _, k=len(self.kept): self._reads(k))  # noqa: B008
-                self.kept.append((None, None))  # hooks are not told of it
+                value.grad_fn.register_prehook(partial(self._reads, self._keep(None)))  # hooks are not told of it
             return value
         last = last_node(self.recorder.graph)
         with torch.set_grad_enabled("no_grad" not in said):

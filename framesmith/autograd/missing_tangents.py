@@ -19,8 +19,10 @@ import torch
 from torch import fx
 
 from framesmith.autograd.joint import Joint
+from framesmith.graph.repetition import RepeatedGraph, Repetition, find_repetition
 from framesmith.graph.symbols import symbols_of
 from framesmith.graph.traversal import copy_node, descendants, placeholders_of
+from framesmith.graph.unrolling import NotUnrolled, Slots, Unrolling, mark
 
 aten = torch.ops.aten
 
@@ -31,6 +33,36 @@ def without_tangents(backward: fx.Graph, joint: Joint, there: Sequence[bool]) ->
     given = bits(there)
     if any(len({bool(found & given) for found in found_of}) > 1 for found_of in joint.uneven):
         return None
+    if isinstance(backward, RepeatedGraph) and (found := find_repetition(backward)) is not None:
+        try:
+            return _of_parts(backward, found, there)
+        except NotUnrolled:
+            pass  # the whole graph is to be looked at
+    return _of_graph(backward, there)
+
+
+def _of_parts(backward: fx.Graph, of: Repetition, there: Sequence[bool]) -> tuple[fx.Graph, list[bool]] | None:
+    """Return the same by a few of the graph's equal parts. Raises `NotUnrolled`."""
+    mark(of.short)
+    changed = _of_graph(of.short, there)
+    if changed is None:
+        return None
+    short, reads = changed
+    taken = [*reads, *[True] * len(there)]
+    reading = [at is not None and taken[at] for at in of.inputs]
+    for chain in of.input_chains:
+        if len({taken[at] for at in chain.short}) > 1:
+            raise NotUnrolled("a value that only some parts read")
+        for place in chain.places:
+            reading[place] = taken[chain.short[0]]
+    inputs = Slots.of(of.inputs, of.input_chains).only(taken, reading)
+    nodes = list(backward.nodes)
+    places = [(node.name, node.meta) for node, read in zip(nodes, reading, strict=False) if read]
+    outputs = Slots.of(of.outputs, of.output_chains)
+    return Unrolling(of, short, inputs).whole(outputs, places, nodes), reading[:-len(there)]
+
+
+def _of_graph(backward: fx.Graph, there: Sequence[bool]) -> tuple[fx.Graph, list[bool]] | None:
     nodes = list(backward.nodes)
     grads: Any = nodes[-1].args[0]
     if symbols_of(nodes):

@@ -23,7 +23,8 @@ from framesmith.autograd.joint import EVERY, Joint, trace_joint
 from framesmith.autograd.layouts import strides_of
 from framesmith.autograd.missing_tangents import bits, without_tangents
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
-from framesmith.autograd.partition import backward_of, gradient_of, partition
+from framesmith.autograd.partition import backward_of, gradient_of
+from framesmith.autograd.repeated import differentiated
 from framesmith.autograd.segments import Segments
 from framesmith.graph.symbols import environment, size_sources
 from framesmith.graph.traversal import placeholders_of
@@ -61,21 +62,20 @@ _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
 class Differentiable:
-    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `both`: also begins the backward,
-    if its pattern is known. `compile_backward`: compiles a backward that was not begun, if not `compile`. `tell`:
-    receives the reason why a backward cannot be compiled; it then runs by operators, since the program is already in
-    it."""
+    """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `by_parts`: a few of many equal
+    parts are differentiated for all. `both`: also begins the backward, if its pattern is known. `compile_backward`:
+    compiles a backward that was not begun, if not `compile`. `tell`: receives the reason why a backward cannot be
+    compiled; it then runs by operators, since the program is already in it."""
 
     def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
-                 budget: float = 1.0, both: Both | None = None, compile_backward: Compile | None = None,
-                 tell: Tell | None = None) -> None:
+                 budget: float = 1.0, by_parts: bool = True, both: Both | None = None,
+                 compile_backward: Compile | None = None, tell: Tell | None = None) -> None:
         self._graph = graph
         self._compile = compile
         self._compile_backward = compile_backward or compile
-        self._how = recompute, budget
+        self._how = recompute, budget, by_parts
         self._tell = tell
-        self.joint = trace_joint(graph)
-        self.parts = partition(self.joint, recompute, budget)
+        self.joint, self.parts = differentiated(graph, *self._how)
         self._segments = Segments(self.parts.backward)
         self._begun: Begun = {}
         known = len(self.joint.differentiable) == 1  # of several results some may have no tangent

@@ -7,7 +7,7 @@ graph.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,24 +40,24 @@ class Parts:
     """`forward` takes the joint graph's inputs and gives its results and then the tensors of `kept` that are neither an
     input nor a result. `backward` takes the values of `kept` and then the tangents, and gives the gradients.
 
-    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `values`: its node
-    among `nodes`, those of the joint graph; `layouts`: its strides, where they are not eager's. `drawn`: places among
-    them of random values. `needed`: the inputs from which gradients can be computed, with the drawn values. `exact`:
-    those of them whose values matter. `copied`: those that the graph writes, whose old values the backward needs.
+    `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `computed`:
+    returns nodes that compute them, and their own ones; `layouts`: its strides, where they are not eager's. `drawn`:
+    places among them of random values. `needed`: the inputs from which gradients can be computed, with the drawn
+    values. `exact`: those of them whose values matter. `copied`: those that the graph writes, whose old values the
+    backward needs.
     `carried`: the sizes that are passed to the backward as a tensor without elements.
     """
 
     forward: fx.Graph
     backward: fx.Graph
     kept: tuple[tuple[str, int], ...]
-    values: tuple[fx.Node, ...]
+    computed: Callable[[], tuple[Sequence[fx.Node], Sequence[fx.Node]]]
     layouts: tuple[Layout, ...]
     drawn: tuple[int, ...]
     needed: tuple[int, ...]
     exact: tuple[int, ...]
     copied: tuple[int, ...]
     carried: tuple[Any, ...]
-    nodes: tuple[fx.Node, ...]
 
 
 def partition_arm(joint: Joint) -> Parts:
@@ -125,9 +125,9 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default} | {inputs[k] for k in joint.written}
     copied = [k for k, n in enumerate(inputs) if n in written and (n in kept or k in exact)]
     layouts = tuple([n.meta.get("layout") for n in order])
-    return Parts(forward, backward, tuple(ways), tuple(order), layouts,
+    return Parts(forward, backward, tuple(ways), lambda: (nodes, order), layouts,
                  tuple([k for k, n in enumerate(order) if n in random]), tuple(needed), tuple(exact), tuple(copied),
-                 carried, tuple(nodes))
+                 carried)
 
 
 def backward_of(joint: Joint, parts: Parts, there: Sequence[bool],
@@ -194,13 +194,14 @@ def _where(nodes: list[fx.Node], parts: Parts) -> list[fx.Node | None]:
     """Return the nodes of another joint graph that compute the kept values, in the place of their equals; of equal
     values that are kept apart the first has one. Both graphs are numbered now, by what is known of their sizes now."""
     table: Table = {}
-    first = numbered(parts.nodes, table)
-    numbers = {first[n] for n in parts.values}
+    computing, values = parts.computed()
+    first = numbered(computing, table)
+    numbers = {first[n] for n in values}
     found: dict[int, fx.Node] = {}
     for node, number in numbered(nodes, table).items():
         if number in numbers and behind(node) is node and found.setdefault(number, node) is not node:
             node.replace_all_uses_with(found[number])
-    return [found.pop(first[n], None) for n in parts.values]
+    return [found.pop(first[n], None) for n in values]
 
 
 def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:

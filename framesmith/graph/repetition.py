@@ -9,7 +9,7 @@ with any number of parts, and compiling a few of them determines the code of all
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from framesmith.graph.nodes import insert_node
+from framesmith.graph.traversal import copy_graph
 from framesmith.symbolic.node import expr_of
 
 HEAD, TAIL = 3, 2
@@ -51,7 +52,7 @@ class Repetition:
     outputs: tuple[int | None, ...]
     input_chains: tuple[Chain, ...]
     output_chains: tuple[Chain, ...]
-    late_outputs: frozenset[int]
+    late_outputs: tuple[int, ...]
     """The places, in the graph, of results after the omitted parts."""
 
     def number(self, short: int, later: int) -> int:
@@ -62,13 +63,22 @@ class Repetition:
         return short + len(self.inputs) - self.count + (later * self.length if short >= self.start else 0)
 
 
+class RepeatedGraph(Graph):
+    """A graph made of equal parts (see `unrolling`). `parts`: itself as a repetition, while it is not changed."""
+
+    parts: Repetition | None = None
+
+
 def find_repetition(graph: Graph) -> Repetition | None:
     """Return a run at one of a few places, and the graph with few of its parts; None if there is none long enough."""
     nodes = list(graph.nodes)
+    known = graph.parts if isinstance(graph, RepeatedGraph) else None
+    if known is not None and len(nodes) == known.number(len(known.short.nodes) - 1, known.left_out) + 1:
+        return replace(known, short=copy_graph(known.short, lambda x: x))  # it may be changed
     count = sum(n.op == "placeholder" for n in nodes)
     if any(n.op == "placeholder" for n in nodes[count:]) or nodes[-1].op != "output":
         return None
-    search = _Search(nodes, count)
+    search = Search(nodes, count)
     for share in _ANCHORS:
         run = search.run(count + int((len(nodes) - count) * share))
         if run is not None and (found := _Shortened(nodes, count, run).repetition()) is not None:
@@ -80,7 +90,7 @@ def find_repetition(graph: Graph) -> Repetition | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
     """Parts of `length` nodes from number `start`; `after`: an input of a part -> that of the next."""
 
     start: int
@@ -89,42 +99,44 @@ class _Run:
     after: dict[Node, Node]
 
 
-class _Search:
-    """The search for runs among the nodes of a graph with `count` inputs."""
+class Search:
+    """The search for runs of at least `least` parts among the nodes of a graph with `count` inputs."""
 
-    def __init__(self, nodes: list[Node], count: int) -> None:
+    def __init__(self, nodes: list[Node], count: int, least: int = LEAST) -> None:
         self.nodes = nodes
         self.count = count
+        self.least = least
         self.number = {n: k for k, n in enumerate(nodes)}
         self.operands: list[list[Node]] = [[] for _ in nodes]
         keys: dict[Any, int] = {}
         self.keys = [keys.setdefault(_key(n, found), len(keys)) for n, found in zip(nodes, self.operands, strict=True)]
 
-    def run(self, anchor: int) -> _Run | None:
+    def run(self, anchor: int) -> Run | None:
         """Return the run around one node, with the shortest parts."""
         own, tries = self.keys[anchor], 0
         for other in range(anchor + 1, len(self.nodes)):
             if self.keys[other] == own:
-                run = self._about(anchor, other - anchor)
+                run = self.about(anchor, other - anchor)
                 tries += 1
                 if run is not None or tries == _TRIES:
                     return run
         return None
 
-    def _about(self, anchor: int, length: int) -> _Run | None:
+    def about(self, anchor: int, length: int) -> Run | None:
+        """Return the run of parts of one length around a node."""
         after: dict[Node, Node] = {}
         before: dict[Node, Node] = {}
         fixed: set[Node] = set()
         first = last = anchor
-        while last + length < len(self.nodes) - 1 and self._match(last, length, after, before, fixed):
+        while last + length < len(self.nodes) - 1 and self.match(last, length, after, before, fixed):
             last += 1
-        while first > self.count and self._match(first - 1, length, after, before, fixed):
+        while first > self.count and self.match(first - 1, length, after, before, fixed):
             first -= 1
         first = max([first, *[self.number[n] + 1 for n in fixed]])
         parts = (last + length - first) // length
-        return _Run(first, length, parts, after) if parts >= LEAST else None
+        return Run(first, length, parts, after) if parts >= self.least else None
 
-    def _match(self, at: int, length: int, after: dict[Node, Node], before: dict[Node, Node], fixed: set[Node]) -> bool:
+    def match(self, at: int, length: int, after: dict[Node, Node], before: dict[Node, Node], fixed: set[Node]) -> bool:
         """Return whether a node and the one `length` after it correspond, given the correspondences so far."""
         if self.keys[at] != self.keys[at + length]:
             return False
@@ -151,12 +163,12 @@ class _Search:
 
 
 def _key(node: Node, operands: list[Node]) -> Any:
-    """Return the key on which corresponding nodes agree, and add their operands to `operands`; see also
-    `digest.digest_text`."""
+    """Return the key on which corresponding nodes agree, and add their operands to `operands`, as `map_arg` comes to
+    them; see also `digest.digest_text`."""
     meta = node.meta
     target = None if node.op == "placeholder" else node.target
-    kwargs = _form(node.kwargs, operands) if node.kwargs else ()
-    return (node.op, target, _form(node.args, operands), kwargs, _form(meta.get("val"), operands),
+    args, kwargs = _form(node.args, operands), _form(node.kwargs, operands) if node.kwargs else ()
+    return (node.op, target, args, kwargs, _form(meta.get("val"), operands),
             bool(meta.get("param")), meta.get("layout"), bool(meta.get("given up")))
 
 
@@ -188,7 +200,7 @@ class _Reaches(Exception):
 class _Shortened:
     """A graph without the omitted parts of a run."""
 
-    def __init__(self, nodes: list[Node], count: int, run: _Run) -> None:
+    def __init__(self, nodes: list[Node], count: int, run: Run) -> None:
         self.nodes = nodes
         self.count = count
         self.run = run
@@ -230,7 +242,7 @@ class _Shortened:
         places = {place: short for place, short in enumerate(inputs) if short is not None}
         input_chains = tuple([Chain(chain, tuple([places[n] for n in chain if n in places]))
                               for chain in (tuple([self.number[n] for n in chain]) for chain in self.links)])
-        late = frozenset([k for k, n in enumerate(results) if self.number.get(n, -1) >= end])
+        late = tuple([k for k, n in enumerate(results) if self.number.get(n, -1) >= end])
         return Repetition(self.short, self.run.start - (self.count - len(places)), self.run.length, self.left_out,
                           len(places), inputs, outputs, input_chains, output_chains, late)
 
@@ -289,6 +301,8 @@ class _Shortened:
             made.meta["val"] = tuple([v for v, k in zip(output.meta["val"], outputs, strict=True) if k is not None])
         found = []
         for chain in chains.values():
+            if chain.keys() <= {0, parts - 1}:
+                continue
             if not all(part in chain for part in range(1, parts - 1)):
                 raise _Reaches
             places = tuple([chain[part] for part in sorted(chain)])
@@ -296,4 +310,4 @@ class _Shortened:
         return tuple(outputs), tuple(found)
 
 
-__all__ = ["Chain", "Repetition", "find_repetition"]
+__all__ = ["HEAD", "TAIL", "Chain", "RepeatedGraph", "Repetition", "Run", "Search", "find_repetition"]

@@ -67,12 +67,11 @@ def _fits(integers: torch.Tensor, bits: int) -> bool:
 
 def _refuse(pending: PendingGraph, generated: Generated) -> None:
     """Raise for operators that need a library, with the user's lines."""
-    plan, nodes = generated.plan, list(pending.main.nodes)
-    lines = []
+    plan, lines = generated.plan, []
     for call, (name, number) in zip(plan.externs, plan.places, strict=True):
         if is_known(plan, call):
             continue
-        stack = nodes[number].meta.get("stack") if number >= 0 else None
+        stack = pending.main.stack(number) if number >= 0 else None
         lines.append(f"{name}" + (", {}:{} in {}".format(*user_frame(stack)) if stack else ""))
     if lines:
         raise PackageError("operators that have no kernel outside of PyTorch:\n  " + "\n  ".join(dict.fromkeys(lines)))

@@ -187,14 +187,19 @@ def _canonical(program):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_the_program_is_that_of_all_parts(monkeypatch, training):
-    made, by_part = [], pipeline._scheduled_by_part
+    made, whole, by_part, generate = [], [], pipeline._scheduled_by_part, pipeline._generate
 
-    def both(main, context):
-        found = by_part(main, context)
+    def kept(main, *rest):
+        whole.append(main)
+        return generate(main, *rest)
+
+    def both(parts, context):
+        found = by_part(parts, context)
         assert found is not None
-        made.append((_canonical(found[1]), _canonical(pipeline._scheduled(main, context)[1])))
+        made.append((_canonical(found[1]), _canonical(pipeline._scheduled(whole[-1].graph, context)[1])))
         return found
 
+    monkeypatch.setattr(pipeline, "_generate", kept)
     monkeypatch.setattr(pipeline, "_scheduled_by_part", both)
     kind = {"first": False, "attention": True, "dropout": False, "residual": True, "activation": "gelu"}
     model = _Model([_Layer(kind) for _ in range(LAYERS)], every=False).train(training)
