@@ -235,12 +235,12 @@ class _Join:
             if a.fake is not b.fake:
                 self._pair(a, b)
         elif (parts := _parts(self.tracer, a, b)) is not None:
-            if not isinstance(a, t.Tuple) and (self.partners.setdefault(id(a), id(b)) != id(b)
+            if not isinstance(a, (t.Tuple, t.Stepped)) and (self.partners.setdefault(id(a), id(b)) != id(b)
                                                or self.partners.setdefault(id(b), id(a)) != id(a)):
                 raise Unsupported(f"two variables are one {a.pytype().__name__} one way only")
             for x, y in zip(*parts):
                 self._collect(x, y)
-        elif ((t.Data in (type(a), type(b)) or self.tracer.counting and not same(a, b)) and data.is_number(a)
+        elif (not same(a, b) and data.is_number(a)
                 and data.is_number(b) and a.pytype() is b.pytype()):
             one, other = [self._tensor(arm, x) for arm, x in zip(self.arms, (a, b))]
             self._pair(one, other)
@@ -277,8 +277,10 @@ class _Join:
         if parts is None:
             return a
         items = [self._build(x, y) for x, y in zip(*parts)]
-        if isinstance(a, t.Tuple):
-            found: t.Tracker = t.Tuple(items, cls=a.cls)  # type: ignore[arg-type]
+        if isinstance(a, t.Stepped):
+            found: t.Tracker = a.at(items[0])  # type: ignore[arg-type]
+        elif isinstance(a, t.Tuple):
+            found = t.Tuple(items, cls=a.cls)  # type: ignore[arg-type]
         elif isinstance(a, t.Dict):
             found = t.Dict(dict(zip(a.entries, items)))  # type: ignore[arg-type]
         else:
@@ -432,6 +434,8 @@ def _parts(tracer: Any, a: t.Tracker, b: t.Tracker) -> tuple[list[t.Tracker], li
     """Return the elements of two containers of the same form that the frame has created."""
     if type(a) is not type(b) or a.pytype() is not b.pytype():
         return None
+    if isinstance(a, t.Stepped) and isinstance(b, t.Stepped):
+        return ([a.position], [b.position]) if a.plan is b.plan else None
     if not isinstance(a, t.Tuple) and (a.pytype() not in (list, dict) or any(x.identity() is not x for x in (a, b))):
         return None
     if isinstance(a, t.Dict) and isinstance(b, t.Dict):

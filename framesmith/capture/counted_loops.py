@@ -30,7 +30,7 @@ from .bytecode.liveness import liveness
 from .frame import STOPPED, Frame
 from .induction import Affine, affine, is_integer, tracker_of
 from .loop_slices import LoopSlices
-from .looping import FrameLoop, entered
+from .looping import entered
 from .scanning import scanned
 from .tracer import BreakHere
 from .trip_counts import Condition, condition
@@ -38,6 +38,7 @@ from .trip_counts import Condition, condition
 _NO_OPERANDS = t.Plan(None, [], lambda tracer, slices: t.NONE)
 """The rounds of a while loop, before their number is known."""
 _SIGNS = {"add": 1, "iadd": 1, "sub": -1, "isub": -1}
+_TESTS = ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE")
 MOST_UNROLLED = 4
 """The number of loops of a frame that may be refused, each of which costs a capture, before all are unrolled."""
 
@@ -87,11 +88,8 @@ def while_loop(f: Frame) -> bool:
     at, tracer, numbers = f.ip - 1, f.tracer, _compared_numbers(f)
     if not numbers:
         return False
-    head, loop = FrameLoop.behind(f, at) or (None, None)
-    if head is None or loop is None or head.at != at:
-        return False
-    body = Body(loop.again, loop.at, loop.out, loop.goes_on)
-    if _is_unrolled(f, body) or f.stack[-1].truth(tracer) is not head.goes_on:
+    holds, body = not _jumps(f, at), _tested(f, at)
+    if body is None or _is_unrolled(f, body) or f.stack[-1].truth(tracer) is not holds:
         return False
     if not all(is_integer(tracer, x) for x in numbers):
         for x in numbers:
@@ -103,11 +101,28 @@ def while_loop(f: Frame) -> bool:
         try:
             CountedLoop(f, body, _NO_OPERANDS).run()
         except _FirstDiffers:
-            if _first_round(f, body, _NO_OPERANDS).truth(tracer) is loop.goes_on:  # type: ignore[union-attr]
+            if _first_round(f, body, _NO_OPERANDS).truth(tracer) is body.again:  # type: ignore[union-attr]
                 CountedLoop(f, body, _NO_OPERANDS, 1).run()
 
     _recorded(f, body, recorded_whole)
     return True
+
+
+def _jumps(f: Frame, at: int) -> bool:
+    """Return the truth value on which a test jumps."""
+    return f.dec.instrs[at].op == "POP_JUMP_IF_TRUE"
+
+
+def _tested(f: Frame, at: int) -> Body | None:
+    """Return the loop whose only test is the jump at `at`, of which a copy ends each round; None if there is none."""
+    instrs, start = f.dec.instrs, at + 1
+    for k in range(at + 2, len(instrs)):
+        if instrs[k].target == start and not instrs[k].op.startswith("FOR_ITER"):
+            test = k if instrs[k].op in _TESTS else k - 1
+            out = k + 1 if test == k else instrs[test].target
+            if instrs[test].op in _TESTS and instrs[at].op in _TESTS and instrs[at].target == out:
+                return Body(start, test, out, _jumps(f, test) is (test == k))
+    return None
 
 
 def _compared_numbers(f: Frame) -> list[t.Tracker]:

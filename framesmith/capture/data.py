@@ -24,10 +24,12 @@ from .trackers.symbolic_number import is_symbolic
 
 _SUMS = symbols("add", "sub", "mul")
 _PARTIAL = symbols("truediv", "pow")
-_FOLLOWED = frozenset({*COMPARED, *_SUMS, *_PARTIAL, *SIGNS})
+_WHOLE = symbols("floordiv", "mod")
+_FOLLOWED = frozenset({*COMPARED, *_SUMS, *_PARTIAL, *_WHOLE, *SIGNS, operator.abs})
 PURE: dict[Any, Callable[..., Any]] = {
     operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
-    operator.itruediv: operator.truediv, operator.ipow: operator.pow}
+    operator.itruediv: operator.truediv, operator.ipow: operator.pow, operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod}
 """Operators that are in place on tensors, and those that are not."""
 _NUMBERS = (int, float, bool)
 _INTEGRAL = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
@@ -194,8 +196,8 @@ def joined(parts: list[t.Tracker]) -> t.Tracker:
 
 
 def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
-    """Return arithmetic on numbers that cannot fail: a sum, difference or product, a sign, and a quotient or power
-    where the numbers allow it; else None."""
+    """Return arithmetic on numbers that cannot fail: a sum, difference or product, a sign, and a quotient, remainder or
+    power where the numbers allow it; else None."""
     if not all(isinstance(x, (t.Data, t.Const)) and x.pytype() in _NUMBERS or _is_integer(x) for x in args):
         return None
     args = tuple(map(_opened, args))
@@ -203,10 +205,14 @@ def computed(fn: Callable[..., Any], *args: t.Tracker) -> t.Tracker | None:
     kind = float if _PARTIAL.get(fn) == "/" or float in [x.pytype() for x in args] else int
     if len(args) == 1:
         sign = SIGNS.get(fn)
+        if fn is operator.abs:
+            return t.Data(kind, args, lambda x: f"({x}).__abs__()", fn, total)
         return None if sign is None else t.Data(kind, args, lambda x: f"({sign}{x})", fn, total)
     symbol = _SUMS.get(fn)
     if symbol is None and kind is float and (total or _PARTIAL.get(fn) == "/" and _is_known(args[1])):
         symbol = _PARTIAL.get(fn)
+    if kind is int and fn in _WHOLE and _is_known(args[1]):
+        symbol = _WHOLE[fn]
     return None if symbol is None else t.Data(kind, args, lambda x, y: f"({x} {symbol} {y})", fn, total)
 
 
@@ -318,19 +324,25 @@ def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracke
 
 
 def is_number(x: t.Tracker | None) -> bool:
-    """Return whether a value is an int or float, of data or plain, that the graph may compute."""
-    return isinstance(x, (t.Data, t.Const)) and not is_symbolic(x) and x.pytype() in (int, float)
+    """Return whether a value is a number, of data, of sizes or plain, that the graph may compute."""
+    return x is not None and (_is_integer(x := _opened(x)) or isinstance(x, (t.Data, t.Const)) and not is_symbolic(x)
+                              and x.pytype() in _NUMBERS)
 
 
 def tensor_of(tracer: Any, x: t.Tracker) -> t.Tensor:
-    """Return a number as a tensor of float64 or int64, or a tensor unchanged; `number` is the inverse."""
+    """Return a number as a tensor of float64, int64 or bool, or a tensor unchanged; `number` is the inverse."""
+    x = _opened(x)
     if isinstance(x, t.Tensor):
         return x
     found = None
-    if type(x) is t.Const and not is_symbolic(x) and type(x.value) in (int, float):
-        dtype = torch.float64 if type(x.value) is float else torch.int64
+    if type(x) is t.Const and not is_symbolic(x) and type(x.value) in _NUMBERS:
+        dtype = torch.float64 if type(x.value) is float else torch.int64 if type(x.value) is int else torch.bool
         found = tracer.torch_call(torch.tensor, [x], {"dtype": tracer.made(dtype)})
-    elif type(x) is t.Data and x.kind in (int, float):
+    elif type(x) is t.Data and x.kind is bool:
+        made = condition(tracer, x)
+        flat = x if made is None else tracer.torch_call(torch.reshape, [made, tracer.made(())], {})
+        found = flat if made is None else tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})
+    elif type(x) is t.Data and x.kind in (int, float) or _is_integer(x):
         found = computed_in_graph(tracer, x)
     if not isinstance(found, t.Tensor):
         raise DataDependent(f"{x.describe()} as a tensor")

@@ -57,15 +57,16 @@ class Frame:
         if cells:
             slots[len(slots) - len(cells):] = cells
 
-    def run(self, stop: int = -1) -> Any:
-        """Run to the return or the next yield and return its value; or to instruction `stop`, and return STOPPED."""
+    def run(self, *stops: int) -> Any:
+        """Run to the return or the next yield and return its value; or to one of these instructions, and return
+        STOPPED."""
         ops = self.ops
         tracer = self.tracer
         while True:
             try:
                 while True:
                     ip = self.ip
-                    if ip == stop:
+                    if ip in stops:
                         return STOPPED
                     self.ip = ip + 1
                     tracer.steps = self.step = step = tracer.steps + 1

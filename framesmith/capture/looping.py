@@ -9,21 +9,37 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from framesmith.fake.tensor import FakeTensor
+from framesmith.fake.tensor import Alias, FakeTensor
 from framesmith.graph.control import Branch, Loop, layout_of
 from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.errors import Unsupported
 
 from . import data
 from . import trackers as t
-from .arms import Arm, cut_out, drop, emitted, inputs_of, like, recorded, result_of, same, share
+from .arms import (
+    Arm,
+    cut_out,
+    drop,
+    emitted,
+    inputs_of,
+    is_internal,
+    like,
+    reachable,
+    recorded,
+    result_of,
+    same,
+    set_value,
+    share,
+)
 from .break_points import Stop
-from .bytecode.control_flow import loop_around
+from .bytecode.control_flow import NaturalLoop, passed
 from .bytecode.liveness import liveness
-from .frame import STOPPED, Frame
+from .frame import RETURN, STOPPED, Frame
 
 Step = Callable[[Sequence[t.Tensor]], tuple[t.Tracker, Sequence[t.Tracker]]]
 """A function from the state to the next condition and the next state."""
+FEWEST = 5
+"""The number of rounds of a `for` loop below which each round is recorded for itself."""
 
 
 def stand_in() -> None:
@@ -42,9 +58,10 @@ def entered(tracer: Any, val: FakeTensor, grad: bool) -> t.Tensor:
 
 
 def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: Step, stop: Stop | None,
-           declared: bool = False) -> list[t.Tensor]:
+           declared: bool = False, settled: Callable[[Arm], bool] | None = None) -> list[t.Tensor] | None:
     """Record a loop that runs while `condition` is true, and return its last state. `declared`: a call of
-    torch.while_loop, whose results require grad if a round's results do."""
+    torch.while_loop, whose results require grad if a round's results do; else the body may write tensors that the
+    program has made, and None is returned if the state is not `settled`."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a loop that data ends in a function transform or mode")
     recorder = tracer.recorder
@@ -64,7 +81,12 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
             raise Unsupported(f"a loop that {found[0][0].describe()} ends")
         return [go, *found[0][1]]
 
-    arm = recorded(tracer, way)
+    own = {id(x.fake._alias.storage) for x in entries}
+    arm = recorded(tracer, way, may_write=lambda storage: settled is not None and is_internal(storage)
+                   and id(storage) not in own)
+    if settled is not None and not settled(arm):
+        drop(arm)
+        return None
     for before, after in zip(state, arm.values[1:], strict=True):
         if not isinstance(after, t.Tensor) or layout_of(before.fake, expr_of) != layout_of(after.fake, expr_of):
             raise Unsupported(f"a loop changes the layout of {before.describe()}")
@@ -84,7 +106,6 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
     others = {id(x): (x, passed) for _, x, passed in results if x is not None}
     for x in state:  # values may change places
         others[id(x.fake._alias.storage)] = x.fake._alias.storage, not x.fake._alias.storage.version
-    own = {id(x.fake._alias.storage) for x in entries}
     share(tracer, [(x, other, passed) for x in made for k, (other, passed) in others.items() if k not in own], stop)
     return made
 
@@ -107,132 +128,211 @@ def _check_gradients(tracer: Any, initial: Sequence[Node], read: Sequence[Node])
         raise Unsupported("a loop gives an input a gradient if there is a round only")
 
 
-def _is_test(op: str) -> bool:
-    return op in ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE")
-
-
-def _jumps(op: str) -> bool:
-    """Return the truth value on which a test jumps."""
-    return op == "POP_JUMP_IF_TRUE"
-
-
 class FrameLoop:
-    """A loop of a frame whose conditional jump on data continues at `again`, and leaves at `out`."""
+    """A loop of a frame that data ends. A round is what runs from instruction `start` until there, or until one of
+    `exits`, which are the ends of the paths that leave the loop. `stack`: where a round begins."""
 
-    def __init__(self, f: Frame, at: int, inside: frozenset[int], again: int, out: int) -> None:
-        self.frame, self.at, self.inside, self.again, self.out = f, at, inside, again, out
-        live = liveness(f.code, again) | liveness(f.code, out)
-        self.live = [i for i, name in enumerate(f.code.co_varnames) if name in live]
+    def __init__(self, f: Frame, natural: NaturalLoop, start: int, stack: Sequence[t.Tracker]) -> None:
+        self.frame, self.natural, self.start = f, natural, start
+        self.inside = natural.inside
+        """The instructions from which a path ends the round; more than the loop's while it is being entered."""
+        self.exits = [k for k in natural.exits if not data.raises(f.dec, k)]
+        self.reached: dict[int, tuple[int, list[t.Tracker]]] = {}
+        """For each exit that a path has come to, how much of the stack is left there, and what is above."""
+        live = liveness(f.code, start).union(*[liveness(f.code, k) for k in self.exits])
+        self.live = {i for i, name in enumerate(f.code.co_varnames) if name in live}
         if f is f.tracer.frames[0]:
             for i in [i for i in f.tracer.pending if i in self.live]:
                 f.tracer.local(f, i)
-        self.locals, self.stack = list(f.locals), f.stack[:-1]
-        self.goes_on = True
-        """The truth value of the condition for another round."""
+        self.begun: list[Any] = [*f.locals, *stack]
+        """Variables and stack where the round begins."""
+        self.dropped: set[int] = set()
+        """Variables that the loop sets and nothing reads."""
+        self.more: list[int] = []
+        """Places in `begun` that change, and that are not known to."""
+        self.after: list[t.Tracker | None] = []
+        """What the round sets the variables to."""
 
-    @staticmethod
-    def behind(f: Frame, at: int) -> tuple[FrameLoop, FrameLoop] | None:
-        """Return the tests that lead into a loop from the jump at `at` on, as a loop that ends with the last of them,
-        and the loop, which ends with the same tests; None if `at` is not such a test."""
-        instrs = f.dec.instrs
-        for k in range(at + 2, len(instrs)):
-            start = instrs[k].target
-            if not at < start <= k or instrs[k].op.startswith("FOR_ITER"):
-                continue
-            last, test = start - 1, k if _is_test(instrs[k].op) else k - 1
-            again, out = (start, k + 1) if test == k else (k, instrs[test].target)
-            if (_is_test(instrs[test].op) and _is_test(instrs[last].op) and instrs[at].target == out
-                    and all(ins.target in (-1, out) and (ins.target < 0 or _is_test(ins.op))
-                            for ins in instrs[at:start])):
-                inside = loop_around(f.code, test)[1]
-                head = FrameLoop(f, last, frozenset(range(at, start)), start, out)
-                head.goes_on = not _jumps(instrs[last].op)
-                loop = FrameLoop(f, test, inside, again, out)
-                loop.goes_on = _jumps(instrs[test].op) is (test == k)
-                return head, loop
-        return None
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """The instructions that end a round."""
+        return (self.start, *self.exits)
 
-    @staticmethod
-    def around(f: Frame, at: int, target: int) -> FrameLoop | None:
-        """Return the loop that the jump at `at` continues or leaves; None if it does neither, or an iterator may also
-        end the loop."""
-        head, inside = loop_around(f.code, at)
-        if (target in inside) is (at + 1 in inside) or f.dec.instrs[head].op.startswith("FOR_ITER"):
-            return None
-        return FrameLoop(f, at, inside, *((target, at + 1) if target in inside else (at + 1, target)))
+    def leaves(self, path: Any) -> int:
+        """Return the number of the exit to which a path leaves the loop at once; -1: none."""
+        out, drops = passed(self.frame.dec, max(path.at, 0))
+        if path.rest is not None or path.at in self.natural.inside or out not in self.exits:
+            return -1
+        return self._reach(out, path.stack[:len(path.stack) - drops])
 
-    def exit_of(self, f: Frame, at: int, target: int) -> int:
-        """Return the target by which a jump leaves the loop, if the other one continues it; -1: none."""
-        ways = [way for way in (target, at + 1) if way not in self.inside]
-        return ways[0] if f is self.frame and at in self.inside and at != self.at and len(ways) == 1 else -1
+    def _reach(self, out: int, stack: Sequence[t.Tracker]) -> int:
+        """Note that a path comes to an exit, with this stack; return the exit's number."""
+        begun = self.begun[len(self.frame.locals):]
+        extra = [x.at(t.Const(0)) if isinstance(x, t.Stepped) else x for x in stack[len(begun):]]  # they are dropped
+        if not all(isinstance(x, t.Iter | t.Stepped) for x in extra) or any(
+                a is not b and not isinstance(a, t.Stepped) for a, b in zip(stack, begun)):
+            raise Unsupported("a loop that data ends changes what an expression around it holds")
+        self.reached[out] = min(len(stack), len(begun)), extra
+        return self.exits.index(out)
 
-    def goes(self, v: t.Tracker | None) -> t.Tensor:
-        """Return the truth of the condition at the end of the body; for None, of the one that leaves the loop."""
-        tracer = self.frame.tracer
-        if v is None or not data.decides(tracer, v):
-            truth = v.truth(tracer) if v is not None else not self.goes_on
-            return tracer.torch_call(torch.tensor, [t.boolean(truth)], {})  # type: ignore[no-any-return]
-        found = data.condition(tracer, v)
-        if found is None:
-            raise Unsupported(f"a loop that {v.describe()} ends")
-        flat = tracer.torch_call(torch.reshape, [found, tracer.made(())], {})
-        return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})  # type: ignore[no-any-return]
+    def starts(self, path: Any) -> bool:
+        """Return whether a path is the beginning of the next round."""
+        instrs, begun, at = self.frame.dec.instrs, self.begun[len(self.frame.locals):], path.at
+        while at != self.start and at >= 0 and instrs[at].op == "JUMP" and instrs[at].target != at:
+            at = instrs[at].target
+        return at == self.start and path.rest is None and len(path.stack) == len(begun)
 
-    def run(self, condition: t.Tensor, begins: bool, stop: Stop | None) -> None:
-        """Record the loop, which is entered if the truth of `condition` is `begins`, and move the frame past it."""
-        f, tracer = self.frame, self.frame.tracer
+    def branch_out(self, condition: t.Tensor, holds: bool, path: Any, stack: Sequence[t.Tracker]) -> None:
+        """End the round where the loop is left by `path`, if the truth of the condition is `holds`, and else begun
+        anew, with this stack."""
+        f, left = self.frame, self.leaves(path)
+        if left < 0:
+            raise Unsupported("a loop that data ends changes what an expression around it holds")
+        f.ip, f.stack[:] = self.start, stack
+        values = self.ended(STOPPED)[:-2]
+        f.locals[:], f.stack[:] = values[:len(f.locals)], values[len(f.locals):]  # type: ignore[assignment]
+        go = data.number(f.tracer, flag(f.tracer, condition))
+        assert go is not None
+        f.stack += [data.negated(f.tracer, go) if holds else go, t.Const(left)]
 
-        def following(v: t.Tracker) -> t.Tracker:
-            return v if self.goes_on else data.negated(tracer, v)
+    def ended(self, out: Any) -> list[t.Tracker | None]:
+        """Return, where a path of a round has ended, the variables and the stack for the next one, whether there is
+        one, and by which exit the loop is left otherwise."""
+        f = self.frame
+        count, again = len(f.locals), f.ip == self.start
+        if out is not STOPPED or f.yielded:
+            raise Unsupported("a loop that data ends in more than one place")
+        if again and len(f.stack) == len(self.begun) - count + 2:  # here paths were joined
+            return [*f.locals, *f.stack]
+        stack = self.begun[count:]
+        if again and len(f.stack) == len(stack):
+            stack = f.stack
+        elif again or f.ip not in self.exits:
+            raise Unsupported("a loop that data ends changes what an expression around it holds")
+        else:
+            self._reach(f.ip, f.stack)
+        read = liveness(f.code, f.ip)
+        values = list(self.begun[:count])
+        for i, x in enumerate(f.locals):
+            if i in self.live and x is not None and (again or f.code.co_varnames[i] in read):
+                values[i] = x
+            elif x is not values[i]:
+                self.dropped.add(i)
+        return [*values, *stack, t.boolean(again), t.Const(0 if again else self.exits.index(f.ip))]
 
-        trial = recorded(tracer, lambda: [self._once({}), *f.locals])
-        drop(trial)
-        slots = self._changed(trial)
+    def run(self, go: t.Tracker, exit: t.Tracker, stop: Stop | None) -> t.Tensor:
+        """Record the loop, which is entered if `go` is true, and set the frame's variables to their values behind it;
+        return the number of the exit, which is `exit` if there is no round, if there are several."""
+        f, tracer, several = self.frame, self.frame.tracer, len(self.exits) > 1
+        count, first = len(f.locals), list[Any]([*f.locals, *f.stack])
+        places: list[int] = []
+        wholes: list[tuple[Alias, Node]] = []
 
         def step(state: Sequence[t.Tensor]) -> tuple[t.Tracker, list[t.Tracker]]:
-            found = self._once({i: outside(i, x) for i, x in zip(slots, state, strict=True)})
-            if {i for i in self.live if i not in slots and not same(f.locals[i], self.locals[i])}:
-                raise Unsupported("a loop changes a variable that it did not change the first time")
-            return following(found), [data.tensor_of(tracer, f.locals[i]) for i in slots]  # type: ignore[arg-type]
+            f.locals[:], f.stack[:] = first[:count], first[count:]
+            for i, x in zip(places, state):
+                (f.locals if i < count else f.stack)[i if i < count else i - count] = _outside(tracer, first[i], x)
+            for (base, _), x in zip(wholes, state[len(places):]):
+                set_value(base, tracer.recorder.nodes(x.fake))
+            self.begun = [*f.locals, *f.stack]
+            *after, again, left = self._round()
+            self.more = [i for i in range(len(after)) if i not in places and not same(*_numbers(after[i], first[i]))]
+            for i in self.more:
+                self._check(i, first[i], after[i])
+            self.after = [x for i, x in enumerate(after) if i in places or i in self.more]
+            return flag(tracer, again), [data.tensor_of(tracer, x) for x in (  # type: ignore[arg-type]
+                *[_numbers(after[i])[0] for i in places], *_copies(tracer, wholes), *[left] * several)]
 
-        def outside(i: int, x: t.Tensor) -> t.Tracker:
-            """Return the program's value for a tensor of the state: the tensor, or a number."""
-            found = x if isinstance(self.locals[i], t.Tensor) else data.number(tracer, x)
-            assert found is not None
-            return found
+        def settled(arm: Arm) -> bool:
+            known = len(wholes)
+            for base, node, _ in arm.outer:
+                if not any(base is own for own, _ in wholes):
+                    wholes.append((base, node))
+            for base, node in wholes:
+                set_value(base, node)
+            self._check_written([*[first[i] for i in {*places, *self.more}], *self.after], [x for x, _ in wholes])
+            return not self.more and len(wholes) == known
 
-        initial = [data.tensor_of(tracer, self.locals[i]) for i in slots]  # type: ignore[arg-type]
-        go = data.condition(tracer, condition if begins else data.negated(tracer, condition))
-        assert go is not None
-        made = looped(tracer, go, initial, step, stop)
-        values = [x if i in self.live or same(x, y) else None
-                  for i, (x, y) in enumerate(zip(self.locals, trial.values[1:], strict=True))]
-        for i, x in zip(slots, made, strict=True):
-            values[i] = outside(i, x)
-        f.locals[:], f.stack[:], f.ip = values, self.stack, self.out
+        while True:
+            initial = [data.tensor_of(tracer, x) for x in (*[_numbers(first[i])[0] for i in places],  # type: ignore[arg-type]
+                                                           *_copies(tracer, wholes), *[exit] * several)]
+            made = looped(tracer, flag(tracer, go), initial, step, stop, settled=settled)
+            if made is not None:
+                break
+            places = sorted({*places, *self.more})
+        for i, x in zip(places, made):
+            first[i] = _outside(tracer, first[i], x)
+        for (base, _), x in zip(wholes, made[len(places):]):
+            tracer.torch_call(torch.Tensor.copy_, [tracer.made(base.val), x], {})
+        f.locals[:] = [None if i in self.dropped and i not in places else x for i, x in enumerate(first[:count])]
+        f.stack[:] = first[count:]  # type: ignore[assignment]
+        return made[-1] if several else flag(tracer, t.FALSE)
 
-    def _once(self, changed: dict[int, t.Tracker]) -> t.Tracker:
-        """Run the body, and return the condition at its end."""
+    @staticmethod
+    def _check_written(values: Sequence[t.Tracker | None], wholes: Sequence[Alias]) -> None:
+        """Refuse a variable that a round sets and that shares memory with a tensor that the loop writes."""
+        written = [base.storage for base in wholes]
+        if any(isinstance(x, t.Tensor) and any(x.fake._alias.storage is y for y in written) for x in values):
+            raise Unsupported("a variable of a loop shares memory with a tensor that the loop writes")
+
+    def _round(self) -> list[t.Tracker | None]:
+        """Follow a round: its first instruction, and then the others until it ends."""
         f = self.frame
-        f.locals[:] = [changed.get(i, x) for i, x in enumerate(self.locals)]
-        f.stack[:], f.ip = self.stack, self.again
-        if f.run(self.at) is not STOPPED or f.yielded:
-            raise Unsupported("a loop that data ends in more than one place")
-        condition = f.stack.pop()
-        if len(f.stack) != len(self.stack) or any(a is not b for a, b in zip(f.stack, self.stack)):
-            raise Unsupported("a loop that data ends changes what an expression around it holds")
-        return condition
+        handler, arg = f.ops[self.start]
+        f.ip, f.step = self.start + 1, f.tracer.steps
+        if handler(f, arg) is RETURN:
+            raise Unsupported("a loop that data ends, and a return")
+        return self.ended(f.run(*self.stops))
 
-    def _changed(self, trial: Arm) -> list[int]:
-        """Return the variables that the loop changes, all tensors and numbers."""
-        slots = []
-        for i in self.live:
-            before, after = self.locals[i], trial.values[1 + i]
-            if not same(before, after):
-                numbers = data.is_number(before) and data.is_number(after)
-                if not (isinstance(before, t.Tensor) and isinstance(after, t.Tensor)
-                        or numbers and before.pytype() is after.pytype()):  # type: ignore[union-attr]
-                    raise Unsupported(f"a loop that data ends changes {self.frame.code.co_varnames[i]}, which is no "
-                                      "tensor or number")
-                slots.append(i)
-        return slots
+    def _check(self, i: int, before: t.Tracker | None, after: t.Tracker | None) -> None:
+        """Refuse a change of a variable that is no tensor or number."""
+        before, after = _numbers(before, after)
+        numbers = data.is_number(before) and data.is_number(after)
+        if not (isinstance(before, t.Tensor) and isinstance(after, t.Tensor)
+                or numbers and before.pytype() is after.pytype()):  # type: ignore[union-attr]
+            name = self.frame.dec.localsplus[i] if i < len(self.frame.locals) else "a value on the stack"
+            raise Unsupported(f"a loop that data ends changes {name}, which is no tensor or number")
+
+
+def _copies(tracer: Any, wholes: Sequence[tuple[Alias, Node]]) -> list[t.Tensor]:
+    """Return copies of tensors' present values."""
+    return [tracer.torch_call(torch.clone, [tracer.made(base.val)], {}) for base, _ in wholes]
+
+
+def flag(tracer: Any, v: t.Tracker) -> t.Tensor:
+    """Return the truth of a condition as a tensor without dimensions."""
+    if not isinstance(v, t.Tensor):
+        return data.tensor_of(tracer, v)
+    flat = tracer.torch_call(torch.reshape, [v, tracer.made(())], {})
+    return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})  # type: ignore[no-any-return]
+
+
+def _numbers(*values: t.Tracker | None) -> list[t.Tracker | None]:
+    """Return for iterators their positions, other values unchanged."""
+    return [x.position if isinstance(x, t.Stepped) else x for x in values]
+
+
+def _outside(tracer: Any, before: t.Tracker | None, x: t.Tensor) -> t.Tracker:
+    """Return the program's value for a tensor of the state: the tensor, a number, or an iterator at that position."""
+    found = x if isinstance(before, t.Tensor) else data.number(tracer, x)
+    assert found is not None
+    return before.at(found) if isinstance(before, t.Stepped) else found
+
+
+def stepped(f: Frame, it: t.Tracker, head: int) -> t.Stepped | None:
+    """Return the iterator of the loop at `head` as one whose position data may tell; None if it gives no numbers at
+    constant distances, if too few rounds are left, or if the loop was refused before."""
+    tracer = f.tracer
+    if isinstance(it, t.Stepped):
+        return it
+    if not tracer.branches or (f.code, head + 1) in tracer.unrolled:
+        return None
+    ranges = type(it) is t.LoopIterator and it.cls is type(iter(range(0))) and not it.looping and it.concrete is None
+    values = it.rest_of_range() if type(it) is t.Walk else None
+    plan = it.plan(tracer) if ranges else t.progression(values) if values is not None else None  # type: ignore[attr-defined]
+    if plan is None or type(plan.count) is int and plan.count < FEWEST:
+        return None
+    others = [x for frame in tracer.frames for x in (frame.fn, *frame.locals, *[y for y in frame.stack if y is not it])]
+    if id(it) in reachable([*others, *tracer.mutated.values()]):
+        return None
+    return t.Stepped(it.pytype(), plan, t.Const(0))

@@ -108,6 +108,8 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
         return *copied, {}
     if fn is get_item and not whole and (view := viewed(tracer, *args)) is not None:
         return *view, {}
+    if fn is set_item and not whole and (view := viewed(tracer, *args[:2])) is not None:
+        return _set_view, [*view, taken(tracer, args[2])], {}
     if fn not in _OPERATORS:
         for x in (*args, *kwargs.values()):
             if type(x) is t.SymbolicNumber and hasattr(x.example, "item"):
@@ -124,6 +126,11 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
     if any(isinstance(a, t.Tensor) for a in args):
         real, named = [_concrete(v) for v in real], {k: _concrete(v) for k, v in named.items()}
     return fn, real, named
+
+
+def _set_view(view: Any, args: list[Any], value: Any) -> None:
+    """Set the elements of a view."""
+    set_item(view(*args), ..., value)
 
 
 def _concrete(value: Any) -> Any:

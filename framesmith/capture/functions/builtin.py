@@ -128,6 +128,8 @@ def _index(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 def _abs(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if isinstance(args[0], (t.Tensor, t.Sym)):
         return tracer.torch_function(abs, args, kwargs)
+    if type(args[0]) is t.Data and (found := data.computed(operator.abs, args[0])) is not None:
+        return found
     return tracer.fold_call(abs, args, kwargs) if args[0].constant else tracer.call_special(args[0], "__abs__", [])
 
 

@@ -66,7 +66,9 @@ def _repeated(tracer: Any, cond_fn: t.Tracker, body_fn: t.Tracker, carried_input
     condition = data.condition(tracer, first)
     if condition is None:
         raise Unsupported(f"a while_loop that {first.describe()} ends")
-    return unflattened(looped(tracer, condition, initial, step, None, True))
+    made = looped(tracer, condition, initial, step, None, True)
+    assert made is not None
+    return unflattened(made)
 
 
 def _as_tensor(tracer: Any, x: t.Tracker) -> t.Tensor:

@@ -9,9 +9,10 @@ from framesmith.util.errors import DataDependent
 
 from .. import counted_loops, data
 from .. import trackers as t
-from ..branching import branch
+from ..branching import Path, branch, is_left_early, next_round
 from ..bytecode.liveness import liveness
 from ..frame import Frame
+from ..looping import stepped
 from ..registry import op
 from ..size_branches import merged
 
@@ -45,7 +46,9 @@ def _branch(f: Frame, target: int, jumps: bool) -> Any:
         try:
             truth = v.truth(f.tracer)
         except DataDependent as refusal:
-            return branch(f, v, target, jumps, refusal)
+            below = f.stack[:-1]
+            ways = Path(f.ip, below), Path(target, below)
+            return branch(f, v, *ways if jumps else ways[::-1], refusal)
     if truth is jumps:
         f.ip = target
     f.stack.pop()
@@ -96,18 +99,24 @@ def _next(f: Frame) -> t.Tracker | None:
     return it.next(f.tracer)
 
 
-def _for(past: int) -> Callable[[Frame, int], None]:
+def _for(past: int) -> Callable[[Frame, int], Any]:
     """`past`: instructions to skip at the loop's end."""
 
-    def row(f: Frame, target: int) -> None:
-        if type(f.stack[-1]) is t.LoopIterator and counted_loops.for_loop(f, f.stack[-1], target + past):
-            return
+    def row(f: Frame, target: int) -> Any:
+        if type(it := f.stack[-1]) is t.LoopIterator:
+            if counted_loops.for_loop(f, it, target + past):
+                return None
+            if is_left_early(f):
+                it = f.stack[-1] = stepped(f, it, f.ip - 1) or it
+        if type(it) is t.Stepped:
+            return next_round(f, it, target + past)
         v = _next(f)
         if v is None:
             f.stack.pop()
             f.ip = target + past
         else:
             f.stack.append(v)
+        return None
 
     return row
 

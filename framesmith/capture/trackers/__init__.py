@@ -27,9 +27,11 @@ from .rounds import (
     Plan,
     Range,
     StackedItems,
+    Stepped,
     counted,
     enumerated,
     over_slices,
+    progression,
     zipped,
 )
 from .sequences import List, Sequence, Slice, Tuple, is_own_sequence, is_plain_tuple

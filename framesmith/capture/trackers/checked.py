@@ -48,6 +48,13 @@ class Walk(Iter):
     def rest(self, tracer: Any) -> list[Tracker]:
         return [tracer.made(v) for v in copy.copy(self._left())]
 
+    def rest_of_range(self) -> range | None:
+        """Return the remaining values of a range, without listing them; None for other constants."""
+        value = self.of.value  # type: ignore[attr-defined]
+        if type(value) is not range:
+            return None
+        return (value if self.make is iter else value[::-1])[self.index:]
+
     def pytype(self) -> type:
         return type(self.make(self.of.value))  # type: ignore[attr-defined]
 

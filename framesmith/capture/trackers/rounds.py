@@ -35,11 +35,13 @@ class LoopUnrolled(FramesmithError):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What rounds take: `count`, their number; a slice of each of `operands`, of which `value(tracer, slices)` makes
-    the value of a round."""
+    the value of a round. Of a range `first` is the first value and `step` the distance of the next one."""
 
     count: Any
     operands: list[Any]
     value: Callable[[Any, list[Tracker]], Tracker]
+    first: Any = None
+    step: int = 0
 
 
 class LoopIterator(Walk):
@@ -185,7 +187,41 @@ def counted(tracer: Any, first: Any, count: Any, step: int) -> Plan:
         made = tracer.binary("mul", made, Const(step))
     if type(first) is not int or first:
         made = tracer.binary("add", made, _size(first))
-    return Plan(count, [made], lambda tracer, slices: tracer.counting[-1].counter(slices[0], first, step))
+    return Plan(count, [made], lambda tracer, slices: tracer.counting[-1].counter(slices[0], first, step), first, step)
+
+
+def progression(values: range) -> Plan:
+    """Return the plan of known integers, which have no slices."""
+    return Plan(len(values), [], lambda tracer, slices: slices[0], values.start, values.step)
+
+
+class Stepped(Walk):
+    """An iterator over a range in a loop that data may end: `position` is the number of the next value, and data, too.
+    It is immutable: the iterator behind a value is another one."""
+
+    __slots__ = ("cls", "plan", "position")
+
+    def __init__(self, cls: type, plan: Plan, position: Tracker) -> None:
+        self.cls = cls
+        self.plan = plan
+        self.position = position
+
+    def at(self, position: Tracker) -> Stepped:
+        """Return the iterator at another position."""
+        return Stepped(self.cls, self.plan, position)
+
+    def has_next(self, tracer: Any) -> Tracker:
+        """Return whether there is another value."""
+        return tracer.compare("<", self.position, _size(self.plan.count))  # type: ignore[no-any-return]
+
+    def taken(self, tracer: Any) -> list[Tracker]:
+        """Return the iterator behind the next value, and that value."""
+        return [self.at(tracer.binary("add", self.position, Const(1))), self.bounds(tracer)[0]]
+
+    def bounds(self, tracer: Any) -> list[Tracker]:
+        """Return the next value, and the first one that is not of the range."""
+        return [tracer.binary("add", _size(self.plan.first), tracer.binary("mul", k, Const(self.plan.step)))
+                for k in (self.position, _size(self.plan.count))]
 
 
 def _size(n: Any) -> Tracker:
@@ -281,4 +317,4 @@ class FilledList(List):
 
 
 __all__ = ["FilledList", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range", "LoopIterator", "StackedItems",
-           "counted", "enumerated", "over_slices", "zipped"]
+           "Stepped", "counted", "enumerated", "over_slices", "progression", "zipped"]
