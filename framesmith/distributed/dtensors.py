@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._ops._embedding_ops import _MaskPartial
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.fx import Node
 
@@ -32,7 +33,19 @@ from framesmith.util.tables import entry
 _DTENSOR = "torch.distributed.tensor.DTensor"
 _API = "torch.distributed.tensor._api"
 
-_PLACEMENTS = (Shard, Replicate, Partial, _StridedShard)
+
+class _OwnMask(_MaskPartial):
+    """The placement of rows that are to be summed up over processes, each of which masks the rows of others. The mask
+    is of one result, where the dispatch keeps it with its own placements, and it masks a copy."""
+
+    def _reduce_value(self, tensor: torch.Tensor, *where: Any) -> torch.Tensor:
+        return super()._reduce_value(tensor.clone(), *where)
+
+    def _reduce_shard_value(self, tensor: torch.Tensor, *where: Any) -> torch.Tensor:
+        return super()._reduce_shard_value(tensor.clone(), *where)
+
+
+_PLACEMENTS = (Shard, Replicate, Partial, _StridedShard, _OwnMask)
 CONSTANT_TYPES.update(_PLACEMENTS)
 WRAP.update(dict.fromkeys(_PLACEMENTS, WRAP[torch.dtype]))
 HANDLERS[torch.ops._dtensor.shard_dim_alltoall.default] = refused
@@ -41,15 +54,29 @@ HANDLERS[torch.ops._dtensor.shard_dim_alltoall.default] = refused
 @entry(DISTRIBUTED, _DTENSOR)
 def _operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute an operator by PyTorch's dispatch, which calls operators on local parts. What it would keep of a capture
-    is refused: the state of a generator, and the mask of rows that other processes have."""
+    is refused, the state of a generator, or taken from it, the mask of rows that other processes have."""
     if torch.Tag.nondeterministic_seeded in func.tags:
         raise Unsupported("random numbers in a DTensor")
-    if func in _MASKING and type(args[0]) is DTensor and any(p.is_shard() for p in args[0].placements):
-        raise Unsupported(f"{func} of a sharded DTensor")
-    return func(*args, **kwargs)
+    out = func(*args, **kwargs)
+    if type(out) is DTensor and any(map(_is_masked, out.placements)):
+        return DTensor(out._local_tensor, replace(out._spec, placements=tuple(map(_unshared, out.placements))),
+                       requires_grad=False)
+    return out
 
 
-_MASKING = (torch.ops.aten.embedding.default, torch.ops.aten.gather.default)
+def _is_masked(placement: Any) -> bool:
+    return isinstance(placement, _MaskPartial)
+
+
+def _unshared(placement: Any) -> Any:
+    """Return a placement with the mask of this result, which the dispatch forgets."""
+    if not _is_masked(placement):
+        return placement
+    mask = placement.mask_buffer.data
+    placement.mask_buffer.release_mask()
+    own = _OwnMask(placement.reduce_op, offset_shape=placement.offset_shape, offset_dim=placement.offset_dim)
+    own.mask_buffer.materialize_mask(mask)
+    return own
 
 
 @entry(HANDLERS, ops._wrap_tensor_autograd.default)
@@ -208,6 +235,8 @@ class _Kind:
 
     def parted(self, x: Any) -> tuple[dict[str, Any], Any]:
         spec = x._spec
+        if any(map(_is_masked, spec.placements)):
+            raise Unsupported("rows of an embedding leave captured code before they are summed over processes")
         if type(spec)(spec.mesh, spec.placements, tensor_meta=spec.tensor_meta) != spec:
             raise Unsupported("a DTensor with an order of shards of its own leaves captured code")
         placements = tuple([Replicate() if p.is_partial() else p for p in spec.placements])

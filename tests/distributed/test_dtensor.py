@@ -367,15 +367,56 @@ def broken(call):
     return [a, b, *torch.autograd.grad(a.sum() + b.full_tensor().sin().sum(), [x, w])]
 
 
-def masked(call):
-    """The dispatch keeps the mask of an embedding whose rows are sharded: it is computed in eager."""
+def embedding(first, layout):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 4)).double()
-    net = parallelize_module(net, mesh(), {"0": RowwiseParallel(input_layouts=Replicate()),
-                                           "1": ColwiseParallel(output_layouts=Replicate())})
-    y = call(net)(torch.tensor([[1, 5, 7, 0]]))
-    y.square().sum().backward()
-    return [y, net(torch.tensor([[2]])), *gradients(net)]
+    net = nn.Sequential(nn.Embedding(7, 4, padding_idx=5), nn.Linear(4, 4)).double()
+    return parallelize_module(net, mesh(), {
+        "0": first(input_layouts=Replicate(), output_layouts=layout),
+        "1": ColwiseParallel(input_layouts=layout, output_layouts=Replicate())})
+
+
+def embedded(call):
+    """Rows or columns of an embedding are sharded, and the result is whole, or divided. Eager runs in between: the
+    dispatch keeps nothing of a capture."""
+    found = []
+    for first in (RowwiseParallel, ColwiseParallel):
+        for layout in (Replicate(), Shard(1)):
+            net = embedding(first, layout)
+            run = call(net)
+            for ids in ([[1, 5, 6, 0]], [[2, 2, 3, 3]]):
+                y = run(torch.tensor(ids))
+                y.square().sum().backward()
+                found += [y, net(torch.tensor([[2, 4]]))]
+            with torch.no_grad():
+                found.append(run(torch.tensor([[6, 5]])))
+            found += gradients(net)
+    return found
+
+
+def gathered_rows(call):
+    def run(x, index):
+        a, b = x.gather(0, index), (x * 2).gather(0, index)
+        return a.full_tensor(), b.redistribute(placements=[Replicate()])
+
+    x = sharded(shape=(6, 4))
+    index = distribute_tensor(torch.tensor([[0, 1, 5, 3], [2, 2, 4, 0]]), mesh(), [Replicate()])
+    a, b = call(run)(x, index)
+    return [a, b, *torch.autograd.grad(a.sin().sum() + b.full_tensor().cos().sum(), [x])]
+
+
+def left_before_its_sum(call):
+    """Rows that are masked leave captured code: the lookup runs in eager, whose dispatch has no mask of a capture."""
+    def run(w, ids):
+        rows = nn.functional.embedding(ids, w)
+        framesmith.graph_break()
+        return rows.full_tensor() * 2
+
+    w = sharded(shape=(6, 4))
+    found = []
+    for k in (0, 5):
+        ids = distribute_tensor(torch.tensor([k, 3]), mesh(), [Replicate()])
+        found += [call(run)(w, ids), run(w, ids)]
+    return [*found, *torch.autograd.grad(sum(x.sin().sum() for x in found), [w])]
 
 
 def of_the_programs_own(call):
@@ -412,8 +453,8 @@ def viewed_as_it_is(call):
 
 
 WHOLE = [sizes, uneven, written, optimised, repeated, residual, placements_vary, shared_losses, enabled_within, aliased,
-         refused_sizes]
-IN_PARTS = [broken, masked, of_the_programs_own, written_in_place, viewed_as_it_is]
+         refused_sizes, embedded, gathered_rows]
+IN_PARTS = [broken, left_before_its_sum, of_the_programs_own, written_in_place, viewed_as_it_is]
 
 
 def same_program(k):
