@@ -7,6 +7,7 @@ import atexit
 import functools
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -66,8 +67,10 @@ def report(path: str | os.PathLike[str] | None = None, format: str | None = None
 
 def report_at_exit(path: str, format: str | None = None, measure: bool = False) -> None:
     """Write a report when the process ends; `reset` does not drop its events. Child processes that compile write one
-    each, with their number in its name."""
+    each, with their number in its name, and processes of a rank other than 0 with that. A launcher, which compiles
+    nothing, leaves the one of the process of rank 0 that it has launched."""
     events.keep("report at exit")
+    began = time.time()
 
     def write() -> None:
         child = multiprocessing.parent_process() is not None
@@ -76,7 +79,9 @@ def report_at_exit(path: str, format: str | None = None, measure: bool = False) 
             return
         name, ending = os.path.splitext(path)
         tag = f".{os.getpid()}" if child else f".rank{rank}" if rank != "0" else ""
-        report(name + tag + ending, format, measure=measure)
+        file = name + tag + ending
+        if events.recent() or not os.path.exists(file) or os.path.getmtime(file) < began:
+            report(file, format, measure=measure)
 
     atexit.register(write)
 

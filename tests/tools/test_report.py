@@ -152,6 +152,18 @@ def test_the_command_runs_a_program(tmp_path):
     assert facts["totals"]["graphs"] == 1 and facts["program"].endswith("an argument")
 
 
+def test_a_launcher_leaves_the_report_of_what_it_launched(tmp_path):
+    page = tmp_path / "page.json"
+    page.write_text("of an earlier run")
+    os.utime(page, (0, 0))
+    worker = "import torch, framesmith; framesmith.compile(lambda x: x.sin() + 1)(torch.ones(3))"
+    launcher = f"import subprocess, sys, framesmith; subprocess.run([sys.executable, '-c', {worker!r}], check=True)"
+    run("-c", launcher, FRAMESMITH_REPORT=str(page))
+    assert Report.read(page).facts["totals"]["graphs"] == 1
+    run("-c", "import framesmith", FRAMESMITH_REPORT=str(page))
+    assert Report.read(page).facts["totals"]["graphs"] == 0
+
+
 def test_what_is_no_report_is_refused(tmp_path, seen):
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(FramesmithError, match="no report"):
