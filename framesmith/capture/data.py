@@ -325,8 +325,11 @@ def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracke
 
 def is_number(x: t.Tracker | None) -> bool:
     """Return whether a value is a number, of data, of sizes or plain, that the graph may compute."""
-    return x is not None and (_is_integer(x := _opened(x)) or isinstance(x, (t.Data, t.Const)) and not is_symbolic(x)
-                              and x.pytype() in _NUMBERS)
+    if x is None or _is_integer(x := _opened(x)):
+        return x is not None
+    if not isinstance(x, (t.Data, t.Const)) or is_symbolic(x) or x.pytype() not in _NUMBERS:
+        return False
+    return isinstance(x, t.Data) or x.pytype() is not int or -1 << 63 <= x.value < 1 << 63
 
 
 def tensor_of(tracer: Any, x: t.Tracker) -> t.Tensor:

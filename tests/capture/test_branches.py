@@ -131,8 +131,13 @@ def of_numbers(x):
     return x * k + n, n
 
 
-ONE_GRAPH = [of_numbers, both, joined, of_a_number, nested, left_early, several, one_after_another, in_a_callee,
-             written_within, of_both_numbers, with_sizes_of_data, drawn]
+def of_constants(x):
+    size, scale, positive = (2, 0.5, True) if x.mean() > 0 else (4, 3.0, False)
+    return x * scale + size, positive, size + 1
+
+
+ONE_GRAPH = [of_constants, of_numbers, both, joined, of_a_number, nested, left_early,
+             several, one_after_another, in_a_callee, written_within, of_both_numbers, with_sizes_of_data, drawn]
 INPUTS = [torch.rand(3, 4), -torch.rand(3, 4), torch.zeros(3, 4), torch.rand(3, 4) * 3 - 0.5, torch.randn(3, 4) * 2]
 
 
@@ -236,6 +241,16 @@ BREAKS = [speaks, of_other_shape, of_another_type, writes, set_one_way]
 
 
 @pytest.mark.filterwarnings("ignore:framesmith")
+@pytest.mark.filterwarnings("ignore:framesmith")
+def test_numbers_that_no_tensor_holds_are_a_break():
+    def chosen(x):
+        return x + 1, 1 << 70 if x.mean() > 0 else 1
+
+    compiled = framesmith.compile(chosen)
+    for x in INPUTS:
+        alike(compiled(x), chosen(x))
+
+
 @pytest.mark.parametrize("program", [*BREAKS, written_later, until])
 def test_what_is_no_pure_tensor_code_is_a_break(program):
     compiled = framesmith.compile(program)
