@@ -42,7 +42,7 @@ BUDGET = {
     "util": 1140, "symbolic": 1830, "graph": 1790, "prims": 2970, "fake": 4590, "capture": 18790, "autograd": 2080,
     "loops": 1490, "runtime": 2120, "lower": 5140, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2630,
     "capture_cache": 700, "distributed": 1010, "export": 2570, "onnx": 1950, "package": 750, "serve": 1160, "site": 50,
-    ".": 3450, "csrc": 12050,
+    ".": 3460, "csrc": 12050,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
