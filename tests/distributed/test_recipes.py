@@ -35,7 +35,7 @@ def prepare():
     rank, size = str(dist.get_rank()), str(dist.get_world_size())
     os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=size, LOCAL_WORLD_SIZE=size, GROUP_RANK="0",
                       GROUP_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0", TORCHELASTIC_RUN_ID="test",
-                      TORCHELASTIC_RESTART_COUNT="0")
+                      TORCHELASTIC_RESTART_COUNT="0", CUDA_VISIBLE_DEVICES="")
     sys.path.insert(0, str(EXAMPLES))
     framesmith.install()
 
