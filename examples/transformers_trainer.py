@@ -24,8 +24,8 @@ def main(arguments: list[str] | None = None) -> list[float]:
     settings = TrainingArguments(
         options.folder, torch_compile_backend=None if options.backend == "no" else options.backend,
         max_steps=STEPS, per_device_train_batch_size=BATCH,
-        gradient_accumulation_steps=PARTS, bf16=True, activation_checkpointing=True,
-        activation_checkpointing_kwargs={"use_reentrant": False}, save_steps=STEPS // 2, logging_steps=1, seed=0,
+        gradient_accumulation_steps=PARTS, bf16=True, gradient_checkpointing=True,
+        gradient_checkpointing_kwargs={"use_reentrant": False}, save_steps=STEPS // 2, logging_steps=1, seed=0,
         use_cpu=not torch.cuda.is_available(), report_to=[], disable_tqdm=True)
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=WORDS, n_positions=LENGTH))

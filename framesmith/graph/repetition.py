@@ -102,6 +102,8 @@ class Run:
 class Search:
     """The search for runs of at least `least` parts among the nodes of a graph with `count` inputs."""
 
+    reach = HEAD
+
     def __init__(self, nodes: list[Node], count: int, least: int = LEAST) -> None:
         self.nodes = nodes
         self.count = count
@@ -133,8 +135,16 @@ class Search:
         while first > self.count and self.match(first - 1, length, after, before, fixed):
             first -= 1
         first = max([first, *[self.number[n] + 1 for n in fixed]])
-        parts = (last + length - first) // length
-        return Run(first, length, parts, after) if parts >= self.least else None
+        run = Run(first, length, (last + length - first) // length, after)
+        return run if run.parts >= self.least and not self._reaches_back(run) else None
+
+    def _reaches_back(self, run: Run) -> bool:
+        """Return whether parts from number `reach` on read different nodes from before the run: these have no copies."""
+        for number in range(run.start + self.reach * run.length, run.start + run.parts * run.length):
+            for a, b in zip(self.operands[number], self.operands[number - run.length], strict=True):
+                if a is not b and self.count <= self.number[a] < run.start:
+                    return True
+        return False
 
     def match(self, at: int, length: int, after: dict[Node, Node], before: dict[Node, Node], fixed: set[Node]) -> bool:
         """Return whether a node and the one `length` after it correspond, given the correspondences so far."""

@@ -85,6 +85,8 @@ class Unrolling(Search):
     which are copies of the part before it.
     """
 
+    reach = 1
+
     def __init__(self, of: Repetition, short: Graph, inputs: Slots, backwards: bool = False) -> None:
         nodes = list(short.nodes)
         count = sum(n.op == "placeholder" for n in nodes)

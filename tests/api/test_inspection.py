@@ -51,7 +51,7 @@ def test_explain(tmp_path, monkeypatch):
     told = framesmith.explain(branchy)(X)
     text = re.sub(r"\d+ (instructions|guards)", r"N \1", str(told).replace(__file__, "FILE"))
     assert text.rsplit("seconds: ", 1)[0] == TEXT
-    stages = ["capture", "guards", "rewrite", "freeze", "cache", "repeat", "decompose", "lower", "schedule",
+    stages = ["capture", "guards", "repeat", "rewrite", "freeze", "cache", "decompose", "lower", "schedule",
               "codegen", "build", "load", "total"]
     assert list(told.seconds) == stages and all(s >= 0 for s in told.seconds.values())
     assert (told.graph_count, told.break_count, told.kernel_count) == (2, 1, 2)

@@ -7,7 +7,7 @@ import threading
 import torch
 
 import framesmith
-from framesmith.autograd import node
+from framesmith.autograd import node, repeated
 from framesmith.util.locks import COMPILE_LOCK
 
 
@@ -23,7 +23,8 @@ def test_graphs_are_recorded_one_at_a_time(monkeypatch):
         return original(*args)
 
     original = node.trace_joint
-    monkeypatch.setattr(node, "trace_joint", trace_joint)
+    for module in (node, repeated):
+        monkeypatch.setattr(module, "trace_joint", trace_joint)
     x = torch.randn(4).requires_grad_()
     first, second = framesmith.compile(several, backend="eager")(x)
     first.sum().backward(retain_graph=True)  # a part of the backward

@@ -466,6 +466,8 @@ def same_as_the_model(schedule, masked):
 @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_schedules_train_as_the_model(processes, schedule, masked):
+    if torch.__version__ < (2, 13) and (schedule == "interleaved" or len(processes.pipes) > 2):
+        pytest.skip("PyTorch's schedules fail so before 2.13, without compiled stages, too")
     found = processes.run(same_as_the_model, schedule, masked)
     assert [last for _, last in found] == [False] * (len(found) - 1) + [True]
     assert sorted(name for names, _ in found for name in names) == sorted(name for name, _ in net().named_parameters())

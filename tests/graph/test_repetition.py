@@ -58,6 +58,11 @@ def test_what_reaches_into_the_middle_is_none():
     assert _found(*_on(skips, _layers(12))) is None
 
 
+def test_nodes_before_the_run_that_its_parts_read_one_by_one_are_none():
+    assert _found(lambda x: sum([x[k] for k in range(12)]), torch.randn(12, 4)) is None
+    assert _found(lambda x: [row * 2 for row in x.unbind()], torch.randn(12, 4)) is None
+
+
 def test_weights_that_take_turns_are_none():
     def turns(x, layers):
         for k in range(12):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from framesmith import pipeline
-from framesmith.autograd import node as autograd_node
+from framesmith.autograd import repeated
 from framesmith.codegen.cpp import emit, loops, reductions
 from framesmith.lower.table import PRIM_ROWS
 from framesmith.prims.registry import rules
@@ -307,7 +307,7 @@ def dropped_term_of_a_gradient(patch):
 
 @fault(trained(torch.tanh), train=True)
 def swapped_operands_in_the_partition(patch):
-    real = autograd_node.partition
+    real = repeated.partition
 
     def broken(*args):
         parts = real(*args)
@@ -315,16 +315,16 @@ def swapped_operands_in_the_partition(patch):
             node.args = node.args[1], node.args[0]
         return parts
 
-    patch.setattr(autograd_node, "partition", broken)
+    patch.setattr(repeated, "partition", broken)
 
 
 @fault(trained(F.silu), kind="error", train=True)
 def raise_in_the_joint_graph(patch):
-    real = autograd_node.trace_joint
+    real = repeated.trace_joint
 
     def broken(graph, *args):
         if calls(graph, aten.silu.default):
             raise IndexError("tuple index out of range")
         return real(graph, *args)
 
-    patch.setattr(autograd_node, "trace_joint", broken)
+    patch.setattr(repeated, "trace_joint", broken)
