@@ -139,7 +139,7 @@ class Search:
         return run if run.parts >= self.least and not self._reaches_back(run) else None
 
     def _reaches_back(self, run: Run) -> bool:
-        """Return whether parts from number `reach` on read different nodes from before the run: these have no copies."""
+        """Return whether parts from number `reach` on read other nodes before the run each: these have no copies."""
         for number in range(run.start + self.reach * run.length, run.start + run.parts * run.length):
             for a, b in zip(self.operands[number], self.operands[number - run.length], strict=True):
                 if a is not b and self.count <= self.number[a] < run.start:
