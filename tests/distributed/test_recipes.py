@@ -108,7 +108,7 @@ def test_torchrun_starts_again(processes, tmp_path):
     """Training goes on from the checkpoint with exactly the losses of a training that was not interrupted."""
     (whole, _), _ = processes.run(run, "elastic.train", tmp_path)
     folder = tmp_path / "killed"
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     # with the store of the agent, workers find the addresses of those that are gone (pytorch #135712)
     environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1",
                    "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")])}
@@ -117,5 +117,4 @@ def test_torchrun_starts_again(processes, tmp_path):
     assert not done.returncode, done.stderr
     losses = [(int(step), float(loss)) for step, loss in re.findall(r"step (\d+) loss (\S+)", done.stdout)]
     steps = list(enumerate(whole))
-    assert set(losses) == set(steps)
-    assert losses[:5] == steps[:5] and losses[-4:] == steps[4:]
+    assert losses == [*steps[:5], *steps[4:]]  # step 5 ends in no loss, and the last checkpoint is behind step 3
