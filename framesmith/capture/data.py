@@ -325,11 +325,22 @@ def computed_in_graph(tracer: Any, x: t.Tracker, wide: bool = False) -> t.Tracke
 
 def is_number(x: t.Tracker | None) -> bool:
     """Return whether a value is a number, of data, of sizes or plain, that the graph may compute."""
-    if x is None or _is_integer(x := _opened(x)):
-        return x is not None
+    if x is None:
+        return False
+    x = _opened(x)
+    if _is_integer(x):
+        return True
     if not isinstance(x, (t.Data, t.Const)) or is_symbolic(x) or x.pytype() not in _NUMBERS:
         return False
     return isinstance(x, t.Data) or x.pytype() is not int or -1 << 63 <= x.value < 1 << 63
+
+
+def flag(tracer: Any, v: t.Tracker) -> t.Tensor:
+    """Return the truth of a condition as a boolean tensor without dimensions."""
+    if not isinstance(v, t.Tensor):
+        return tensor_of(tracer, v)
+    flat = tracer.torch_call(torch.reshape, [v, tracer.made(())], {})
+    return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})  # type: ignore[no-any-return]
 
 
 def tensor_of(tracer: Any, x: t.Tracker) -> t.Tensor:
@@ -343,8 +354,7 @@ def tensor_of(tracer: Any, x: t.Tracker) -> t.Tensor:
         found = tracer.torch_call(torch.tensor, [x], {"dtype": tracer.made(dtype)})
     elif type(x) is t.Data and x.kind is bool:
         made = condition(tracer, x)
-        flat = x if made is None else tracer.torch_call(torch.reshape, [made, tracer.made(())], {})
-        found = flat if made is None else tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})
+        found = None if made is None else flag(tracer, made)
     elif type(x) is t.Data and x.kind in (int, float) or _is_integer(x):
         found = computed_in_graph(tracer, x)
     if not isinstance(found, t.Tensor):

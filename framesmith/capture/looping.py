@@ -191,7 +191,7 @@ class FrameLoop:
         f.ip, f.stack[:] = self.start, stack
         values = self.ended(STOPPED)[:-2]
         f.locals[:], f.stack[:] = values[:len(f.locals)], values[len(f.locals):]  # type: ignore[assignment]
-        go = data.number(f.tracer, flag(f.tracer, condition))
+        go = data.number(f.tracer, data.flag(f.tracer, condition))
         assert go is not None
         f.stack += [data.negated(f.tracer, go) if holds else go, t.Const(left)]
 
@@ -240,7 +240,7 @@ class FrameLoop:
             for i in self.more:
                 self._check(i, first[i], after[i])
             self.after = [x for i, x in enumerate(after) if i in places or i in self.more]
-            return flag(tracer, again), [data.tensor_of(tracer, x) for x in (  # type: ignore[arg-type]
+            return data.flag(tracer, again), [data.tensor_of(tracer, x) for x in (  # type: ignore[arg-type]
                 *[_numbers(after[i])[0] for i in places], *_copies(tracer, wholes), *[left] * several)]
 
         def settled(arm: Arm) -> bool:
@@ -256,7 +256,7 @@ class FrameLoop:
         while True:
             initial = [data.tensor_of(tracer, x) for x in (*[_numbers(first[i])[0] for i in places],  # type: ignore[arg-type]
                                                            *_copies(tracer, wholes), *[exit] * several)]
-            made = looped(tracer, flag(tracer, go), initial, step, stop, settled=settled)
+            made = looped(tracer, data.flag(tracer, go), initial, step, stop, settled=settled)
             if made is not None:
                 break
             places = sorted({*places, *self.more})
@@ -266,7 +266,7 @@ class FrameLoop:
             tracer.torch_call(torch.Tensor.copy_, [tracer.made(base.val), x], {})
         f.locals[:] = [None if i in self.dropped and i not in places else x for i, x in enumerate(first[:count])]
         f.stack[:] = first[count:]  # type: ignore[assignment]
-        return made[-1] if several else flag(tracer, t.FALSE)
+        return made[-1] if several else data.flag(tracer, t.FALSE)
 
     @staticmethod
     def _check_written(values: Sequence[t.Tracker | None], wholes: Sequence[Alias]) -> None:
@@ -297,14 +297,6 @@ class FrameLoop:
 def _copies(tracer: Any, wholes: Sequence[tuple[Alias, Node]]) -> list[t.Tensor]:
     """Return copies of tensors' present values."""
     return [tracer.torch_call(torch.clone, [tracer.made(base.val)], {}) for base, _ in wholes]
-
-
-def flag(tracer: Any, v: t.Tracker) -> t.Tensor:
-    """Return the truth of a condition as a tensor without dimensions."""
-    if not isinstance(v, t.Tensor):
-        return data.tensor_of(tracer, v)
-    flat = tracer.torch_call(torch.reshape, [v, tracer.made(())], {})
-    return tracer.torch_call(torch.Tensor.to, [flat, tracer.made(torch.bool)], {})  # type: ignore[no-any-return]
 
 
 def _numbers(*values: t.Tracker | None) -> list[t.Tracker | None]:
