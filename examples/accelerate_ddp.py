@@ -3,12 +3,10 @@
     python -m framesmith run torchrun --nproc-per-node 2 examples/accelerate_ddp.py FOLDER [--resume FOLDER/step-4]
 """
 
-import argparse
-from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from language_model import LanguageModel, loss_of, sequences
+from language_model import LanguageModel, loss_of, parsed, sequences
 from torch.utils.data import DataLoader
 
 STEPS, PARTS, BATCH = 8, 2, 4
@@ -17,11 +15,7 @@ STEPS, PARTS, BATCH = 8, 2, 4
 
 def main(arguments: list[str] | None = None) -> list[float]:
     """Train, and return the loss of each batch of this process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--resume", type=Path)
-    parser.add_argument("--backend", default="inductor", help="no: nothing is compiled")
-    options = parser.parse_args(arguments)
+    options = parsed(arguments)
 
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="bf16",
                               gradient_accumulation_steps=PARTS, dynamo_backend=options.backend)

@@ -1,4 +1,7 @@
-"""A small language model and its data, for the programs of this folder."""
+"""A small language model, its data, and the command line, for the programs of this folder."""
+
+import argparse
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -40,3 +43,12 @@ def loss_of(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 def sequences(count: int) -> torch.Tensor:
     """Return `count` sequences of random words, always the same."""
     return torch.randint(0, WORDS, (count, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Parse the folder of checkpoints, the checkpoint to resume from, and the compiler's name. None: of the process."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--backend", default="inductor", help="no: nothing is compiled")
+    return parser.parse_args(arguments)

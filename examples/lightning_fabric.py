@@ -3,14 +3,12 @@
     python -m framesmith run torchrun --nproc-per-node 2 examples/lightning_fabric.py FOLDER [--resume CHECKPOINT]
 """
 
-import argparse
 import os
-from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from language_model import LanguageModel, loss_of, sequences
+from language_model import LanguageModel, loss_of, parsed, sequences
 
 STEPS, PARTS, BATCH = 8, 2, 4
 """Steps of the optimiser, batches whose gradients each adds up, and sequences of a batch."""
@@ -18,11 +16,7 @@ STEPS, PARTS, BATCH = 8, 2, 4
 
 def main(arguments: list[str] | None = None) -> list[float]:
     """Train, and return the loss of each batch of this process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--resume", type=Path)
-    parser.add_argument("--backend", default="inductor", help="no: nothing is compiled")
-    options = parser.parse_args(arguments)
+    options = parsed(arguments)
 
     fabric = lightning.Fabric(accelerator="auto", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp",
                               precision="bf16-mixed")

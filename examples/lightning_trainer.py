@@ -3,13 +3,11 @@
     python -m framesmith run torchrun --nproc-per-node 2 examples/lightning_trainer.py FOLDER [--resume CHECKPOINT]
 """
 
-import argparse
 import os
-from pathlib import Path
 
 import lightning
 import torch
-from language_model import LanguageModel, loss_of, sequences
+from language_model import LanguageModel, loss_of, parsed, sequences
 from torch.utils.data import DataLoader
 
 STEPS, PARTS, BATCH = 4, 2, 4
@@ -36,11 +34,7 @@ class Lesson(lightning.LightningModule):
 
 def main(arguments: list[str] | None = None) -> list[float]:
     """Train two epochs, and return the loss of each batch of this process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--resume", type=Path)
-    parser.add_argument("--backend", default="inductor", help="no: nothing is compiled")
-    options = parser.parse_args(arguments)
+    options = parsed(arguments)
 
     world = int(os.environ["WORLD_SIZE"])
     torch.manual_seed(0)

@@ -41,7 +41,7 @@ from framesmith.graph.printer import print_graph
 from framesmith.graph.repetition import RepeatedGraph, Repetition, find_repetition
 from framesmith.graph.sink_waits import sink_waits
 from framesmith.graph.symbols import close_guards, varying_convolutions
-from framesmith.graph.unrolling import NotUnrolled, Rewritten, Whole, mark
+from framesmith.graph.unrolling import NotUnrolled, RewrittenGraph, UnrolledGraph, mark
 from framesmith.loops.ir import Program, SizeOf
 from framesmith.loops.live import live_bytes
 from framesmith.loops.nest import LoopGraph, graph_text
@@ -212,7 +212,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
     with stage("rewrite"):
         main = _rewritten(graph, config, target)
         frozen = _frozen(main) if config.freezing and config.weight_caching else None
-        main = Whole(frozen.main) if frozen is not None else main
+        main = RewrittenGraph(frozen.main) if frozen is not None else main
     if config.dynamic is None and device.type == "cpu" and varying_convolutions(main.sample):
         raise CompileError("our kernels for this convolution need static sizes")
     with stage("freeze"):
@@ -276,7 +276,7 @@ class PendingGraph:
     toolchain: Toolchain
     cache: Cache
     target: Target
-    main: Whole
+    main: RewrittenGraph
     frozen: Frozen | None
     constants: FrozenValues
     key: str
@@ -458,7 +458,7 @@ class FrozenValues:
         return compute
 
 
-def _rewritten(graph: fx.Graph, config: Config, target: Target) -> Whole:
+def _rewritten(graph: fx.Graph, config: Config, target: Target) -> RewrittenGraph:
     """Return the rewritten graph, the same or another. On the CPU a few of many equal parts are rewritten, unless there
     are parameters to be frozen, for which the whole graph is split in any case."""
     if log.enabled("graph"):
@@ -469,22 +469,22 @@ def _rewritten(graph: fx.Graph, config: Config, target: Target) -> Whole:
         mark(found.short)
         run_passes(PASSES, "aten", found.short, context)
         try:
-            return Rewritten(graph, found)
+            return UnrolledGraph(graph, found)
         except NotUnrolled as reason:
             log.emit("graph", f"parts are rewritten one by one: {reason}")
     if isinstance(graph, RepeatedGraph):
         graph.parts = None
     run_passes(with_registered(PASSES), "aten", graph, context)
-    return Whole(graph)
+    return RewrittenGraph(graph)
 
 
-def _frozen(main: Whole) -> Frozen | None:
+def _frozen(main: RewrittenGraph) -> Frozen | None:
     """Split a graph into frozen and main parts; None: nothing to freeze."""
     frozen = freeze(main.sample, worth_freezing)
     return frozen if frozen is None or main.parts is None else freeze(main.graph, worth_freezing)
 
 
-def _text(main: Whole) -> str:
+def _text(main: RewrittenGraph) -> str:
     """Return the text that determines the code of a graph."""
     parts, text = main.parts, digest_text(main.sample)
     return text if parts is None else f"{text}\n{[getattr(parts, f.name) for f in fields(parts) if f.name != 'short']}"
@@ -500,7 +500,8 @@ def _parts(graph: fx.Graph, context: Context) -> Repetition | None:
 
 
 def _generate(
-    main: Whole, frozen: Frozen | None, constants: FrozenValues, inputs: Sequence[Any], config: Config, target: Target
+    main: RewrittenGraph, frozen: Frozen | None, constants: FrozenValues, inputs: Sequence[Any], config: Config,
+    target: Target
 ) -> Callable[[], Generated]:
     """Generate C++ text and plan of the graph that runs in each call; the returned function gives them once kernels are
     compiled."""
@@ -567,7 +568,7 @@ def _sizes(loops: LoopGraph, given: Sequence[Any]) -> Mapping[Any, int]:
             for symbol, of in loops.symbols.items()}
 
 
-def _lines(main: Whole) -> Callable[[int], str]:
+def _lines(main: RewrittenGraph) -> Callable[[int], str]:
     """Return a function from the number of a node to the user's line in this program, or ""."""
     @cache
     def line(number: int) -> str:
@@ -577,7 +578,7 @@ def _lines(main: Whole) -> Callable[[int], str]:
     return line
 
 
-def _report(main: Whole, generated: Generated, line: Callable[[int], str]) -> Report:
+def _report(main: RewrittenGraph, generated: Generated, line: Callable[[int], str]) -> Report:
     externs = tuple(e.name if isinstance(e.name, str) else getattr(e.name, "__name__", "python")
                     for e in generated.plan.externs)
     return Report(main.calls, len(generated.work), externs, generated.plan.constants, "\n".join(generated.units),

@@ -21,7 +21,7 @@ from framesmith.graph.symbols import symbols_of
 from framesmith.graph.traversal import placeholders_of
 from framesmith.graph.unrolling import NotUnrolled, Slots, Unrolling, mark
 
-_PARTICULAR = ("binds", "checkpoint", "derivative", "straight", "written", "within", "in", "constant")
+_EXCLUDED = ("binds", "checkpoint", "derivative", "straight", "written", "within", "in", "constant")
 """Metadata on which the joint graph depends, and for which graphs are not shortened."""
 _TURNS = ("overwritten", "in_place")
 _OF_INPUT = ("requires_grad", "passing")
@@ -32,7 +32,7 @@ _NAMED = ("source", "constant", "passing")
 def differentiated(graph: fx.Graph, recompute: bool, budget: float, by_parts: bool) -> tuple[Joint, Parts]:
     """Return the joint graph of a captured graph, and its parts; where the graph has many equal parts, the joint graph
     is that of a short one, with the other facts of the whole."""
-    found = find_repetition(graph) if by_parts and budget >= 1 and not _is_particular(graph) else None
+    found = find_repetition(graph) if by_parts and budget >= 1 and not _is_excluded(graph) else None
     if found is not None and not found.output_chains and _are_alike(found, list(graph.nodes)):
         mark(found.short)
         joint = trace_joint(found.short)
@@ -44,9 +44,9 @@ def differentiated(graph: fx.Graph, recompute: bool, budget: float, by_parts: bo
     return joint, partition(joint, recompute, budget)
 
 
-def _is_particular(graph: fx.Graph) -> bool:
+def _is_excluded(graph: fx.Graph) -> bool:
     metas = [n.meta for n in graph.nodes]
-    return any(meta.get(name) is not None for meta in metas for name in _PARTICULAR) or bool(symbols_of(graph.nodes))
+    return any(meta.get(name) is not None for meta in metas for name in _EXCLUDED) or bool(symbols_of(graph.nodes))
 
 
 def _are_alike(found: Repetition, nodes: Sequence[fx.Node]) -> bool:
@@ -54,11 +54,11 @@ def _are_alike(found: Repetition, nodes: Sequence[fx.Node]) -> bool:
     inputs = all(len({tuple([bool(nodes[k].meta.get(name)) for name in _OF_INPUT]) for k in chain.places}) == 1
                  for chain in found.input_chains)
     first, length = found.number(found.start, 0), found.length
-    said = [_said(n.meta) for n in nodes[first:first + (HEAD + found.left_out + TAIL) * length]]
-    return inputs and all(map(operator.eq, said, said[length:]))
+    writes = [_writes_of(n.meta) for n in nodes[first:first + (HEAD + found.left_out + TAIL) * length]]
+    return inputs and all(map(operator.eq, writes, writes[length:]))
 
 
-def _said(meta: Mapping[str, Any]) -> tuple[Any, ...]:
+def _writes_of(meta: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what metadata says of the writes of a value, in numbers of torch calls after the one that computes it."""
     turn = meta.get("turn", 0)
     return bool(meta.get("no_grad")), *[meta[name] - turn if name in meta else None for name in _TURNS]

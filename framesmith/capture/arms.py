@@ -235,7 +235,7 @@ class _Join:
             if a.fake is not b.fake:
                 self._pair(a, b)
         elif (parts := _parts(self.tracer, a, b)) is not None:
-            if not isinstance(a, (t.Tuple, t.Stepped)) and (self.partners.setdefault(id(a), id(b)) != id(b)
+            if not isinstance(a, (t.Tuple, t.RangeIterator)) and (self.partners.setdefault(id(a), id(b)) != id(b)
                                                or self.partners.setdefault(id(b), id(a)) != id(a)):
                 raise Unsupported(f"two variables are one {a.pytype().__name__} one way only")
             for x, y in zip(*parts):
@@ -277,7 +277,7 @@ class _Join:
         if parts is None:
             return a
         items = [self._build(x, y) for x, y in zip(*parts)]
-        if isinstance(a, t.Stepped):
+        if isinstance(a, t.RangeIterator):
             found: t.Tracker = a.at(items[0])  # type: ignore[arg-type]
         elif isinstance(a, t.Tuple):
             found = t.Tuple(items, cls=a.cls)  # type: ignore[arg-type]
@@ -434,7 +434,7 @@ def _parts(tracer: Any, a: t.Tracker, b: t.Tracker) -> tuple[list[t.Tracker], li
     """Return the elements of two containers of the same form that the frame has created."""
     if type(a) is not type(b) or a.pytype() is not b.pytype():
         return None
-    if isinstance(a, t.Stepped) and isinstance(b, t.Stepped):
+    if isinstance(a, t.RangeIterator) and isinstance(b, t.RangeIterator):
         return ([a.position], [b.position]) if a.plan is b.plan else None
     if not isinstance(a, t.Tuple) and (a.pytype() not in (list, dict) or any(x.identity() is not x for x in (a, b))):
         return None

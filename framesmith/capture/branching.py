@@ -16,7 +16,7 @@ from .break_points import Stop, StopAt, choose_stop
 from .bytecode.control_flow import NaturalLoop, join_of, loops, on_each_round, passed
 from .bytecode.liveness import liveness
 from .frame import RETURN, STOPPED, Frame
-from .looping import FrameLoop, stepped
+from .looping import FrameLoop, range_iterator
 
 DEEPEST = 8
 """The maximal depth of nested branches."""
@@ -80,7 +80,7 @@ def is_left_early(f: Frame) -> bool:
     return any(loop.head == f.ip - 1 and len(loop.leaves) > 1 for loop in loops(f.code))
 
 
-def next_round(f: Frame, it: t.Stepped, out: int) -> Any:
+def next_round(f: Frame, it: t.RangeIterator, out: int) -> Any:
     """Begin the next round of a `for` loop, or continue at `out`, behind it."""
     tracer, below = f.tracer, f.stack[:-1]
     more = it.has_next(tracer)
@@ -118,18 +118,13 @@ def _join(f: Frame, place: frozenset[int], paths: Paths) -> tuple[int, NaturalLo
     iterators, starts, stack = 0, paths[0].starts + paths[1].starts, max((p.stack for p in paths), key=len)
     for loop in loops(f.code):
         if place < loop.inside:
-            counts = _counts(f, loop)
             active = next((own for own in f.tracer.looping if own.frame is f and own.natural is loop), None)
-            if active is not None or not counts or not iterators and stack and (
-                    stepped(f, stack[-1], loop.head) is not None):
+            if active is not None or not loop.iterates or not iterators and stack and (
+                    range_iterator(f, stack[-1], loop.head) is not None):
                 join = join_of(f.code, starts, loop.head if active is None else active.start)
                 return (join, None) if join in loop.inside else (join, loop)
-            iterators += counts
+            iterators += loop.iterates
     return join_of(f.code, starts), None
-
-
-def _counts(f: Frame, loop: NaturalLoop) -> bool:
-    return f.dec.instrs[loop.head].op.startswith("FOR_ITER")
 
 
 def _entered(f: Frame, at: int, join: int) -> NaturalLoop | None:
@@ -138,7 +133,7 @@ def _entered(f: Frame, at: int, join: int) -> NaturalLoop | None:
     instrs, out = f.dec.instrs, passed(f.dec, join)[0] if join < len(f.dec.instrs) else -1
     for loop in loops(f.code):
         before = instrs[at:loop.head]
-        if before and not _counts(f, loop) and loop.exits == (out,) and before[-1].op.startswith("POP_JUMP") and all(
+        if before and not loop.iterates and loop.exits == (out,) and before[-1].op.startswith("POP_JUMP") and all(
                 at < ins.target <= loop.head or ins.target < 0 or passed(f.dec, ins.target)[0] == out
                 for ins in before):
             return loop
@@ -149,15 +144,15 @@ def _loop(f: Frame, natural: NaturalLoop, inside: frozenset[int], place: frozens
           paths: Paths, stop: Stop | None) -> Any:
     """Record the loop that two paths from `place` continue or leave, and go on behind it. The paths may begin within
     `inside`: before the loop, at its first test."""
-    tracer, counts = f.tracer, _counts(f, natural)
+    tracer = f.tracer
     if any(own.frame is f and own.natural is natural for own in tracer.looping) or any(
             getattr(own, "frame", None) is f and own.body.end in natural.inside for own in tracer.counting):
         raise Unsupported("a loop that ends in more than one place")
     try:
         leaving = [k for k, path in enumerate(paths) if path.at not in natural.inside and path.rest is None]
         stays = paths[0 in leaving]
-        if counts:
-            it = stepped(f, stays.stack[-1], natural.head)
+        if natural.iterates:
+            it = range_iterator(f, stays.stack[-1], natural.head)
             paths = tuple([path._replace(stack=[it if x is stays.stack[-1] else x for x in path.stack])  # type: ignore[assignment, misc]
                            for path in paths])
             stays = paths[0 in leaving]
@@ -185,7 +180,7 @@ def _loop(f: Frame, natural: NaturalLoop, inside: frozenset[int], place: frozens
         f.ip, f.stack[:], _ = ends[0]
         return None
     except Unsupported as e:
-        if not counts:
+        if not natural.iterates:
             raise
         why = e.why if isinstance(e, BranchRefused) else e.reason
         raise t.LoopUnrolled((f.code, natural.head + 1), why, tracer.where()) from None

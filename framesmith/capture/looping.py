@@ -168,9 +168,10 @@ class FrameLoop:
     def _reach(self, out: int, stack: Sequence[t.Tracker]) -> int:
         """Note that a path comes to an exit, with this stack; return the exit's number."""
         begun = self.begun[len(self.frame.locals):]
-        extra = [x.at(t.Const(0)) if isinstance(x, t.Stepped) else x for x in stack[len(begun):]]  # they are dropped
-        if not all(isinstance(x, t.Iter | t.Stepped) for x in extra) or any(
-                a is not b and not isinstance(a, t.Stepped) for a, b in zip(stack, begun)):
+        # what is above the stack of a round is dropped behind the loop, at any position
+        extra = [x.at(t.Const(0)) if isinstance(x, t.RangeIterator) else x for x in stack[len(begun):]]
+        if not all(isinstance(x, t.Iter | t.RangeIterator) for x in extra) or any(
+                a is not b and not isinstance(a, t.RangeIterator) for a, b in zip(stack, begun)):
             raise Unsupported("a loop that data ends changes what an expression around it holds")
         self.reached[out] = min(len(stack), len(begun)), extra
         return self.exits.index(out)
@@ -301,21 +302,21 @@ def _copies(tracer: Any, wholes: Sequence[tuple[Alias, Node]]) -> list[t.Tensor]
 
 def _numbers(*values: t.Tracker | None) -> list[t.Tracker | None]:
     """Return for iterators their positions, other values unchanged."""
-    return [x.position if isinstance(x, t.Stepped) else x for x in values]
+    return [x.position if isinstance(x, t.RangeIterator) else x for x in values]
 
 
 def _outside(tracer: Any, before: t.Tracker | None, x: t.Tensor) -> t.Tracker:
     """Return the program's value for a tensor of the state: the tensor, a number, or an iterator at that position."""
     found = x if isinstance(before, t.Tensor) else data.number(tracer, x)
     assert found is not None
-    return before.at(found) if isinstance(before, t.Stepped) else found
+    return before.at(found) if isinstance(before, t.RangeIterator) else found
 
 
-def stepped(f: Frame, it: t.Tracker, head: int) -> t.Stepped | None:
+def range_iterator(f: Frame, it: t.Tracker, head: int) -> t.RangeIterator | None:
     """Return the iterator of the loop at `head` as one whose position data may tell; None if it gives no numbers at
     constant distances, if too few rounds are left, or if the loop was refused before."""
     tracer = f.tracer
-    if isinstance(it, t.Stepped):
+    if isinstance(it, t.RangeIterator):
         return it
     if not tracer.branches or (f.code, head + 1) in tracer.unrolled:
         return None
@@ -327,4 +328,4 @@ def stepped(f: Frame, it: t.Tracker, head: int) -> t.Stepped | None:
     others = [x for frame in tracer.frames for x in (frame.fn, *frame.locals, *[y for y in frame.stack if y is not it])]
     if id(it) in reachable([*others, *tracer.mutated.values()]):
         return None
-    return t.Stepped(it.pytype(), plan, t.Const(0))
+    return t.RangeIterator(it.pytype(), plan, t.Const(0))

@@ -499,7 +499,7 @@ _ROWS: dict[type, Callable[[Rebuilder, Any], str]] = {
     t.Method: _method, t.Partial: _partial, t.Bound: _bound, t.TensorMethod: _bound, t.Super: _super,
     t.SeqIter: iterators.sequence_iterator, t.Outside: iterators.outside_iterator, t.Iter: iterators.values_iterator,
     t.Backward: iterators.sequence_iterator, t.Walk: iterators.constant_iterator,
-    t.CheckedIter: iterators.checked_iterator, t.Stepped: iterators.stepped_iterator,
+    t.CheckedIter: iterators.checked_iterator, t.RangeIterator: iterators.range_iterator,
     **dict.fromkeys((t.Range, t.LoopIterator), lambda rebuilder, x: rebuilder.value(x.fixed(rebuilder.tracer))),
     t.Lazy: iterators.lazy_iterator, t.Until: iterators.calling_iterator, t.Generator: iterators.generator,
     t.Traceback: errors.traceback, t.FrameEnd: errors.frame_end, t.Error: errors.error,

@@ -35,7 +35,7 @@ def constant_iterator(rebuilder: Any, x: t.Walk) -> str:
     return _advanced(rebuilder, rebuilder.temp(f"{rebuilder.hold(x.make)}({rebuilder.value(x.of)})"), x.index)
 
 
-def stepped_iterator(rebuilder: Any, x: t.Stepped) -> str:
+def range_iterator(rebuilder: Any, x: t.RangeIterator) -> str:
     """Rebuild an iterator over the rest of a range."""
     start, stop = map(rebuilder.value, x.bounds(rebuilder.tracer))
     return rebuilder.temp(f"{rebuilder.hold(iter)}({rebuilder.hold(range)}({start}, {stop}, {x.plan.step}))")

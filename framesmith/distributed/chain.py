@@ -7,8 +7,8 @@ from itertools import accumulate, pairwise
 
 from torch import Tensor, fx
 
+from framesmith.export.model_graph import ModelGraph
 from framesmith.export.program import STATE
-from framesmith.export.whole import Whole
 from framesmith.graph.purity import is_pure, is_view
 
 
@@ -20,7 +20,7 @@ class Chain:
     the places at which these are read; a written buffer is read where its new value is made, too.
     """
 
-    def __init__(self, whole: Whole) -> None:
+    def __init__(self, whole: ModelGraph) -> None:
         self.whole = whole
         self.order: list[fx.Node] = []
         self.place = {node: -1 for node, (kind, _) in whole.places.items() if kind == "input"}

@@ -15,8 +15,8 @@ from framesmith.distributed.division import Costs, divided, like, part_at
 from framesmith.distributed.layouts import STATES
 from framesmith.distributed.links import H100, Hardware
 from framesmith.export.exported import Program
+from framesmith.export.model_graph import model_graph_of
 from framesmith.export.modules import register
-from framesmith.export.whole import whole_of
 from framesmith.graph.purity import is_pure
 from framesmith.graph.traversal import ancestors
 from framesmith.util.errors import FramesmithError
@@ -75,7 +75,7 @@ def split(model: nn.Module | Program, args: Sequence[Any] = (), kwargs: Mapping[
     if optimizer not in STATES:
         raise FramesmithError(f"no optimizer {optimizer!r}; there are {', '.join(STATES)}")
     with torch.enable_grad():
-        chain = Chain(whole_of(model, tuple(args), dict(kwargs or {})))
+        chain = Chain(model_graph_of(model, tuple(args), dict(kwargs or {})))
         bounds = chain.cuts()
         if not 1 <= stages <= len(bounds) - 1:
             raise FramesmithError(chain.refusal(stages, len(bounds) - 1))

@@ -308,8 +308,8 @@ class Unrolling(Search):
         return tuple(places), tuple(chains)
 
 
-class Whole:
-    """A graph as it is: what `Rewritten` says of one that need not exist."""
+class RewrittenGraph:
+    """A graph after its passes. `parts`: the graph as a repetition, if it is known as one."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -334,9 +334,9 @@ class Whole:
         return sum(n.op == "call_function" for n in self._nodes)
 
 
-class Rewritten(Whole):
-    """The whole graph after the marked short graph of `of`, which is of `graph`, was rewritten in place, with the same
-    inputs and results. Raises `NotUnrolled`."""
+class UnrolledGraph(RewrittenGraph):
+    """A graph of which only a short one, the marked one of `of`, was rewritten in place, with the same inputs and
+    results; the graph itself is made when it is read. `graph`: as it was. Raises `NotUnrolled`."""
 
     def __init__(self, graph: Graph, of: Repetition) -> None:
         self._before, self._of = list(graph.nodes), of
@@ -387,4 +387,4 @@ def _later_name(name: str, later: int, steps: Mapping[str, int]) -> str:
     return name if step is None else f"{base}_{number + later * step}"
 
 
-__all__ = ["NotUnrolled", "Rewritten", "Slots", "Unrolling", "Whole", "mark"]
+__all__ = ["NotUnrolled", "UnrolledGraph", "Slots", "Unrolling", "RewrittenGraph", "mark"]

@@ -18,12 +18,13 @@ _PASSED = frozenset({"JUMP", "NOP", "POP_TOP", "END_FOR"})
 @dataclass(frozen=True, slots=True)
 class NaturalLoop:
     """All instructions of a loop, that to which it jumps back, those that may leave it, and where it is left for: see
-    `passed`."""
+    `passed`. `iterates`: it is a `for` loop."""
 
     head: int
     inside: frozenset[int]
     leaves: frozenset[int]
     exits: tuple[int, ...]
+    iterates: bool
 
 
 def join_of(code: CodeType, starts: Iterable[int], head: int = -1) -> int:
@@ -103,14 +104,15 @@ def loops(code: CodeType) -> list[NaturalLoop]:
                 todo += before.get(k, [])
         edges = [(k, way) for k in body for way in after[k] if way not in body and way < len(after)]
         exits = sorted({passed(dec, way)[0] for _, way in edges})
-        found.append(NaturalLoop(head, frozenset(body), frozenset(k for k, _ in edges), tuple(exits)))
+        iterates = dec.instrs[head].op.startswith("FOR_ITER")
+        found.append(NaturalLoop(head, frozenset(body), frozenset(k for k, _ in edges), tuple(exits), iterates))
     found.sort(key=lambda loop: len(loop.inside))
     return [loop for loop in found if not any(_continues(dec, loop, other) for other in found)]
 
 
 def _continues(dec: Decoded, loop: NaturalLoop, other: NaturalLoop) -> bool:
     """Return whether a loop is left only for the test of the other one around it, or where that is left."""
-    return (loop.inside < other.inside and not dec.instrs[other.head].op.startswith("FOR_ITER")
+    return (loop.inside < other.inside and not other.iterates
             and not other.inside.isdisjoint(loop.exits) and not set(loop.exits) <= other.inside
             and {passed(dec, other.head)[0], *other.exits} >= set(loop.exits))
 

@@ -12,7 +12,7 @@ from .. import trackers as t
 from ..branching import Path, branch, is_left_early, next_round
 from ..bytecode.liveness import liveness
 from ..frame import Frame
-from ..looping import stepped
+from ..looping import range_iterator
 from ..registry import op
 from ..size_branches import merged
 
@@ -107,8 +107,8 @@ def _for(past: int) -> Callable[[Frame, int], Any]:
             if counted_loops.for_loop(f, it, target + past):
                 return None
             if is_left_early(f):
-                it = f.stack[-1] = stepped(f, it, f.ip - 1) or it
-        if type(it) is t.Stepped:
+                it = f.stack[-1] = range_iterator(f, it, f.ip - 1) or it
+        if type(it) is t.RangeIterator:
             return next_round(f, it, target + past)
         v = _next(f)
         if v is None:

@@ -195,7 +195,7 @@ def progression(values: range) -> Plan:
     return Plan(len(values), [], lambda tracer, slices: slices[0], values.start, values.step)
 
 
-class Stepped(Walk):
+class RangeIterator(Walk):
     """An iterator over a range in a loop that data may end: `position` is the number of the next value, and data, too.
     It is immutable: the iterator behind a value is another one."""
 
@@ -206,9 +206,9 @@ class Stepped(Walk):
         self.plan = plan
         self.position = position
 
-    def at(self, position: Tracker) -> Stepped:
+    def at(self, position: Tracker) -> RangeIterator:
         """Return the iterator at another position."""
-        return Stepped(self.cls, self.plan, position)
+        return RangeIterator(self.cls, self.plan, position)
 
     def has_next(self, tracer: Any) -> Tracker:
         """Return whether there is another value."""
@@ -317,4 +317,4 @@ class FilledList(List):
 
 
 __all__ = ["FilledList", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range", "LoopIterator", "StackedItems",
-           "Stepped", "counted", "enumerated", "over_slices", "progression", "zipped"]
+           "RangeIterator", "counted", "enumerated", "over_slices", "progression", "zipped"]

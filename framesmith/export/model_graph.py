@@ -41,7 +41,7 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Whole:
+class ModelGraph:
     """`nodes`: calls of functional operators, in order; `meta["val"]` is a meta tensor, or a tuple of them.
 
     `places`: placeholders, by kind and name: "input" (a tensor among the positional arguments, by number), "keyword",
@@ -71,7 +71,7 @@ class Whole:
 @dataclass(frozen=True)
 class _Captured:
     """A graph whose placeholders, in order, are `places`; `results` and `written` are nodes of it, and `leaves` and
-    `tree` the result of the model. `state`, `names`, `kinds`: as in `Whole`."""
+    `tree` the result of the model. `state`, `names`, `kinds`: as in `ModelGraph`."""
 
     graph: fx.Graph
     places: list[tuple[str, Any]]
@@ -84,7 +84,7 @@ class _Captured:
     kinds: dict[str, str]
 
 
-def whole_of(model: nn.Module | Runnable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Whole:
+def model_graph_of(model: nn.Module | Runnable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModelGraph:
     """Capture a call of a module, or take an exported program. Raises `ExportError` where it is not one graph, has
     sizes that vary, writes its arguments or has derivatives of its own."""
     if isinstance(model, Runnable):
@@ -151,7 +151,7 @@ def _state(model: nn.Module, read: Mapping[str, Tensor]) -> tuple[dict[str, Tens
     return state, {name: found or [name] for name, found in names.items()}, kinds
 
 
-def _whole(captured: _Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Whole:
+def _whole(captured: _Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ModelGraph:
     graph, values = fx.Graph(), dict[fx.Node, fx.Node]()
     ordered: dict[tuple[str, Any], fx.Node] = {}
 
@@ -189,7 +189,7 @@ def _whole(captured: _Captured, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     written = {name: values[node] for name, node in captured.written.items()}
     calls = [n for n in graph.nodes if n.op == "call_function"]
     live = ancestors([*results, *written.values(), *(n for n in calls if not is_pure(n))])
-    return Whole([n for n in calls if n in live], {node: place for place, node in ordered.items()}, results,
+    return ModelGraph([n for n in calls if n in live], {node: place for place, node in ordered.items()}, results,
                  Finish(len(captured.leaves), fixed, captured.tree), written, captured.state, captured.names,
                  captured.kinds)
 
