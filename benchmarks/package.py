@@ -35,17 +35,14 @@ from rich.console import Console
 from rich.table import Table
 
 import framesmith
-from benchmarks import machine, models
+from benchmarks import machine
+from benchmarks.package_models import MODELS, QUANTISED, made
 from benchmarks.package_peers import PEERS, Tensors, TensorsOnly, build_tools, bytes_of, python_command
 from framesmith.package.packaging import TARGETS
 from framesmith.peers import flat_tensors
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-MODELS = ("bert-base", "bert-base-16", "gpt2", "resnet18", "resnet50", "mobilenetv3_small_100", "vit_tiny_patch16_224",
-          "dlrm", "lstm")
-QUANTISED = ("bert-base int8", "bert-base int8 dynamic", "bert-base int4")
-"""By torchao; `--quantised` runs them, too."""
 STARTS, ROUNDS = 5, 15
 REST = 0.02
 """Seconds before each call that is timed: threads of a contender poll for milliseconds after a call, on processors that
@@ -53,31 +50,6 @@ the next one needs."""
 KEPT = ROOT / "build" / "peers"
 SLOW = ("AOTInductor",)
 """Peers that take minutes to write a file, which is kept for the next run."""
-
-
-def _bert_base(tokens: int = 128) -> tuple[Any, Any]:
-    from transformers import BertConfig, BertForMaskedLM
-
-    torch.manual_seed(0)
-    return BertForMaskedLM(BertConfig()).eval(), (torch.randint(0, 30000, (1, tokens)),)
-
-
-def _quantised(name: str) -> tuple[Any, Any]:
-    from torchao import quantization as q
-
-    model, args = _bert_base()
-    q.quantize_(model, {"int8": q.Int8WeightOnlyConfig, "int8 dynamic": q.Int8DynamicActivationInt8WeightConfig,
-                        "int4": lambda: q.IntxWeightOnlyConfig(torch.int4, q.PerGroup(32))}[name]())
-    return model, args
-
-
-def made(name: str) -> tuple[Any, Any]:
-    """Return a model and its arguments."""
-    base, _, precision = name.partition(" ")
-    if precision:
-        return _quantised(precision)
-    named = {"bert-base": _bert_base, "bert-base-16": lambda: _bert_base(16), **models.named()}
-    return named[base]()
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -159,8 +131,8 @@ class Bench:
                     rows[way]["error"] = " ".join(f"{type(e).__name__}: {e}".split())[:300]
             for way, ms in times(ways).items():
                 rows[way]["warm_ms"] = ms
-            if " " in name:
-                rows["eager"]["relative_error"] = difference(wanted, made(name.partition(" ")[0])[0](*args))
+            if name in QUANTISED:
+                rows["eager"]["relative_error"] = difference(wanted, made(QUANTISED[name])[0](*args))
         return list(rows.values())
 
     def package(self, way: str, model: Any, tensors: Tensors, folder: Path) -> tuple[Callable[[], Any], dict[str, Any]]:

@@ -23,6 +23,7 @@ bool add(const Bag& b, const Index* indices, int64_t first, int64_t last, float*
     if (indices[i] == b.padding) continue;
     live++;
     const float* row = b.table + indices[i] * b.width;
+#pragma omp simd
     for (int64_t j = 0; j < b.width; j++) out[j] += row[j];
   }
   if (b.mean && live > 1)
