@@ -133,7 +133,8 @@ class _Run:
         """Compute the accumulator over the open loops, m and n, and run the body on it."""
         depth = c.depth * c.runs[0] * c.runs[1]
         n = c.n.extent.evaluate(self.sizes)
-        b = unpacked(self.memory[c.b][evaluate_index(c.b_index, self.env) :], depth, n, c.columns, c.lane)
+        memory, start = self.memory[c.b], evaluate_index(c.b_index, self.env)
+        b = memory[start[..., None, None] + unpacked(torch.arange(memory.numel()), depth, n, c.columns, c.lane)]
         self._enter(c.m, False)
         if c.window is not None:
             self._depthwise(c, c.window, b)
@@ -142,7 +143,7 @@ class _Run:
         steps = torch.arange(c.depth)
         for r, stride in ((c.runs[1], c.strides[1]), (c.runs[0], c.strides[0])):
             steps = (torch.arange(r).unsqueeze(-1) * evaluate_index(stride, self.env) + steps).reshape(-1)
-        product = self.memory[c.a][at + steps] @ b
+        product = self.memory[c.a][at + steps].unsqueeze(-2) @ b
         self._enter(c.n, False)
         self.accumulator = product.reshape(self.full())
         self._block(c.body)
