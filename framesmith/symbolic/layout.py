@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.symbolic.expr import FALSE, Expr, Int, Rel, and_, eq, ge, le, lt, max_, ne, or_
-
-Hint = Callable[[Expr], int]
-Predicate = Callable[[Sequence[Expr], Sequence[Expr], Hint], Rel]
+from framesmith.symbolic.expr import Expr, ge
 
 
 def decide_layout(truth: Any) -> bool:
@@ -76,66 +73,3 @@ def _fill_memory(left: list[tuple[Any, Any]]) -> bool:
             return False
         step = step * left.pop(at)[0]
     return True
-
-
-def _dense_in(order: Sequence[int], sizes: Sequence[Expr], strides: Sequence[Expr]) -> Rel:
-    """Return whether strides are those of a dense tensor whose dimensions, from the outermost, are `order`."""
-    empty = or_(*(eq(size, 0) for size in sizes))
-    expected: Expr = Int(1)
-    parts = []
-    for dim in reversed(order):
-        parts.append(or_(eq(sizes[dim], 1), eq(strides[dim], expected)))
-        expected = expected * sizes[dim]
-    return or_(empty, and_(*parts))
-
-
-def is_contiguous(sizes: Sequence[Expr], strides: Sequence[Expr], hint: Hint) -> Rel:
-    """Dense and row-major."""
-    return _dense_in(range(len(sizes)), sizes, strides)
-
-
-def _channels_last_contiguous(rank: int) -> Predicate:
-    order = (0, *range(2, rank), 1)
-
-    def rule(sizes: Sequence[Expr], strides: Sequence[Expr], hint: Hint) -> Rel:
-        return _dense_in(order, sizes, strides) if len(sizes) == rank else FALSE
-
-    return rule
-
-
-def _channels_last_strides(rank: int) -> Predicate:
-    """Strides grow from the channels over the innermost spatial dimension to the batch, and are not those of a
-    broadcast."""
-    order = (1, *range(rank - 1, 1, -1), 0)
-
-    def rule(sizes: Sequence[Expr], strides: Sequence[Expr], hint: Hint) -> Rel:
-        if len(sizes) != rank:
-            return FALSE
-        least: Expr = Int(0)
-        parts = [ne(strides[1], 0)]
-        for dim in order:
-            parts += [ne(sizes[dim], 0), le(least, strides[dim])]
-            if dim == 0:  # N111: with one channel-like dimension the tensor is row-major instead
-                parts.append(ne(least, strides[1]))
-            least = strides[dim] * max_(sizes[dim], 1)
-        return and_(*parts)
-
-    return rule
-
-
-def is_non_overlapping_and_dense(sizes: Sequence[Expr], strides: Sequence[Expr], hint: Hint) -> Rel:
-    """Dense in the order of dimensions that the strides have for the present inputs."""
-    if len(sizes) == 1:
-        return or_(lt(sizes[0], 2), eq(strides[0], 1))
-    order = sorted(range(len(sizes)), key=lambda d: (hint(sizes[d]) < 2, hint(strides[d])), reverse=True)
-    return _dense_in(order, sizes, strides)
-
-
-PREDICATES: dict[str, Predicate] = {
-    "is_contiguous": is_contiguous,
-    "is_channels_last_contiguous_2d": _channels_last_contiguous(4),
-    "is_channels_last_contiguous_3d": _channels_last_contiguous(5),
-    "is_channels_last_strides_2d": _channels_last_strides(4),
-    "is_channels_last_strides_3d": _channels_last_strides(5),
-    "is_non_overlapping_and_dense": is_non_overlapping_and_dense,
-}

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from framesmith.symbolic import floats, layout
+from framesmith.symbolic import floats
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import (
     Expr,
@@ -354,17 +354,6 @@ def _abs(self: SymNode) -> SymNode:
     return SymNode(self.env, max_(e, -e), int)
 
 
-def _predicate(rule: Callable[..., Rel]) -> Callable[[SymNode, Sequence[SymNode], Sequence[SymNode]], SymNode]:
-    def method(self: SymNode, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
-        shape, steps = [_int(s) for s in sizes], [_int(s) for s in strides]
-        env, rel = self.env, rule(shape, steps, self.env.hint)
-        if env.small and not env.small.isdisjoint(rel.free):
-            rel = truth(env.decide_layout(rel))
-        return SymNode(env, rel, bool)
-
-    return method
-
-
 for _name in _ARITHMETIC:
     setattr(SymNode, _name, _arithmetic(_name))
 for _name, _op in _FLOAT_ONLY.items():
@@ -376,8 +365,6 @@ for _name in _BITWISE:
 for _name in _FLOAT_UNARY:
     setattr(SymNode, _name, _float_unary(_name))
     setattr(SymNode, "sym_" + _name, _float_unary(_name))
-for _name, _rule in layout.PREDICATES.items():
-    setattr(SymNode, _name, _predicate(_rule))
 SymNode.str = SymNode.__str__  # type: ignore[attr-defined]
 SymNode.neg = _neg  # type: ignore[attr-defined]
 SymNode.abs = _abs  # type: ignore[attr-defined]
