@@ -15,7 +15,7 @@ from benchmarks.document.markers import NOT_MEASURED
 from benchmarks.document.summary import saved
 from framesmith.distributed.links import gloo
 
-needs_links = pytest.mark.skipif(bool(reason := link_emulation.unavailable()), reason=reason or "links can be made")
+needs_links = pytest.mark.usefixtures("links_can_be_made")
 SIZE = sum(p.numel() * p.itemsize for p in links.Net().parameters())
 LINK = {"round_trip": 0.002, "rate": 1e9}
 SECONDS = {
@@ -47,6 +47,12 @@ print(json.dumps(found))
 dist.barrier()
 dist.destroy_process_group()
 """
+
+
+@pytest.fixture(scope="module")
+def links_can_be_made() -> None:
+    if reason := link_emulation.unavailable():
+        pytest.skip(reason)
 
 
 def namespaces() -> set[str]:
