@@ -14,10 +14,18 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch
+
+# read when PyTorch's OpenMP is loaded: threads of several processes on few cores would spin for each other's turn
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+import torch  # noqa: E402
 
 # torch.testing's operator samples would forbid later tests of the process to set the flags of torch.backends
 torch.backends.disable_global_flags = lambda: None
+
+# a seed for devices that are not there would be kept, with the text of the stack, for their initialisation
+if not torch.cuda.is_available():
+    for module in torch.cuda.random, torch.xpu.random, torch.mtia:
+        module._lazy_call = lambda seed, **how: None
 
 # what one test has seen to vary is not known to the next; children of tests that ask for it say so
 os.environ.setdefault("FRAMESMITH_KEEP_SIZES", "0")

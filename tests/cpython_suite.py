@@ -15,18 +15,20 @@ import datetime
 import faulthandler
 import importlib
 import json
+import multiprocessing
 import os
 import platform
 import re
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import unittest
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,11 @@ HOOK_OPTIONS = {"backend": "eager", "standard_library": True, "keep_graphless": 
                 "max_instructions": 20_000}
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "cpython-suite.json"
 RAN = ("passed", "skipped", "expected failure")
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["framesmith.compiler"])
+"""Forks a process for each run, of one that has imported PyTorch."""
+ONE_AT_A_TIME = threading.Lock()
+"""Starting a process asks for the ends of others, which two threads must not do at once."""
 
 
 # --- the child: one file, plain or hooked -----------------------------------------------------------------------------
@@ -167,8 +174,12 @@ def set_callback(callback: Any) -> None:
     _C.set_callback(callback)
 
 
-def child(name: str, hooked: bool, path: str, only: str | None) -> None:
-    """Run one file and write its events to `path`."""
+def child(name: str, hooked: bool, path: str, said: str, only: str | None) -> None:
+    """Run one file and write its events to `path`, and what it prints to `said`."""
+    os.setsid()
+    with open(said, "wb") as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
     faulthandler.enable()
     here = str(Path(__file__).parent)
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]
@@ -229,21 +240,19 @@ def run(name: str, hooked: bool, limit: float, only: str | None = None) -> Run:
     found = Run()
     with tempfile.TemporaryDirectory() as folder:
         events, said = Path(folder, "events"), Path(folder, "said")
-        command = [sys.executable, str(Path(__file__).resolve()), "--child", name, "--events", str(events)]
-        command += ["--hooked"] * hooked + (["--only", only] if only else [])
         begin = time.perf_counter()
-        with said.open("wb") as sink:
-            process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, cwd=folder,
-                                       start_new_session=True)
-            try:
-                code = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 6)  # faulthandler shows where it hangs
-                process.wait(20)
-                code = None
+        process = SERVER.Process(target=child, args=(name, hooked, str(events), str(said), only))
+        with ONE_AT_A_TIME:
+            process.start()
+        ended = wait([process.sentinel], limit)
+        if not ended:
+            os.killpg(process.pid, 6)  # faulthandler shows where it hangs
+            wait([process.sentinel], 20)
+        with ONE_AT_A_TIME:
+            code = process.exitcode if ended else None
         found.seconds = time.perf_counter() - begin
         lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
-        tail = said.read_text(errors="replace")[-4000:]
+        tail = said.read_text(errors="replace")[-4000:] if said.exists() else ""
     read_events(found, lines)
     if not lines or "done" not in lines[-1]:
         found.lost = f"no end within {limit:.0f} s" if code is None else f"the process ended with status {code}"
@@ -344,12 +353,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="files at a time")
     parser.add_argument("--keep", action="store_true", help=f"write the table to {RESULTS.name}")
     parser.add_argument("--only", metavar="TEST", help="only tests whose name has this in it")
-    for hidden in ("--child", "--events"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--hooked", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child:
-        child(args.child, args.hooked, args.events, args.only)
     names = args.names or [n for n in (FAST if args.fast else FULL) if exists(n)]
     verdicts = []
     with ThreadPoolExecutor(args.jobs) as pool:

@@ -1,6 +1,7 @@
 """The house: who may import whom, what may never be imported, and how much code a folder may have."""
 
 import ast
+import functools
 import io
 import subprocess
 import sys
@@ -52,23 +53,25 @@ def module_of(path):
     return parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
 
 
+@functools.cache
 def imports_of(path):
     """(line, dotted module, is inside a function) of each import, for type checkers alone or not; a `from` import also
     names what it takes."""
-    tree = ast.parse(path.read_text())
+    tree, found = ast.parse(path.read_text()), []
     inside = {id(n) for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef))
               for n in ast.walk(f)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node.lineno, alias.name, id(node) in inside
+                found.append((node.lineno, alias.name, id(node) in inside))
         elif isinstance(node, ast.ImportFrom):
             base = [node.module or ""]
             if node.level:
                 here = ("framesmith", *path.relative_to(PACKAGE).parts)
                 base = [*here[: -node.level], *([node.module] if node.module else [])]
             for alias in node.names:
-                yield node.lineno, ".".join([*base, alias.name]), id(node) in inside
+                found.append((node.lineno, ".".join([*base, alias.name]), id(node) in inside))
+    return found
 
 
 def own_module(dotted):
@@ -129,13 +132,12 @@ def is_banned(dotted):
 
 def attribute_chains(tree):
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            try:
-                text = ast.unparse(node)
-            except RecursionError:
-                continue
-            if text.startswith("torch."):
-                yield node.lineno, text
+        names, inner = [], node
+        while isinstance(inner, ast.Attribute):
+            names.append(inner.attr)
+            inner = inner.value
+        if names and isinstance(inner, ast.Name) and inner.id == "torch":
+            yield node.lineno, ".".join(["torch", *reversed(names)])
 
 
 def test_source_has_no_banned_import():
@@ -198,6 +200,7 @@ OF_LIBRARIES = {part: [name for name in NAMES if name.startswith(part)] for part
 EVERY_MODULE = IMPORT.format([name for name in NAMES if not name.startswith(tuple(LIBRARIES))])
 
 
+@functools.cache
 def loaded_banned(then, first="import torch"):
     code = LOADED.format(first=first, then=then, banned=(*BANNED, "sympy"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, timeout=300)

@@ -11,10 +11,7 @@ import pytest
 import torch
 
 import framesmith
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
+from tests.op_db import op_db
 
 # the database forbids what other tests do: to set flags of torch.backends
 torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True

@@ -174,6 +174,41 @@ def _assembled(self: Any, text: str, constraints: str, values: list[TensorHandle
 
 
 InterpreterBuilder.create_inline_asm = _assembled
+def _combined(self: Any, kinds: Sequence[Any], left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> list[Any]:
+    """What the function of a reduction or a scan gives for arrays, in the types of its operands."""
+    found = self.combine_fn.fn(*map(self.to_tensor, (*left, *right), (*kinds, *kinds)))
+    found = found if isinstance(found, tuple) else (found,)
+    return [x.handle.data.astype(a.dtype).reshape(a.shape) for x, a in zip(found, left, strict=True)]
+
+
+def _reduced(self: Any, given: Sequence[Any]) -> list[Any]:
+    """Neighbours are combined, all pairs at once, until one is left: the interpreter goes from element to element."""
+    kinds, axis = [x.dtype for x in given], self.axis or 0
+    data = [x.handle.data.reshape(-1) if self.axis is None else x.handle.data for x in given]
+    while data[0].shape[axis] > 1:
+        pairs = [np.split(x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1:]), 2, axis + 1) for x in data]
+        left, right = ([x[side].squeeze(axis + 1) for x in pairs] for side in (0, 1))
+        data = _combined(self, kinds, left, right)
+    if self.axis is None:
+        data = [x.reshape((1,) * given[0].handle.data.ndim) for x in data]
+    axes = tuple(range(data[0].ndim)) if self.axis is None else axis
+    return [self.to_tensor(x if self.keep_dims else x.squeeze(axes), kind) for x, kind in zip(data, kinds)]
+
+
+def _scanned(self: Any, given: Sequence[Any]) -> list[Any]:
+    """Each element is combined with the one before, then with the one two before, four before, and so on."""
+    kinds = [x.dtype for x in given]
+    data = [np.moveaxis(x.handle.data, self.axis, 0) for x in given]
+    step = 1
+    while step < len(data[0]):
+        later = _combined(self, kinds, [np.roll(x, step, 0) for x in data], data)
+        data = [np.concatenate((x[:step], y[step:])) for x, y in zip(data, later)]
+        step *= 2
+    return [self.to_tensor(np.moveaxis(x, 0, self.axis), kind) for x, kind in zip(data, kinds)]
+
+
+interpreter.ReduceOps.generic_reduce = _reduced
+interpreter.ScanOps.generic_scan = _scanned
 _patched = interpreter._patch_lang_tensor
 
 

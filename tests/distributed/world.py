@@ -11,7 +11,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-_SPAWN = multiprocessing.get_context("spawn")
+PRELOADED = ["framesmith.compiler", "torch.distributed.fsdp", "torch.distributed.tensor"]
+"""Modules that the process imports once of which all processes of worlds are forked; a file of tests adds those that it
+needs when it is imported."""
+_SERVER = multiprocessing.get_context("forkserver")
 
 
 class World:
@@ -21,10 +24,11 @@ class World:
         self.timeout = timeout
         self.folder = tempfile.TemporaryDirectory()
         self.pipes, self.processes = [], []
+        _SERVER.set_forkserver_preload(PRELOADED)
         for rank in range(size):
-            ours, theirs = _SPAWN.Pipe()
+            ours, theirs = _SERVER.Pipe()
             args = rank, size, str(Path(self.folder.name, "store")), theirs, timeout
-            process = _SPAWN.Process(target=_serve, args=args, daemon=True)
+            process = _SERVER.Process(target=_serve, args=args, daemon=True)
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)

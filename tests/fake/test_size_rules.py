@@ -4,10 +4,10 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from framesmith.fake.size_rules import SIZES
+from tests.op_db import op_db
 
 DTYPES = torch.float32, torch.int64, torch.complex64
 ROWS, ROW = torch.randn(3, 5).sort().values, torch.arange(1.0, 6)

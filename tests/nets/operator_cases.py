@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
-from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_modules import module_db
 from torch.utils._pytree import tree_map
+
+from tests.op_db import common_methods_invocations, op_db
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -60,7 +61,7 @@ class Call:
 def operators() -> dict[str, Any]:
     # Samples of random operators seed the generator and put its state back, which no graph does: calls are seeded here.
     setattr(common_methods_invocations, "wrapper_set_seed", lambda op, *args, **kw: op(*args, **kw))  # noqa: B010
-    return {op.full_name: op for op in common_methods_invocations.op_db}
+    return {op.full_name: op for op in op_db}
 
 
 @functools.cache
