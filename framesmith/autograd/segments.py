@@ -64,13 +64,19 @@ class Segments:
                 del values[node]
             if part.call is None:
                 part.call = compile(part.graph, taken)
-            found = part.call(taken)
+            found = list(part.call(taken))
             values.update(zip(part.gives, found))
-            gradients: list[Any] = [None] * len(self.of)
-            for place, gradient in zip(part.places, found[len(part.gives):], strict=True):
-                gradients[place] = gradient
-            del found
-            yield tuple(gradients)
+            del found[:len(part.gives)]
+            # nothing here may hold a gradient meanwhile: then the engine would accumulate a copy of it
+            yield _at_places(found, part.places, len(self.of))
+
+
+def _at_places(gradients: list[Any], places: list[int], count: int) -> Values:
+    """Return a tuple of `count` with the gradients at their places and None elsewhere. Empties `gradients`."""
+    out: list[Any] = [None] * count
+    for place in reversed(places):
+        out[place] = gradients.pop()
+    return tuple(out)
 
 
 def _divided(graph: fx.Graph) -> tuple[int, ...]:

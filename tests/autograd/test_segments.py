@@ -63,3 +63,20 @@ def test_as_the_whole(name, monkeypatch):
         torch.testing.assert_close(gradients(compiled, True), expected, rtol=1e-9, atol=1e-11)
     assert len(ran) >= 4
     torch.testing.assert_close(gradients(compiled, False), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_gradients_are_handed_on_not_copied(monkeypatch):
+    """The engine accumulates a gradient itself, not a copy, if nothing else holds it meanwhile."""
+    monkeypatch.setattr(segments, "LEAST", 1)
+    given, run = [], segments.Segments.run
+
+    def noted(gradients):
+        given.extend(x.data_ptr() for x in gradients if x is not None)
+        return gradients
+
+    monkeypatch.setattr(segments.Segments, "run", lambda *args: map(noted, run(*args)))
+    net = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(4)])
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: None)
+    framesmith.compile(net)(torch.randn(8, 64)).sum().backward()
+    assert sorted(given) == sorted(p.grad.data_ptr() for p in net.parameters()) and len(given) == 4
