@@ -21,7 +21,7 @@ from framesmith.symbolic.node import hint_of
 
 MOST = 8
 LEAST = 1 << 20
-"""At most so many segments, and at least so many bytes of gradients in each."""
+"""About so many segments with equal bytes of gradients, and at least so many bytes in each but the last."""
 Values = tuple[Any, ...]
 Compile = Callable[[fx.Graph, list[Any]], Callable[[list[Any]], Values]]
 
@@ -90,10 +90,12 @@ def _divided(graph: fx.Graph) -> tuple[int, ...]:
     share = max(LEAST, sum(_bytes(grads[place]) for _, place in found) / MOST)
     segment, size, last, of = 0, 0, -1, [0] * len(grads)
     for position, place in found:
-        if size >= share and position > last:
+        more = _bytes(grads[place])
+        # cut where the size is nearest to the share, or about there: a gradient of few bytes may take long to compute
+        if size >= LEAST and size + max(more, share / 4) / 2 >= share and position > last:
             segment, size = segment + 1, 0
         of[place], last = segment, position
-        size += _bytes(grads[place])
+        size += more
     return tuple(of) if segment else ()
 
 
