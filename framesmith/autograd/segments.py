@@ -21,7 +21,7 @@ from framesmith.symbolic.node import hint_of
 
 MOST = 8
 LEAST = 1 << 20
-"""At most so many segments, and at least so many bytes of gradients in each."""
+"""About so many segments with equal bytes of gradients, and at least so many bytes in each but the last."""
 Values = tuple[Any, ...]
 Compile = Callable[[fx.Graph, list[Any]], Callable[[list[Any]], Values]]
 
@@ -64,13 +64,19 @@ class Segments:
                 del values[node]
             if part.call is None:
                 part.call = compile(part.graph, taken)
-            found = part.call(taken)
+            found = list(part.call(taken))
             values.update(zip(part.gives, found))
-            gradients: list[Any] = [None] * len(self.of)
-            for place, gradient in zip(part.places, found[len(part.gives):], strict=True):
-                gradients[place] = gradient
-            del found
-            yield tuple(gradients)
+            del found[:len(part.gives)]
+            # nothing here may hold a gradient meanwhile: then the engine would accumulate a copy of it
+            yield _at_places(found, part.places, len(self.of))
+
+
+def _at_places(gradients: list[Any], places: list[int], count: int) -> Values:
+    """Return a tuple of `count` with the gradients at their places and None elsewhere. Empties `gradients`."""
+    out: list[Any] = [None] * count
+    for place in reversed(places):
+        out[place] = gradients.pop()
+    return tuple(out)
 
 
 def _divided(graph: fx.Graph) -> tuple[int, ...]:
@@ -84,10 +90,12 @@ def _divided(graph: fx.Graph) -> tuple[int, ...]:
     share = max(LEAST, sum(_bytes(grads[place]) for _, place in found) / MOST)
     segment, size, last, of = 0, 0, -1, [0] * len(grads)
     for position, place in found:
-        if size >= share and position > last:
+        more = _bytes(grads[place])
+        # cut where the size is nearest to the share, or about there: a gradient of few bytes may take long to compute
+        if size >= LEAST and size + max(more, share / 4) / 2 >= share and position > last:
             segment, size = segment + 1, 0
         of[place], last = segment, position
-        size += _bytes(grads[place])
+        size += more
     return tuple(of) if segment else ()
 
 

@@ -126,7 +126,7 @@ class Calls(Session):
 
         `direct`: the result is that of the caller's present instruction, so a break may resume inside.
         """
-        value = fn.value
+        value: Any = fn.value if fn.guard is None else None  # functions with rows are guarded by their identity
         if value is _CALL_OF_MODULE:
             _refuse_eager_module(args[0])
         if value is not None and value not in self.followed:

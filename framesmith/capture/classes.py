@@ -138,7 +138,7 @@ class Namespaces(Spaces):
     def class_function(self, raw: Any) -> t.Tracker:
         """Return the tracker of a callable found in a class."""
         found = self.seen.get(id(raw))
-        return found if found is not None else self.wrap_static(raw, Pinned(raw))
+        return found if found is not None and type(found) is not t.Function else self.wrap_static(raw, Pinned(raw))
 
     def call_property(self, raw: property, part: str, args: list[t.Tracker]) -> t.Tracker:
         """Call the property's function for `part`; without one, raise CPython's own error."""

@@ -116,7 +116,7 @@ def _is(now: t.Tracker, raw: Any) -> bool:
         return False
     if isinstance(now, t.Const):
         return now.value is raw or (type(now.value) is type(raw) and type(raw) in (int, str) and now.value == raw)
-    return raw is not None and getattr(now, "value", None) is raw
+    return raw is not None and t.held(now) is raw
 
 
 def _unchanged(rebuilder: Rebuilder, x: t.Object, name: Any, now: t.Tracker) -> bool:

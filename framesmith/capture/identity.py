@@ -9,6 +9,7 @@ from typing import Any
 
 from . import data
 from . import trackers as t
+from .closures import cells_apart
 from .sources import Attr, Guard, Pinned, Source
 
 
@@ -18,6 +19,8 @@ def same_object(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
         return data.same(a, b)
     if type(a) is t.SymbolicNumber or type(b) is t.SymbolicNumber:
         return a is b or a.pytype() is b.pytype() and a.value is b.value  # type: ignore[attr-defined]
+    if t.Function in (type(a), type(b)) and a.pytype() is not b.pytype():
+        return False  # whatever function it is
     same = a.identity() is b.identity()
     left, right = _place(a), _place(b)
     if left is None or right is None or left == right or a.constant or b.constant or a.pytype() is not b.pytype():
@@ -35,12 +38,13 @@ def kept_apart(tracer: Any) -> Iterator[Guard]:
     likewise for elements and keys by identity."""
     if len(tracer.keyed) > 1:
         yield Guard(None, "distinct", tuple(x.source for x in tracer.keyed.values()))
+    yield from cells_apart(tracer)
     changed = {id(v) for x in tracer.mutated.values() if (v := getattr(x, "value", None)) is not None}
     if not changed:
         return
     kinds: dict[type, dict[int, Source]] = defaultdict(dict)
     for x in tracer.seen.values():
-        if (place := _place(x)) is not None and not isinstance(x, (t.Static, t.Function, t.Tensor)):
+        if not isinstance(x, (t.Static, t.Function, t.Tensor)) and (place := _place(x)) is not None:
             kinds[type(x.value)][id(x.value)] = place
     for found in kinds.values():
         if len(found) > 1 and not changed.isdisjoint(found):

@@ -115,7 +115,7 @@ def _dropping(handler: Callable[[Frame, Any], Any], what: Callable[[Frame, Any],
     def drop(frame: Frame, arg: Any) -> None:
         old = what(frame, arg)
         handler(frame, arg)
-        value = getattr(old, "value", None)
+        value = t.held(old)
         if any(value is w for w in watched) and not any(v is old for v in (*frame.locals, *frame.stack)):
             frame.tracer.stop_after(
                 Unsupported(f"{old.describe()} is dropped, and its death is observable"))  # type: ignore[union-attr]
@@ -145,7 +145,7 @@ def may_have_died(tracer: Any, target: Any) -> bool:
     """Return whether an object that the frame has dropped or changed so far may have held `target`."""
     if _is_atom(target):
         return False
-    here = {id(getattr(v, "value", None)) for f in tracer.frames for v in (*f.locals, *f.stack)}
+    here = {id(t.held(v)) for f in tracer.frames for v in (*f.locals, *f.stack)}
     now = tracer.frames[0].locals
     unread = {slot for slot in tracer.pending if now[slot] is None}
     dropped = [value for slot, value in tracer.arguments.items() if slot not in unread and id(value) not in here]
@@ -192,7 +192,7 @@ def _keeps(rebuilder: Any, x: t.Tracker, depth: int) -> bool:
     if isinstance(x, t.WeakRef):
         return True
     if x.source is not None:
-        return not _is_atom(getattr(x, "value", None))
+        return not _is_atom(t.held(x))
     if id(x) in rebuilder.names:
         return True
     return depth > 0 and any(_keeps(rebuilder, y, depth - 1) for y in _parts(x))

@@ -137,7 +137,7 @@ class Rebuilder:
             if row is None:
                 raise Unsupported(f"{x.describe()} lives across the end of captured code")
             self.alive.append(x)
-            outside = isinstance(x, t.Holder) and x.value is not None and not isinstance(x, t.Function)
+            outside = isinstance(x, t.Holder) and not isinstance(x, t.Function) and x.value is not None
             name = row(self, x) if not outside or x.source is None else self.temp(self.source(x.source))
             self.names[key] = name
         return name
@@ -377,6 +377,8 @@ def set_changes(rebuilder: Rebuilder, name: str, x: t.Set) -> list[str]:
 
 
 def _function(rebuilder: Rebuilder, x: t.Function) -> str:
+    if x.guard is not None and x.source is not None:
+        return rebuilder.temp(rebuilder.source(x.source))
     if x.value is not None:
         return (_static(rebuilder, x) if id(x.value) not in rebuilder.tracer.of_made
                 else classes.function_of_made(rebuilder, x.value))

@@ -25,6 +25,7 @@ from .break_points import Stop
 from .calls import Calls
 from .class_making import ClassMaking
 from .classes import Namespaces
+from .closures import guard_same_cell
 from .comparison_guards import Outcomes
 from .default_dtypes import DefaultDtypes
 from .dynamic_sizes import Sizes
@@ -182,13 +183,14 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Return all guards."""
         for fake in self.recorder.placed:
             self.guard_owners(fake, torch.Tensor.storage_offset)
+        apart = list(kept_apart(self))  # may guard the identity of functions
         out = [Guard(None, "globals_state", self.state)]
         out.extend(self.guards.values() if not self.made_classes
                    else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
         out.extend(self.outcome_guards())
         out.extend(self.size_guards())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
-        out.extend(kept_apart(self))
+        out.extend(apart)
         out.extend(distinct_part_guards(self.wrapped_parts))
         return out
 
@@ -338,12 +340,15 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         name = frame.dec.localsplus[index]
         return self.unset(name, True)
 
-    def cell(self, real: Any, source: Source | None) -> t.Cell:
-        """Return the tracker of an existing cell."""
+    def cell(self, real: Any, source: Source | None, of: t.Function | None = None) -> t.Cell:
+        """Return the tracker of an existing cell. `of`: the function that it was found in, if that is guarded by its
+        parts."""
         found = self.cells.get(id(real))
         if found is None:
-            found = self.cells[id(real)] = t.Cell(None, real, source)
+            found = self.cells[id(real)] = t.Cell(None, real, source, of)
             self.keep.append(real)
+        elif found.source != source and not (of is None and found.of is None):
+            guard_same_cell(self, found, source, of)
         return found
 
     def load_cell(self, cell: Any, name: str, own: bool = False) -> t.Tracker:

@@ -108,6 +108,8 @@ class Values(Session):
         """Return a function, class, module or builtin whose identity is guarded elsewhere."""
         found = self.seen.get(id(value))
         if found is not None:
+            if type(found) is t.Function:
+                found.guard_identity()
             return found
         cls = type(value)
         if issubclass(cls, types.FunctionType):
@@ -222,7 +224,8 @@ def _none(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     return t.NONE
 
 
-def _static(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+def by_identity(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
+    """Return the tracker of a function, class, module or builtin; guard its identity."""
     tracer.guard(source, "id", value)
     return tracer.static(value, source)
 
@@ -336,10 +339,10 @@ def _builtin(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
     """Return the tracker of a builtin function, or of a bound method, which is a new object at each reading."""
     owner, name = value.__self__, value.__name__
     if source is None or owner is None or issubclass(type(owner), (type, types.ModuleType)):
-        return _static(tracer, value, source)
+        return by_identity(tracer, value, source)
     raw = getattr_static(type(owner), name)
     if not isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
-        return _static(tracer, value, source)
+        return by_identity(tracer, value, source)
     tracer.guard(source, "type", type(value))
     tracer.guard(Attr(source, "__name__"), "equals", name)
     obj = tracer.wrap(owner, Attr(source, "__self__"))
@@ -445,7 +448,7 @@ def _row_of(cls: type) -> Callable[..., t.Tracker]:
         return _const_id
     if cls.__module__ == "numpy" or cls.__module__.startswith("numpy."):
         if cls.__name__ in ("ufunc", "_ArrayFunctionDispatcher"):
-            return _static
+            return by_identity
         if any(b.__name__ == "dtype" for b in cls.__mro__):
             return _const_equal
         kinds = {b.__name__ for b in cls.__mro__}
@@ -473,15 +476,15 @@ WRAP: dict[type, Callable[..., t.Tracker]] = {
     FakeTensor: _fake,
     torch._C.ScriptFunction: _scripted, types.MappingProxyType: _proxy, _C.CompiledFunction: _compiled,
     **dict.fromkeys((*weakref.ProxyTypes, super, threading.local), _opaque),
-    type(threading.Lock()): _lock, type(threading.RLock()): _lock, **dict.fromkeys(STATIC_TYPES, _static),
+    type(threading.Lock()): _lock, type(threading.RLock()): _lock, **dict.fromkeys(STATIC_TYPES, by_identity),
     types.BuiltinFunctionType: _builtin, **dict.fromkeys(WITH_LOOKAHEAD, _iterator),
 }
 WRAP_CACHE: weakref.WeakKeyDictionary[type, Callable[..., t.Tracker]] = weakref.WeakKeyDictionary()
 
 _BY_BASE: list[tuple[Any, Callable[..., t.Tracker]]] = [
     (threading.local, _opaque),
-    (enum.Enum, _const_id), (torch.Tensor, _tensor), (type, _static), (types.FunctionType, _static),
-    (types.ModuleType, _static),
+    (enum.Enum, _const_id), (torch.Tensor, _tensor), (type, by_identity), (types.FunctionType, by_identity),
+    (types.ModuleType, by_identity),
     (tuple, lambda tracer, v, source: (_object if t.is_own_sequence(type(v)) else _tuple)(tracer, v, source)),
 ]
 

@@ -10,6 +10,7 @@ import torch
 
 DYNAMIC, STATIC, UNBACKED = "_framesmith_dynamic", "_framesmith_static", "_framesmith_unbacked"
 """Attributes of a tensor: the dimensions marked, with their ranges or None."""
+DISABLED = "_torchdynamo_disable"
 _STRICT, _RANGES = "_dynamo_dynamic_indices", "_dynamo_dynamic_range"
 _WEAK = "_dynamo_weak_dynamic_indices", "_dynamo_propagated_dynamic_indices"
 _STATIC = STATIC, "_dynamo_static_indices"
@@ -99,4 +100,4 @@ def marked_dimensions(tensor: torch.Tensor) -> tuple[dict[int, Mark], set[int]]:
 
 def is_disabled(fn: Callable[..., Any]) -> bool:
     """Return whether PyTorch's own `torch.compiler.disable` was put on `fn`."""
-    return getattr(fn, "_torchdynamo_disable", False) is True
+    return getattr(fn, DISABLED, False) is True

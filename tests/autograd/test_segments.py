@@ -63,3 +63,50 @@ def test_as_the_whole(name, monkeypatch):
         torch.testing.assert_close(gradients(compiled, True), expected, rtol=1e-9, atol=1e-11)
     assert len(ran) >= 4
     torch.testing.assert_close(gradients(compiled, False), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_gradients_are_handed_on_not_copied(monkeypatch):
+    """The engine accumulates a gradient itself, not a copy, if nothing else holds it meanwhile."""
+    monkeypatch.setattr(segments, "LEAST", 1)
+    given, run = [], segments.Segments.run
+
+    def noted(gradients):
+        given.extend(x.data_ptr() for x in gradients if x is not None)
+        return gradients
+
+    monkeypatch.setattr(segments.Segments, "run", lambda *args: map(noted, run(*args)))
+    net = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(4)])
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: None)
+    framesmith.compile(net)(torch.randn(8, 64)).sum().backward()
+    assert sorted(given) == sorted(p.grad.data_ptr() for p in net.parameters()) and len(given) == 4
+
+
+def sizes_of_segments(*sizes):
+    """How many elements the gradients of each segment have, for layers of these numbers of outputs."""
+    net = nn.Sequential(*[nn.Linear(256, size) if k % 2 else nn.Linear(size, 256) for k, size in enumerate(sizes)])
+    found, init = [], segments.Segments.__init__
+
+    def noted(self, graph):
+        init(self, graph)
+        found.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments.Segments, "__init__", noted)
+        patch.setattr(segments, "LEAST", 1 << 10)
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _: None)
+        framesmith.compile(net)(torch.randn(4, sizes[0])).sum().backward()
+    (made,) = found
+    grads = list(made._graph.nodes)[-1].args[0]
+    count = [0] * (1 + max(made.of, default=0))
+    for place, grad in enumerate(grads):
+        if isinstance(grad, torch.fx.Node):
+            count[made.of[place]] += grad.meta["val"].numel()
+    return count
+
+
+def test_equal_layers_are_divided_equally():
+    """Each of eight layers has less than an eighth of all bytes with the bias of the last."""
+    count = sizes_of_segments(*[256] * 8)
+    assert len(count) == 8 and max(count) - min(count) <= 512, count

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import benchmarks.models  # noqa: F401  (what torchvision declares, for libraries that look for it)
@@ -85,6 +86,44 @@ def test_an_engine(processes, tmp_path, recipe):
                         for name in ("no", "aot_eager")]
     assert operators == eager
     assert whole == pytest.approx(eager[0], rel=1e-3)  # bfloat16 has eight bits, and sums are in another order
+
+
+def whole_module(compiles):
+    """Train a LightningModule that is compiled itself; returns its losses, and how many events of each kind the
+    compiler had by the end of each step."""
+    import lightning
+    from lightning_trainer import BATCH, Lesson, loss_of, sequences
+
+    framesmith.reset()
+    seen, counts, losses = [], [], []
+
+    class Plain(Lesson):
+        def training_step(self, tokens, index):
+            return loss_of(self.net(tokens), tokens)
+
+    class Counting(lightning.pytorch.callbacks.Callback):
+        def on_train_batch_end(self, trainer, module, outputs, *_):
+            losses.append(outputs["loss"].item())
+            counts.append(Counter(type(event).__name__ for event in seen))
+
+    torch.manual_seed(0)
+    lesson = Plain()
+    if compiles:
+        lesson.compile()
+    trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False,
+                                callbacks=[Counting()], enable_progress_bar=False, enable_model_summary=False,
+                                enable_checkpointing=False)
+    with events.on_event(seen.append):
+        trainer.fit(lesson, torch.utils.data.DataLoader(sequences(2 * 6 * BATCH), batch_size=BATCH))
+    return losses, counts
+
+
+def test_a_whole_lightning_module(processes):
+    """Its `forward` is a new function in each step, of the same code."""
+    pytest.importorskip("lightning")
+    for (losses, counts), (eager, _) in zip(processes.run(whole_module, True), processes.run(whole_module, False)):
+        assert losses == pytest.approx(eager, rel=1e-4) and len(losses) == 6
+        assert counts[0]["GraphCompiled"] == 2 and counts[-1] == counts[0], counts
 
 
 # --- a process that is killed ----------------------------------------------------------------------------------------

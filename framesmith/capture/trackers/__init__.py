@@ -9,7 +9,7 @@ from .data import Data, Draw, ListSeen
 from .deques import Deque
 from .dicts import ClassDict, Dict, DictView, Proxy
 from .errors import Error, FrameEnd, Traceback
-from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial
+from .functions import Address, AddressKey, ByRow, Cell, Function, Method, Partial, held
 from .functorch_values import Handed, Inner, Pullback
 from .instance import InstanceDict
 from .iterators import Backward, Generator, Iter, Lazy, Outside, SeqIter, Until, steps

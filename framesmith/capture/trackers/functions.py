@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -14,12 +15,15 @@ from .sequences import Tuple
 
 
 class Cell(Tracker):
-    """A closure cell.  `real_cell`, if it exists outside, is read once and written back when changed."""
+    """A closure cell.  `real_cell`, if it exists outside, is read once and written back when changed. `of`: the
+    function in which it was found, if that was guarded by its parts."""
 
-    __slots__ = ("content", "real_cell", "source", "written")
+    __slots__ = ("content", "of", "real_cell", "source", "written")
     cls = CellType
 
-    def __init__(self, content: Tracker | None = None, real_cell: Any = None, source: Source | None = None) -> None:
+    def __init__(self, content: Tracker | None = None, real_cell: Any = None, source: Source | None = None,
+                 of: Function | None = None) -> None:
+        self.of = of
         self.content = content
         self.real_cell = real_cell
         self.source = source
@@ -32,20 +36,26 @@ class Cell(Tracker):
 
 
 class Function(Holder):
-    """A Python function: one that exists (`value`), or one made in the frame (`value` None until rebuilt)."""
+    """A Python function: one that exists (`value`), or one made in the frame (`value` None until rebuilt).
 
-    __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "fields", "globals", "kwdefaults", "name",
-                 "qualname", "space",
-                 "value")
+    One that the program may make anew for each call is guarded by its parts (code, globals, defaults, cells), from
+    which captured calls of it follow. `guard` records its identity, too, once something depends on that.
+    """
+
+    __slots__ = ("annotations", "attrs", "closure", "code", "defaults", "existing", "fields", "globals", "guard",
+                 "kwdefaults", "name", "qualname", "space")
     cls = FunctionType
     truth = always
 
     def __init__(self, code: CodeType, globals_: dict[str, Any], *, value: FunctionType | None = None,
-                 source: Source | None = None,
-                 name: str | None = None, qualname: str | None = None) -> None:
+                 source: Source | None = None, name: str | None = None, qualname: str | None = None,
+                 guard: Callable[..., None] | None = None) -> None:
         self.code = code
         self.globals = globals_
-        self.value = value
+        self.existing = value
+        """The function that exists. Its identity may not be guarded."""
+        self.guard = guard
+        """The capture session's, while the function is guarded by its parts alone."""
         self.source = source
         self.name = name or code.co_name
         self.qualname = qualname or self.name
@@ -58,6 +68,18 @@ class Function(Holder):
         self.fields: dict[str, Tracker] = {}
         """Values assigned to `__doc__` and similar attributes."""
         self.annotations: Tracker | None = None
+
+    @property
+    def value(self) -> FunctionType | None:  # type: ignore[override]
+        """The function that exists. Whoever reads it may depend on its identity."""
+        self.guard_identity()
+        return self.existing
+
+    def guard_identity(self) -> None:
+        """Guard that the next call has the same function."""
+        if self.guard is not None:
+            guard, self.guard = self.guard, None
+            guard(self.source, "id", self.existing)
 
     def describe(self) -> str:
         return f"function {self.qualname}"
@@ -72,14 +94,18 @@ class Function(Holder):
 
     def open(self, tracer: Any) -> None:
         """Make trackers of defaults and closure of an existing function."""
-        fn = self.value
+        fn = self.existing
         if fn is None or self.closure is not None:
             return
         src = self.source
-        tracer.guard(src if src is not None else Pinned(fn), "function", fn)
         cells = fn.__closure__ or ()
-        self.closure = [tracer.cell(c, None if src is None else Item(Attr(src, "__closure__"), i)) for i,
+        of = self if self.guard is not None else None
+        self.closure = [tracer.cell(c, None if src is None else Item(Attr(src, "__closure__"), i), of) for i,
                         c in enumerate(cells)]
+        if self.guard is not None:
+            self.open_parts(tracer, fn)
+            return
+        tracer.guard(src if src is not None else Pinned(fn), "function", fn)
         if fn.__defaults__ and self.defaults is None:
             base = None if src is None else Attr(src, "__defaults__")
             self.defaults = [tracer.wrap_static(d, base and Item(base, i)) for i, d in enumerate(fn.__defaults__)]
@@ -87,21 +113,32 @@ class Function(Holder):
             base = None if src is None else Attr(src, "__kwdefaults__")
             self.kwdefaults = {k: tracer.wrap_static(d, base and Item(base, k)) for k, d in fn.__kwdefaults__.items()}
 
+    def open_parts(self, tracer: Any, fn: FunctionType) -> None:
+        """Make trackers of the defaults of a function that may be another one in the next call."""
+        src: Any = self.source
+        defaults = tracer.wrap(fn.__defaults__, Attr(src, "__defaults__"))
+        self.defaults = None if defaults is NONE else defaults.open(tracer)
+        named = tracer.wrap(fn.__kwdefaults__, Attr(src, "__kwdefaults__"))
+        self.kwdefaults = None if named is NONE else dict(named.open(tracer))
+
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         return tracer.call_function(self, args, kwargs)
 
     def get(self, tracer: Any, name: str) -> Tracker:
+        if self.guard is not None and name in _NAMES:
+            return tracer.wrap(getattr(self.existing, name), Attr(self.source, name))  # type: ignore[arg-type]
         row = _FUNCTION_ATTRS.get(name)
         if row is not None:
             return row(self, tracer)
-        if self.value is not None:
+        if self.existing is not None:
             if self.attrs is not None and (name in self.attrs or name == "__dict__"):
                 return self.attrs[name] if name != "__dict__" else super().get(tracer, name)
-            base = self.source if self.source is not None else Pinned(self.value)
-            if name in self.value.__dict__:
-                return tracer.wrap(self.value.__dict__[name], DictAttr(base, name))
+            base = self.source if self.source is not None else Pinned(self.existing)
+            if name in self.existing.__dict__:
+                return tracer.wrap(self.existing.__dict__[name], DictAttr(base, name))
             if name in ("__dict__", "__annotations__"):
-                return tracer.wrap(getattr(self.value, name), None if self.source is None else Attr(self.source, name))
+                return tracer.wrap(getattr(self.existing, name),
+                                   None if self.source is None else Attr(self.source, name))
             tracer.guard(base, "not_hasattr", name)
             return tracer.fold(getattr, (self.value, name))
         made = _MADE_ATTRS.get(name)
@@ -139,6 +176,11 @@ class Function(Holder):
         if self.attrs is None:
             self.attrs = {}
         return self.attrs
+
+
+def held(x: Any) -> Any:
+    """Return the object that exists behind a tracker, if any, without a guard on its identity."""
+    return x.existing if type(x) is Function else getattr(x, "value", None)
 
 
 class FunctionDict(Dict):
@@ -188,10 +230,12 @@ def _defaults(self: Function, tracer: Any) -> Tracker:
 
 
 def _closure(self: Function, tracer: Any) -> Tracker:
+    self.guard_identity()  # cells may be compared by identity
     self.open(tracer)
     return Tuple(list(self.closure)) if self.closure else NONE
 
 
+_NAMES = ("__name__", "__qualname__")
 _FUNCTION_ATTRS = {
     "__code__": lambda self, tracer: Const(self.code),
     "__name__": lambda self, tracer: Const(self.name),
