@@ -822,21 +822,21 @@ def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
 
 class _Gradients:
     """Compiles the parts of a captured graph that needs gradients, for the compile that runs when it is made. It lives
-    as long as the graph, so it holds no compiler, whose variants would keep themselves alive. `reports`: of the parts,
-    in the order of their compiles."""
+    as long as the graph, so it holds no compiler, whose variants would keep themselves alive. `ahead`: this is in the
+    background, so that no step is to wait for a backward. `reports`: of the parts, in the order of their compiles."""
 
     def __init__(self, config: Config, ledger: Ledger | None) -> None:
         self._how = config.partitioner, config.activation_budget, "repeat" not in config.left_out
         self._config = config.with_(scoped_memory=True)
         self._tell = functools.partial(_tell_uncompiled, config, ledger)
         self._owner = events.current()
-        self._in_background = has_priority()
+        self.ahead = has_priority()
         self.reports: list[Report | None] = []
 
     def differentiable(self, graph: fx.Graph) -> Differentiable:
         """Return a captured graph with its gradients; nothing is compiled yet."""
         return Differentiable(graph, self._compile, *self._how, tell=self._tell,
-                              compile_backward=self._compile_backward if self._in_background else None)
+                              compile_backward=self._compile_backward if self.ahead else None)
 
     def loading(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which a part is loaded instead of compiled."""

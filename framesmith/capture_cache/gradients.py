@@ -37,7 +37,9 @@ Asked = tuple[tuple[bool, ...], tuple[bool, ...]]
 
 
 class Maker(Protocol):
-    """Makes and compiles backwards that are not stored."""
+    """Makes and compiles backwards that are not stored. `ahead`: no step of the program is to wait for one."""
+
+    ahead: bool
 
     def differentiable(self, graph: fx.Graph) -> Differentiable:
         """Return a captured graph with its gradients."""
@@ -61,11 +63,16 @@ def write_gradients(program: Differentiable) -> Json:
 
 def in_engine(found: Json, forward: CompiledGraph, backwards: Backwards, maker: Maker) -> Compiled:
     """Return the callable for a stored graph: its forward, with the backward as its autograd node."""
-    return DifferentiableGraph(Stored(found, backwards, maker), forward, *found["layout"])
+    stored = Stored(found, backwards, maker)
+    if maker.ahead:
+        stored.prepare()
+    return DifferentiableGraph(stored, forward, *found["layout"])
 
 
 _SIZES = 12
 """The place of the sizes that vary in `Differentiable.layout`."""
+_ASKED = 2, 3
+"""The places there of the results with gradients, and of the inputs whose gradients are asked for."""
 
 
 def _rows(graph: fx.Graph) -> Json:
@@ -212,6 +219,12 @@ class Stored:
         self._loaded: dict[Asked, Loaded | None] = {}
         self._program: Differentiable | None = None
         self._lock: Any = forkable_lock()
+
+    def prepare(self) -> None:
+        """Load the backward of all results and gradients, or what makes it."""
+        results, gradients = (len(self._found["layout"][place]) for place in _ASKED)
+        if self._stored((True,) * results, (True,) * gradients) is None:
+            self.program  # noqa: B018
 
     def _stored(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> Loaded | None:
         asked = there, wanted
