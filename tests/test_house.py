@@ -41,7 +41,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
     "util": 1140, "symbolic": 1830, "graph": 2080, "prims": 2970, "fake": 4590, "capture": 19070, "autograd": 2395,
     "loops": 1490, "runtime": 2130, "lower": 5140, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2630,
-    "capture_cache": 910, "distributed": 1350, "export": 2770, "onnx": 1950, "package": 750, "serve": 1160, "site": 50,
+    "capture_cache": 915, "distributed": 1350, "export": 2770, "onnx": 1950, "package": 750, "serve": 1160, "site": 50,
     ".": 3510, "csrc": 12080,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
