@@ -29,7 +29,7 @@ from framesmith import _C
 from framesmith.agreement import agreed
 from framesmith.autograd.arms import copied
 from framesmith.autograd.joint import requires_grad, without_history
-from framesmith.autograd.node import Begun, Differentiable
+from framesmith.autograd.node import Begun, Differentiable, Keep
 from framesmith.autograd.operators import evaluated
 from framesmith.backends import BACKENDS, NATIVE, Compiled, PendingGraph, begin_ahead, begin_native, run_user
 from framesmith.background import Job, in_foreground
@@ -435,10 +435,10 @@ class FrameCompiler:
                                                                                        config)[0],
                                f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
 
-            def keep(image: Image) -> None:
+            def keep(image: Image, program: Differentiable | None = None) -> None:
                 if self._keeps(code, f_locals) and not (made := captured()).breaks:
                     with stage("cache"):
-                        self._captures.store(code, _called(code, func), func, made, image)
+                        self._captures.store(code, _called(code, func), func, made, image, program)
 
             with stage("back end"), without_default_device():
                 call, report = self._backend(graph, examples, keep if hot is None else None)
@@ -522,7 +522,8 @@ class FrameCompiler:
         if self.ledger is not None or not self._keeps(code, f_locals):
             return None
         with stage("cache"), without_default_device():
-            found = self._captures.load(code, _called(code, func), func, f_locals)
+            found = self._captures.load(code, _called(code, func), func, f_locals,
+                                        _Gradients(self.config, self.ledger))
         if found is None:
             return None
         entry = self._entry(found.tree, code, found.residual, _instance(f_locals))
@@ -620,63 +621,14 @@ class FrameCompiler:
         return user.idle > IDLE
 
     def _backend(self, graph: fx.Graph, examples: Sequence[Any],
-                 keep: Callable[[Image], None] | None) -> tuple[Compiled, Report | None]:
+                 keep: Callable[..., None] | None) -> tuple[Compiled, Report | None]:
         if not requires_grad(graph):
-            graph = without_history(graph)
-            return (begin_native(graph, examples, self.config).finish(keep) if self.config.backend in NATIVE
-                    else _straight(graph, examples, self.config))
-        reports: list[Report | None] = []
-        owner = events.current()
-        # closures made here must not hold `self`, which would keep its own variants alive
-        config = self.config.with_(scoped_memory=True)
-
-        def compile(part: fx.Graph, given: Sequence[Any]) -> Compiled:
-            with COMPILE_LOCK, _in_back_end(owner):
-                call, report = _straight(part, given, config)
-            reports.append(report)
-            return call
-
-        def both(forward: fx.Graph, given: Sequence[Any], backwards: Sequence[fx.Graph]) -> tuple[Compiled, Begun]:
-            """Begin the backward's compilation with the forward's; it continues while the forward runs."""
-            with COMPILE_LOCK, _in_back_end(owner):
-                begun = begin_native(forward, given, config)
-                with events.part_of_graph("backward"):
-                    ahead = begun.waits or len(backwards) > 1 or has_priority()
-                    later = [(graph, begin_ahead(graph, config)) for graph in backwards if ahead]
-            call = finish(begun)
-            codes: Begun = {graph: functools.partial(finish, pending) for graph, pending in later if pending}
-            if not has_priority():
-                return call, codes
-            made = {graph: code() for graph, code in codes.items()}  # no step is to wait for it
-            return call, {graph: functools.partial(made.__getitem__, graph) for graph in made}
-
-        def finish(begun: PendingGraph) -> Compiled:
-            with COMPILE_LOCK, _in_back_end(owner):
-                call, report = begun.finish()
-            reports.append(report)
-            return call
-
-        def compile_backward(backward: fx.Graph, given: Sequence[Any]) -> Compiled:
-            """Run the backward by operators until a job has compiled it."""
-            if in_foreground():
-                return compile(backward, given)
-            later = _Replaceable(functools.partial(evaluated, backward))
-            graph, made = copied(backward)  # the pipeline rewrites it
-            close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results_of(backward)])
-            shapes, entered = _without_data(graph, given), handed_over()
-
-            def code() -> Compiled | None:
-                with entered():
-                    return later.replace(_or_told(tell, functools.partial(compile, graph, shapes)))
-
-            Job(("backward", "", 0) if owner is None else (owner.function, owner.file, owner.line), code)
-            return later
-
-        tell = functools.partial(_tell_uncompiled, self.config, self.ledger)
-        how = self.config.partitioner, self.config.activation_budget, "repeat" not in self.config.left_out
-        is_native = config.backend in NATIVE
-        return Differentiable(graph, examples, compile, *how, both=both if is_native else None, tell=tell,
-                              compile_backward=compile_backward if has_priority() else None).in_engine(), reports[0]
+            return _straight(without_history(graph), examples, self.config, keep)
+        made = _Gradients(self.config, self.ledger)
+        program = made.differentiable(graph)
+        kept = None if keep is None else functools.partial(keep, program=program)
+        both = functools.partial(made.both, keep=kept) if self.config.backend in NATIVE else None
+        return program.in_engine(examples, both, kept), made.reports[0]
 
     # --------------------------------------------------------------------------------------------------------- refusals
 
@@ -846,7 +798,7 @@ def _interpreted(graph: fx.Graph, backend: Any) -> events.GraphCompiled:
 
 
 @contextlib.contextmanager
-def _part_of(owner: events.Compile | None) -> Iterator[None]:
+def _part_of(owner: events.Compile | None, outcome: str = "compiled") -> Iterator[None]:
     """Compile a part of what `owner` captured: its forward within that compile, else its backward."""
     if events.current() is not None and events.current() is owner:
         with events.part_of_graph("forward"):
@@ -857,7 +809,7 @@ def _part_of(owner: events.Compile | None) -> Iterator[None]:
         with events.compiling(owner.function, owner.file, owner.line, "backward", "backward") as now:
             now.entries = owner.entries
             yield
-            now.outcome = "compiled"
+            now.outcome = outcome
 
 
 @contextlib.contextmanager
@@ -868,8 +820,82 @@ def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
         yield
 
 
-def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
-    """Compile a graph without gradients."""
+class _Gradients:
+    """Compiles the parts of a captured graph that needs gradients, for the compile that runs when it is made. It lives
+    as long as the graph, so it holds no compiler, whose variants would keep themselves alive. `ahead`: this is in the
+    background, so that no step is to wait for a backward. `reports`: of the parts, in the order of their compiles."""
+
+    def __init__(self, config: Config, ledger: Ledger | None) -> None:
+        self._how = config.partitioner, config.activation_budget, "repeat" not in config.left_out
+        self._config = config.with_(scoped_memory=True)
+        self._tell = functools.partial(_tell_uncompiled, config, ledger)
+        self._owner = events.current()
+        self.ahead = has_priority()
+        self.reports: list[Report | None] = []
+
+    def differentiable(self, graph: fx.Graph) -> Differentiable:
+        """Return a captured graph with its gradients; nothing is compiled yet."""
+        return Differentiable(graph, self._compile, *self._how, tell=self._tell,
+                              compile_backward=self._compile_backward if self.ahead else None)
+
+    def loading(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a part is loaded instead of compiled."""
+        return _part_of(self._owner, "loaded")
+
+    def both(self, forward: fx.Graph, given: Sequence[Any], backwards: Sequence[fx.Graph],
+             keep: Keep | None) -> tuple[Compiled, Begun]:
+        """Begin the backward's compilation with the forward's; it continues while the forward runs."""
+        with COMPILE_LOCK, _in_back_end(self._owner):
+            begun = begin_native(forward, given, self._config)
+            with events.part_of_graph("backward"):
+                ahead = begun.waits or len(backwards) > 1 or has_priority()
+                later = [(graph, begin_ahead(graph, self._config)) for graph in backwards if ahead]
+        call = self._finish(begun, keep)
+        codes: Begun = {graph: functools.partial(self._finish, pending) for graph, pending in later if pending}
+        if not has_priority():
+            return call, codes
+        made = {graph: code(None) for graph, code in codes.items()}  # no step is to wait for it
+        return call, {graph: functools.partial(_first, code) for graph, code in made.items()}
+
+    def _compile(self, part: fx.Graph, given: Sequence[Any], keep: Keep | None) -> Compiled:
+        with COMPILE_LOCK, _in_back_end(self._owner):
+            call, report = _straight(part, given, self._config, keep)
+        self.reports.append(report)
+        return call
+
+    def _finish(self, begun: PendingGraph, keep: Keep | None) -> Compiled:
+        with COMPILE_LOCK, _in_back_end(self._owner):
+            call, report = begun.finish(keep)
+        self.reports.append(report)
+        return call
+
+    def _compile_backward(self, backward: fx.Graph, given: Sequence[Any], keep: Keep | None) -> Compiled:
+        """Run the backward by operators until a job has compiled it."""
+        if in_foreground():
+            return self._compile(backward, given, keep)
+        later = _Replaceable(functools.partial(evaluated, backward))
+        graph, made = copied(backward)  # the pipeline rewrites it
+        close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results_of(backward)])
+        shapes, entered = _without_data(graph, given), handed_over()
+
+        def code() -> Compiled | None:
+            with entered():
+                return later.replace(_or_told(self._tell, functools.partial(self._compile, graph, shapes, keep)))
+
+        owner = self._owner
+        Job(("backward", "", 0) if owner is None else (owner.function, owner.file, owner.line), code)
+        return later
+
+
+def _first(value: Compiled, *ignored: Any) -> Compiled:
+    return value
+
+
+def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config,
+              keep: Keep | None = None) -> tuple[Compiled, Report | None]:
+    """Compile a graph without gradients. `keep`: receives it as data."""
+    if config.backend in NATIVE:
+        return begin_native(graph, examples, config).finish(keep)
     if isinstance(config.backend, str):
         return BACKENDS[config.backend](graph, examples, config)
     return run_user(config.backend, graph, examples), None

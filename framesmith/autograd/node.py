@@ -8,9 +8,10 @@ tangents, differentiable again, so each order of derivative is one more such nod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -42,9 +43,11 @@ Sizes = tuple[int, ...]
 Compiled = Callable[[Any], Values]
 """Compiled code, called with one tuple, or with a list that it may empty, so that its elements die after their last
 use."""
-Compile = Callable[[fx.Graph, Sequence[Any]], Compiled]
-"""(graph, examples of its inputs) -> compiled code, without gradients."""
-Begun = dict[fx.Graph, Callable[[], Compiled]]
+Keep = Callable[[Any], None]
+"""Receives a compiled graph as data, while it is built."""
+Compile = Callable[[fx.Graph, Sequence[Any], Keep | None], Compiled]
+"""(graph, examples of its inputs, where to keep it) -> compiled code, without gradients."""
+Begun = dict[fx.Graph, Callable[[Keep | None], Compiled]]
 """Functions that return the compiled code of graphs whose compilation was begun."""
 Both = Callable[[fx.Graph, Sequence[Any], Sequence[fx.Graph]], tuple[Compiled, Begun]]
 """(forward, examples of its inputs, graphs of the backward) -> compiled forward, and those of the graphs that were
@@ -61,16 +64,36 @@ _VARIANTS = 8
 _KINDS = {"input": 0, "result": 1, "extra": 2}
 
 
+@dataclass(frozen=True, slots=True)
+class BackwardFacts:
+    """The properties of a backward other than its code: what `Differentiable.reads` returns, what `spent` does (None:
+    not known), and the strides of its inputs."""
+
+    reads: tuple[bool, ...]
+    checks: tuple[bool, ...]
+    taken: tuple[int, ...]
+    spent: tuple[bool, ...] | None
+    strides: tuple[tuple[int, ...], ...]
+
+
+KeepBackward = Callable[[tuple[bool, ...], tuple[bool, ...], BackwardFacts, Any], None]
+"""Receives a backward as data, while it is built: for which tangents and gradients it is, its facts, and its code."""
+
+
 class Differentiable:
     """A captured graph with its gradients. `recompute` and `budget`: see `partition`. `by_parts`: a few of many equal
-    parts are differentiated for all. `both`: also begins the backward, if its pattern is known. `compile_backward`:
-    compiles a backward that was not begun, if not `compile`. `tell`: receives the reason why a backward cannot be
-    compiled; it then runs by operators, since the program is already in it."""
+    parts are differentiated for all. `compile_backward`: compiles a backward that was not begun, if not `compile`.
+    `tell`: receives the reason why a backward cannot be compiled; it then runs by operators, since the program is
+    already in it.
 
-    def __init__(self, graph: fx.Graph, examples: Sequence[Any], compile: Compile, recompute: bool = True,
-                 budget: float = 1.0, by_parts: bool = True, both: Both | None = None,
-                 compile_backward: Compile | None = None, tell: Tell | None = None) -> None:
-        self._graph = graph
+    `layout`: the description of the graph's values for the node in C++. `keep_backward`: receives compiled backwards.
+    """
+
+    keep_backward: KeepBackward | None = None
+
+    def __init__(self, graph: fx.Graph, compile: Compile, recompute: bool = True, budget: float = 1.0,
+                 by_parts: bool = True, compile_backward: Compile | None = None, tell: Tell | None = None) -> None:
+        self.graph = graph
         self._compile = compile
         self._compile_backward = compile_backward or compile
         self._how = recompute, budget, by_parts
@@ -78,27 +101,32 @@ class Differentiable:
         self.joint, self.parts = differentiated(graph, *self._how)
         self._segments = Segments(self.parts.backward)
         self._begun: Begun = {}
-        known = len(self.joint.differentiable) == 1  # of several results some may have no tangent
-        if both is not None and known:
-            divided = self._segments.of and hooked([examples[i] for i in self.joint.wanted])
-            graphs = self._segments.graphs() if divided else [self.parts.backward]
-            self.forward, self._begun = both(self.parts.forward, examples, graphs)
-        else:
-            self.forward = compile(self.parts.forward, examples)
         copies = {("input", k) for k in self.parts.copied}  # what is kept of these is nobody else's
         self._watched = [place for place in _saved(self.joint) if place not in self.parts.kept or place in copies]
         self._full = _Backward(self.parts.backward, (True,) * len(self.parts.kept), (), tuple(self.joint.read))
         self._variants = _Variants(graph)
         self._lock: Any = forkable_lock()
 
-    def in_engine(self) -> Compiled:
-        """Return the callable for the graph: the forward, with the backward as its autograd node."""
+    @property
+    def layout(self) -> Values:
+        """Return the arguments of `DifferentiableGraph` after the program and the forward: plain data."""
         j, parts = self.joint, self.parts
-        kept, watched = ([(_KINDS[kind], place) for kind, place in places] for places in (parts.kept, self._watched))
-        return DifferentiableGraph(self, self.forward, j.results, j.outputs, j.differentiable, j.wanted, j.written,
-                                   kept, watched,
-                                   parts.needed, parts.exact, parts.copied, j.order, j.later,
-                                   self._variants.places, self._segments.of)
+        kept, watched = (tuple([(_KINDS[kind], place) for kind, place in places])
+                         for places in (parts.kept, self._watched))
+        return (j.results, j.outputs, j.differentiable, j.wanted, j.written, kept, watched, parts.needed, parts.exact,
+                parts.copied, j.order, j.later, self._variants.places, self._segments.of)
+
+    def in_engine(self, examples: Sequence[Any], both: Both | None = None, keep: Keep | None = None) -> Compiled:
+        """Compile the forward, and return the callable for the graph: the forward, with the backward as its autograd
+        node. `both`: also begins the backward, if its pattern is known. `keep`: receives the forward as data."""
+        known = len(self.joint.differentiable) == 1  # of several results some may have no tangent
+        if both is not None and known:
+            divided = self._segments.of and hooked([examples[i] for i in self.joint.wanted])
+            graphs = self._segments.graphs() if divided else [self.parts.backward]
+            forward, self._begun = both(self.parts.forward, examples, graphs)
+        else:
+            forward = self._compile(self.parts.forward, examples, keep)
+        return DifferentiableGraph(self, forward, *self.layout)
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
               sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
@@ -152,9 +180,18 @@ class Differentiable:
             tangents.clear()
             plan = self._plan(there, wanted, sizes)
             if plan.call is None:
+                keep = self._keeper(plan, there, wanted)
                 plan.begun = True
-                plan.call = self._fitted(plan.graph, given)
+                plan.call = self._fitted(plan.graph, given, keep)
         return plan.call(given)
+
+    def _keeper(self, plan: _Backward, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> Keep | None:
+        """Return what receives the code of a backward, if it is kept. One of some of the gradients is not after that of
+        all was compiled: what it reads may then be more than what is found without it."""
+        keep, strides = self.keep_backward, tuple([strides_of(n) for n in placeholders_of(plan.graph)])
+        if keep is None or plan is not self._full and self._full.begun:
+            return None
+        return partial(keep, there, wanted, BackwardFacts(plan.reads, plan.checks, plan.taken, plan.spent, strides))
 
     def segments(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
                  sizes: Sizes) -> Values | Iterator[Values]:
@@ -171,19 +208,19 @@ class Differentiable:
         with self._lock:
             return self._fitted(graph, given)
 
-    def _fitted(self, graph: fx.Graph, given: list[Any]) -> Compiled:
+    def _fitted(self, graph: fx.Graph, given: list[Any], keep: Keep | None = None) -> Compiled:
         begun = self._begun.pop(graph, None)
 
         def compile(graph: fx.Graph, given: Sequence[Any]) -> Compiled:
             try:
-                return self._compile_backward(graph, given) if begun is None else begun()
+                return self._compile_backward(graph, given, keep) if begun is None else begun(keep)
             except Exception as problem:
                 if self._tell is None or raised_by_handler(problem):
                     raise
                 self._tell(problem)
                 return lambda given: evaluated(graph, given)
 
-        return CompiledFunction(_Fitted, None)(graph, given, compile)  # type: ignore[no-any-return]
+        return CompiledFunction(Fitted.compiled, None)(graph, given, compile)  # type: ignore[no-any-return]
 
     def _plan(self, there: tuple[bool, ...], wanted: tuple[bool, ...], sizes: Sizes) -> _Backward:
         if all(there) and all(wanted):
@@ -193,7 +230,7 @@ class Differentiable:
     def _partial(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         found = without_tangents(self._full.graph, self.joint, there) if all(wanted) and not self._full.begun else None
         if found is None:
-            joint, given = trace_joint(self._graph, there, list(compress(self.joint.wanted, wanted))), EVERY
+            joint, given = trace_joint(self.graph, there, list(compress(self.joint.wanted, wanted))), EVERY
             graph, reads = backward_of(joint, self.parts, there, wanted)
         else:
             joint, given, (graph, reads) = self.joint, bits(there), found
@@ -214,10 +251,10 @@ class Differentiable:
 
     def _compiled_whole(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...],
                         given: Values) -> Compiled:
-        graph = gradient_of(trace_joint(self._graph, there, self.joint.wanted), self.parts, wanted, requires)
+        graph = gradient_of(trace_joint(self.graph, there, self.joint.wanted), self.parts, wanted, requires)
         try:
-            return _Fitted(graph, given, lambda part,
-                           there: Differentiable(part, there, self._compile, *self._how).in_engine())
+            return Fitted.compiled(graph, given, lambda part, there: Differentiable(
+                part, self._compile, *self._how).in_engine(there))
         except Unsupported:  # autograd's own nodes have the derivatives that cannot be recorded
             by_operators = self._interpreted(there, wanted, requires).graph
         return lambda given: evaluated(by_operators, given)
@@ -234,7 +271,7 @@ class Differentiable:
         return evaluated(found.graph, [x for x, read in zip(given, found.reads, strict=True) if read])
 
     def _interpreted(self, there: tuple[bool, ...], wanted: tuple[bool, ...], requires: tuple[bool, ...]) -> _Backward:
-        joint = trace_joint(self._graph, there, self.joint.wanted)
+        joint = trace_joint(self.graph, there, self.joint.wanted)
         if requires:
             return _Backward(of_any_layout(gradient_of(joint, self.parts, wanted, requires)), (True,) * len(requires))
         graph, reads = backward_of(joint, self.parts, there, wanted)
@@ -296,22 +333,32 @@ class _Backward:
     call: Compiled | None = None
 
 
-class _Fitted:
-    """Code of a graph of gradients that accepts arguments in any layout, or None, and converts them to the graph's."""
+class Fitted:
+    """Code of a graph of gradients that accepts arguments in any layout, or None, and converts them to the graph's.
+    `strides`: of its inputs; `sizes`: the sources of the symbols in them."""
 
-    def __init__(self, graph: fx.Graph, given: Sequence[Any], compile: Compile) -> None:
-        strides = _drop_missing(graph, given)
+    def __init__(self, strides: Sequence[Any], sizes: Mapping[Symbol, tuple[int, int]]) -> None:
         self._symbolic = {k: stride for k, stride in enumerate(strides) if any(type(n) is not int for n in stride)}
         self._strides = tuple([() if k in self._symbolic else stride for k, stride in enumerate(strides)])
-        self._sizes = size_sources(graph) if self._symbolic else {}
-        self._call = compile(graph, tuple(self._fit(given)))
+        self._sizes = sizes
+        self.call: Compiled
+
+    @classmethod
+    def compiled(cls, graph: fx.Graph, given: Sequence[Any],
+                 compile: Callable[[fx.Graph, Sequence[Any]], Compiled]) -> Fitted:
+        """Return the code of a graph, compiled for such inputs."""
+        strides = _drop_missing(graph, given)
+        varies = any(type(n) is not int for stride in strides for n in stride)
+        fitted = cls(strides, size_sources(graph) if varies else {})
+        fitted.call = compile(graph, tuple(fitted._fit(given)))
+        return fitted
 
     def __call__(self, given: Values | list[Any]) -> Values:
         fitted = self._fit(given)
         if type(given) is tuple:
-            return self._call(tuple(fitted))
+            return self.call(tuple(fitted))
         given.clear()  # type: ignore[union-attr]
-        return self._call(fitted)
+        return self.call(fitted)
 
     def _fit(self, given: Sequence[Any]) -> list[Any]:
         fitted, wrong = misplaced(given, self._strides)
@@ -335,4 +382,4 @@ def _in_layout(x: torch.Tensor, stride: Any) -> torch.Tensor:
     return x if x.stride() == stride else torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
 
 
-__all__ = ["Begun", "Compile", "Differentiable"]
+__all__ = ["BackwardFacts", "Begun", "Compile", "Differentiable", "Fitted", "Keep"]

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from framesmith.autograd.node import Differentiable
 from framesmith.capture.entry import Captured
 from framesmith.capture.guards import GuardTree, compile_guards, namespaces
 from framesmith.capture.residual import assemble, link
@@ -27,11 +28,11 @@ from framesmith.util import events, log
 from framesmith.util.interrupts import raised_by_handler
 
 from .digests import code_digest
-from .graphs import Image, read_image, write_image
+from .gradients import SUFFIX, Backwards, Maker, in_engine, write_gradients
+from .graphs import Image, check_portable, read_image, write_image
 from .guards import GuardReader, GuardWriter
 from .references import Json, References, Stale, Unportable
 
-SUFFIX = ".capture"
 MOST = 8
 """The maximal number of entries of one key that a call tries."""
 
@@ -60,15 +61,16 @@ class CaptureCache:
         return key_of("capture", package_identity(), sys.version, torch.__version__, config.capture_key(), *IDENTITIES,
                       toolchain.fingerprint, torch.get_num_threads(), code_digest(code), code_digest(called))
 
-    def load(self, code: CodeType, called: CodeType, fn: FunctionType, f_locals: dict[str, Any]) -> Variant | None:
+    def load(self, code: CodeType, called: CodeType, fn: FunctionType, f_locals: dict[str, Any],
+             maker: Maker) -> Variant | None:
         """Return the first stored variant of `code`, a frame of `fn` that runs `called`, whose guards hold for a call;
-        None: there is none. Captures and compiles nothing."""
+        None: there is none. Captures and compiles nothing. `maker`: of backwards that are not stored."""
         key, why = self._key(code, called), "no capture of this code is kept"
-        for number, found in enumerate(self._cache.variants(key, SUFFIX)):
+        for number, (own, found) in enumerate(self._cache.variants(key, SUFFIX)):
             if number == MOST:
                 break
             try:
-                variant = self._variant(found, code, fn, f_locals)
+                variant = self._variant(own, found, code, fn, f_locals, maker)
             except Stale as stale:
                 why = str(stale)
                 continue
@@ -83,7 +85,8 @@ class CaptureCache:
         log.emit("cache", f"no stored capture of {code.co_qualname} fits: {why}")
         return None
 
-    def _variant(self, found: Json, code: CodeType, fn: FunctionType, f_locals: dict[str, Any]) -> Variant:
+    def _variant(self, key: str, found: Json, code: CodeType, fn: FunctionType, f_locals: dict[str, Any],
+                 maker: Maker) -> Variant:
         refs = References(code, fn.__globals__)
         guards, inputs = GuardReader(refs).read(found["guards"])
         tree = compile_guards(guards, inputs, fn.__globals__)
@@ -92,18 +95,23 @@ class CaptureCache:
             raise Stale(tree.explain_failure(*given))
         for function, args, kwargs, result in found["answers"]:
             refs.expect(refs.decode(function)(*refs.decode(args), **refs.decode(kwargs)), result)
-        call = None if found["graph"] is None else read_image(refs, found["graph"], self._cache)
+        call: Any = None if found["graph"] is None else read_image(refs, found["graph"], self._cache)
+        if found["gradients"] is not None:
+            call = in_engine(found["gradients"], call, Backwards(self._cache, key), maker)
         residual = found["residual"]
         held = [refs.decode(one) for one in residual["held"]]
         unlinked = assemble(code, residual["text"], code.co_firstlineno + residual["line"])
         return Variant(tree, link(unlinked, held, call))
 
-    def store(self, code: CodeType, called: CodeType, fn: FunctionType, captured: Captured, image: Image) -> None:
-        """Store a capture, unless a part of it is bound to this process: then emit an event that names it."""
+    def store(self, code: CodeType, called: CodeType, fn: FunctionType, captured: Captured, image: Image,
+              program: Differentiable | None = None) -> None:
+        """Store a capture, unless a part of it is bound to this process: then emit an event that names it. `program`:
+        the gradients of its graph, whose forward `image` is; its backwards are stored as they are compiled."""
         key = self._key(code, called)
         try:
             if captured.surroundings.bound:
                 raise Unportable(captured.surroundings.bound)
+            check_portable(image)
             refs = References(code, fn.__globals__)
             value = {
                 "guards": GuardWriter(refs).write(captured.guards, captured.input_sources),
@@ -111,6 +119,7 @@ class CaptureCache:
                 "residual": {"text": captured.text, "line": captured.line - code.co_firstlineno,
                              "held": [refs.identify(one) for one in captured.held]},
                 "graph": write_image(refs, image),
+                "gradients": None if program is None else write_gradients(program),
             }
         except Exception as problem:  # the edge: what cannot be kept costs nobody a call
             if raised_by_handler(problem):
@@ -119,7 +128,9 @@ class CaptureCache:
             log.emit("cache", f"the capture of {code.co_qualname} is not kept: {reason}")
             events.emit(events.NotCached(code.co_qualname, code.co_filename, code.co_firstlineno, reason))
             return
-        self._cache.add_variant(key, value, SUFFIX)
+        own = self._cache.add_variant(key, value, SUFFIX)
+        if program is not None and own is not None:
+            program.keep_backward = Backwards(self._cache, own).store
 
 
 def _answer(refs: References, answer: Answer) -> Json:

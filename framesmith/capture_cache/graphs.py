@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -34,10 +34,14 @@ class Image:
     facts: Facts
 
 
-def write_image(refs: References, image: Image) -> Json:
-    """Raises Unportable."""
+def check_portable(image: Image) -> None:
+    """Raise Unportable for a graph that another process may not be able to load."""
     if image.plan[_DEVICE] >= 0:
         raise Unportable("a graph of a CUDA device")
+
+
+def write_image(refs: References, image: Image) -> Json:
+    """Raises Unportable."""
     frozen = image.frozen
     constants = None if frozen is None else {"parameters": list(frozen.parameters), "order": list(image.order),
                                              "nodes": _nodes(refs, frozen.constants)}
@@ -59,20 +63,20 @@ def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
 
 def _facts(found: Json, folder: str) -> Facts:
     """Return the facts, told of a graph of this process."""
-    told = {name: _tuples(value) for name, value in found["compiled"].items() if name not in _OF_PROCESS}
+    told = {name: tuples(value) for name, value in found["compiled"].items() if name not in _OF_PROCESS}
     number = events.next_graph()
     with events.part_of_graph(told["part"]):
         name = events.graph_name(number)
-    operators = tuple([events.Operator(**{k: _tuples(v) for k, v in row.items()})
+    operators = tuple([events.Operator(**{k: tuples(v) for k, v in row.items()})
                        for row in found["compiled"]["operators"]])
     here = {"number": number, "name": name, "folder": folder, "operators": operators}
     compiled = events.GraphCompiled(**{**told, **here})
     return Facts(compiled, tuple(found["steps"]), tuple(found["constants"]))
 
 
-def _tuples(found: Json) -> Any:
+def tuples(found: Json) -> Any:
     """Convert JSON arrays to tuples."""
-    return tuple([_tuples(x) for x in found]) if type(found) is list else found
+    return tuple([tuples(x) for x in found]) if type(found) is list else found
 
 
 _OF_PROCESS = frozenset(field.name for field in fields(events.Event))
@@ -96,36 +100,38 @@ def _nodes(refs: References, graph: fx.Graph) -> Json:
     rows = []
     for number, node in enumerate(graph.nodes):
         target = refs.encode(node.target) if node.op == "call_function" else ""
-        rows.append([node.op, target, _arguments(refs, node.args, numbers), _arguments(refs, node.kwargs, numbers)])
+        rows.append([node.op, target, arguments(refs, node.args, numbers), arguments(refs, node.kwargs, numbers)])
         numbers[node] = number
     return rows
 
 
-def _arguments(refs: References, value: Any, numbers: dict[fx.Node, int]) -> Json:
+def arguments(refs: References, value: Any, numbers: Mapping[fx.Node, int]) -> Json:
+    """Return arguments of a node as JSON. Raises Unportable."""
     if isinstance(value, fx.Node):
         return ["%", numbers[value]]
     if type(value) is tuple or isinstance(value, list):
-        return ["()" if type(value) is tuple else "[]", *[_arguments(refs, v, numbers) for v in value]]
+        return ["()" if type(value) is tuple else "[]", *[arguments(refs, v, numbers) for v in value]]
     if isinstance(value, dict):
-        return ["{}", *[[k, _arguments(refs, v, numbers)] for k, v in value.items()]]
+        return ["{}", *[[k, arguments(refs, v, numbers)] for k, v in value.items()]]
     return refs.encode(value)
+
+
+def argument(refs: References, found: Json, nodes: Sequence[fx.Node]) -> Any:
+    """Return the arguments that `arguments` wrote."""
+    tag = found[0] if type(found) is list else None
+    if tag == "%":
+        return nodes[found[1]]
+    if tag in ("()", "[]"):
+        items = [argument(refs, v, nodes) for v in found[1:]]
+        return tuple(items) if tag == "()" else items
+    return {k: argument(refs, v, nodes) for k, v in found[1:]} if tag == "{}" else refs.decode(found)
 
 
 def _graph(refs: References, rows: Json) -> fx.Graph:
     graph, nodes = fx.Graph(), list[fx.Node]()
-
-    def argument(found: Json) -> Any:
-        tag = found[0] if type(found) is list else None
-        if tag == "%":
-            return nodes[found[1]]
-        if tag in ("()", "[]"):
-            items = [argument(v) for v in found[1:]]
-            return tuple(items) if tag == "()" else items
-        return {k: argument(v) for k, v in found[1:]} if tag == "{}" else refs.decode(found)
-
     for number, (op, target, args, kwargs) in enumerate(rows):
         to = refs.decode(target) if op == "call_function" else f"p{number}" if op == "placeholder" else "output"
-        nodes.append(graph.create_node(op, to, argument(args), argument(kwargs)))
+        nodes.append(graph.create_node(op, to, argument(refs, args, nodes), argument(refs, kwargs, nodes)))
     return graph
 
 

@@ -228,8 +228,9 @@ class Cache:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _alone(path)
 
-    def variants(self, key: str, suffix: str) -> Iterator[Any]:
-        """Yield the values that `add_variant` stored under `key`, newest first; damaged ones are skipped."""
+    def variants(self, key: str, suffix: str) -> Iterator[tuple[str, Any]]:
+        """Yield the values that `add_variant` stored under `key` with their own keys, newest first; damaged ones are
+        skipped."""
         found: dict[str, float] = {}
         with contextlib.suppress(OSError):
             for folder in self.folders:
@@ -238,19 +239,20 @@ class Cache:
         for variant in sorted(found, key=lambda name: -found[name]):
             read = self._read(variant, suffix, is_sealed)
             if read is not None:
-                yield json.loads(unsealed(read[1]))
+                yield variant, json.loads(unsealed(read[1]))
 
-    def add_variant(self, key: str, value: Any, suffix: str) -> bool:
-        """Keep one more value (of JSON) under `key`, in a file of its own; False where it cannot be written."""
+    def add_variant(self, key: str, value: Any, suffix: str) -> str | None:
+        """Keep one more value (of JSON) under `key`, in a file of its own, and return its own key, which depends on all
+        of the value; None where it cannot be written."""
         text = json.dumps(value, separators=(",", ":"))
         variant = f"{key}-{key_of(text)[:12]}"
         try:
             write_whole(self.path(variant, suffix), sealed(text.encode()))
         except OSError as error:
             log.emit("cache", f"cannot store {variant}{suffix}: {error}")
-            return False
+            return None
         self._note(self.folder, variant, made=True)
-        return True
+        return variant
 
     def account(self, what: str, key: str, hit: bool, subject: str, parts: Mapping[str, Any]) -> None:
         """Emit whether `key` was found, and the reason of a miss: which of its `parts`, by name, differ from those at

@@ -99,7 +99,7 @@ def test_it_is_the_traced_one(program, monkeypatch):
     values, count = _values(parts.backward), len(joint.differentiable)
     for there in _patterns(count):
         graph, reads = without_tangents(parts.backward, joint, there)
-        traced = trace_joint(whole._graph, there, list(joint.wanted))
+        traced = trace_joint(whole.graph, there, list(joint.wanted))
         other, expected = backward_of(traced, parts, there, (True,) * len(joint.wanted))
         assert reads == expected
         assert set(node._saved(joint, bits(there))) == set(node._saved(traced))

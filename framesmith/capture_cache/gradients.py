@@ -1,0 +1,298 @@
+"""Captured graphs that need gradients, in the cache: what the node of the autograd engine has to know, the compiled
+backwards by what is asked of them, and the captured graph itself, of which any other backward is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from framesmith._C import CompiledFunction, CompiledGraph, DifferentiableGraph
+from framesmith.autograd.node import BackwardFacts, Compiled, Differentiable, Fitted, Sizes, Values
+from framesmith.capture.default_dtypes import under
+from framesmith.capture.modes import without_default_device
+from framesmith.fake import FakeTensor
+from framesmith.fake.tensor import new_fake
+from framesmith.graph.nodes import insert_node
+from framesmith.runtime.cache import Cache, key_of
+from framesmith.util import events, log
+from framesmith.util.collector import collector_paused
+from framesmith.util.dynamo import dynamo_off
+from framesmith.util.errors import FramesmithError
+from framesmith.util.interrupts import raised_by_handler
+from framesmith.util.locks import COMPILE_LOCK, forkable_lock
+
+from .graphs import Image, argument, arguments, check_portable, read_image, tuples, write_image
+from .references import Json, References, Stale, Unportable, tensor_data
+
+SUFFIX = ".capture"
+Asked = tuple[tuple[bool, ...], tuple[bool, ...]]
+"""Which tangents exist, and which gradients are needed."""
+
+
+class Maker(Protocol):
+    """Makes and compiles backwards that are not stored. `ahead`: no step of the program is to wait for one."""
+
+    ahead: bool
+
+    def differentiable(self, graph: fx.Graph) -> Differentiable:
+        """Return a captured graph with its gradients."""
+        ...
+
+    def loading(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a stored backward is loaded."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------------ the graph
+
+
+def write_gradients(program: Differentiable) -> Json:
+    """Return what is stored of a graph with its gradients besides its forward. Raises Unportable."""
+    if program.layout[_SIZES]:
+        raise Unportable("a graph with gradients whose sizes vary")
+    return {"layout": program.layout, "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+            "graph": json.dumps(_rows(program.graph), separators=(",", ":"))}
+
+
+def in_engine(found: Json, forward: CompiledGraph, backwards: Backwards, maker: Maker) -> Compiled:
+    """Return the callable for a stored graph: its forward, with the backward as its autograd node."""
+    stored = Stored(found, backwards, maker)
+    if maker.ahead:
+        stored.prepare()
+    return DifferentiableGraph(stored, forward, *found["layout"])
+
+
+_SIZES = 12
+"""The place of the sizes that vary in `Differentiable.layout`."""
+_ASKED = 2, 3
+"""The places there of the results with gradients, and of the inputs whose gradients are asked for."""
+
+
+def _rows(graph: fx.Graph) -> Json:
+    """Return a captured graph of fixed sizes with all metadata on which its gradients depend. Raises Unportable."""
+    refs, stacks = _references(), dict[Any, int]()
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    rows = []
+    for node in graph.nodes:
+        meta = dict(node.meta)
+        stack = stacks.setdefault(tuple(meta.pop("stack", ())), len(stacks))
+        val = _value(meta.pop("val", None))
+        target = refs.encode(node.target) if node.op == "call_function" else ""
+        if "constant" in meta:
+            meta["constant"] = tensor_data(meta["constant"])
+        for name in _NODES & meta.keys():
+            if meta[name] is not None and meta[name] not in numbers:
+                raise Unportable("a value that is part of one that is not in the graph")
+            meta[name] = numbers.get(meta[name])
+        for name, value in meta.items():
+            if name not in _NODES and type(value) is not _KEPT.get(name):
+                raise Unportable(f"{name} of a value, a {type(value).__name__}")
+        rows.append([node.op, node.name, target, arguments(refs, node.args, numbers),
+                     arguments(refs, node.kwargs, numbers), val, stack, meta])
+    return [[list(map(list, stack)) for stack in stacks], rows]
+
+
+_NODES = frozenset(("in", "within"))
+"""Metadata that name another node."""
+_FLAGS = "requires_grad", "passing", "param", "grad", "no_grad", "straight", "written", "uncounted", "spare"
+_KEPT: dict[str, type] = {
+    **dict.fromkeys(_FLAGS, bool),
+    **dict.fromkeys(("turn", "overwritten", "in_place", "checkpoint"), int), "source": str, "constant": list,
+}
+"""The other metadata that a stored graph may have, with their types."""
+
+
+def _value(val: Any) -> Json:
+    """Return the metadata of a value: the fake of a tensor of fixed sizes, or several. Raises Unportable."""
+    if val is None or type(val) is int:
+        return val
+    if type(val) is tuple or type(val) is list:
+        return ["()" if type(val) is tuple else "[]", *map(_value, val)]
+    sizes = (*val.shape, *val.stride(), val.storage_offset()) if type(val) is FakeTensor else (None,)
+    if any(type(n) is not int for n in sizes) or val.device.type != "cpu" or val.is_inference() or (
+            val.is_conj() or val.is_neg()):
+        raise Unportable(f"a value of a graph with gradients: {val}")
+    return [str(val.dtype).removeprefix("torch."), list(val.shape), list(val.stride()), val.storage_offset()]
+
+
+def _graph(found: Json) -> fx.Graph:
+    """Return the captured graph of `_rows`."""
+    refs, graph, nodes = _references(), fx.Graph(), list[fx.Node]()
+    stacks = list(map(tuples, found[0]))
+    for op, name, target, args, kwargs, val, stack, meta in found[1]:
+        to = refs.decode(target) if op == "call_function" else name if op == "placeholder" else "output"
+        node = insert_node(graph, op, name, to, argument(refs, args, nodes), argument(refs, kwargs, nodes))
+        if "constant" in meta:
+            meta["constant"] = refs.decode(meta["constant"])
+        node.meta.update(val=_fake(val), stack=stacks[stack], **meta)
+        nodes.append(node)
+    for node in nodes:
+        node.meta.update({name: nodes[node.meta[name]] for name in _NODES & node.meta.keys()
+                          if node.meta[name] is not None})
+    return graph
+
+
+def _fake(found: Json) -> Any:
+    if type(found) is not list:
+        return found
+    if found[0] in ("()", "[]"):
+        several = [_fake(one) for one in found[1:]]
+        return tuple(several) if found[0] == "()" else several
+    dtype, shape, stride, offset = found
+    return new_fake(tuple(shape), tuple(stride), getattr(torch, dtype), offset=offset)
+
+
+def _references() -> References:
+    """Return the references of a graph: it names nothing of the program's."""
+    return References(_references.__code__, {})
+
+
+# -------------------------------------------------------------------------------------------------------- the backwards
+
+
+class Backwards:
+    """The stored backwards of one stored capture, the entry `key`. They have entries of their own, since a backward is
+    compiled when it first runs."""
+
+    def __init__(self, cache: Cache, key: str) -> None:
+        self._cache, self._key = cache, key
+
+    def _key_of(self, asked: Asked) -> str:
+        return key_of("backward", self._key, *asked)
+
+    def store(self, there: tuple[bool, ...], wanted: tuple[bool, ...], facts: BackwardFacts, image: Image) -> None:
+        """Store a compiled backward, unless a part of it is bound to this process."""
+        try:
+            check_portable(image)
+            value = {"facts": asdict(facts), "graph": write_image(_references(), image)}
+        except Exception as problem:  # the edge: what cannot be kept costs nobody a call
+            if raised_by_handler(problem):
+                raise
+            log.emit("cache", f"a backward is not kept: {type(problem).__name__}: {problem}")
+            return
+        self._cache.add_variant(self._key_of((there, wanted)), value, SUFFIX)
+
+    def load(self, asked: Asked, loading: Callable[[], contextlib.AbstractContextManager[None]]) -> Loaded | None:
+        """Return a stored backward; None if there is none that fits."""
+        key, why = self._key_of(asked), "no such backward is kept"
+        for _, found in self._cache.variants(key, SUFFIX):
+            try:
+                facts = BackwardFacts(**{name: tuples(value) for name, value in found["facts"].items()})
+                with loading():
+                    call = read_image(_references(), found["graph"], self._cache)
+            except Stale as stale:
+                why = str(stale)
+                continue
+            except Exception as problem:  # the edge: a cache costs time, never an error
+                if raised_by_handler(problem):
+                    raise
+                why = f"{type(problem).__name__}: {problem}"
+                continue
+            events.emit(events.CacheLookup("capture", key, True))
+            return Loaded(facts, call)
+        events.emit(events.CacheLookup("capture", key, False, why))
+        return None
+
+
+class Loaded:
+    """A stored backward."""
+
+    def __init__(self, facts: BackwardFacts, call: CompiledGraph) -> None:
+        self.facts = facts
+        self.call = Fitted(facts.strides, {})
+        self.call.call = call
+
+
+class Stored:
+    """What `Differentiable` is to the node of the autograd engine, for a stored graph: backwards that are stored are
+    loaded, and all else is done by a `Differentiable` of the captured graph."""
+
+    def __init__(self, found: Json, backwards: Backwards, maker: Maker) -> None:
+        self._found, self._backwards, self._maker = found, backwards, maker
+        self._loaded: dict[Asked, Loaded | None] = {}
+        self._program: Differentiable | None = None
+        self._lock: Any = forkable_lock()
+
+    def prepare(self) -> None:
+        """Load the backward of all results and gradients, or what makes it."""
+        results, gradients = (len(self._found["layout"][place]) for place in _ASKED)
+        if self._stored((True,) * results, (True,) * gradients) is None:
+            self.program  # noqa: B018
+
+    def _stored(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> Loaded | None:
+        asked = there, wanted
+        with self._lock:
+            if asked not in self._loaded:
+                self._loaded[asked] = CompiledFunction(self._load, None)(asked)
+            return self._loaded[asked]
+
+    def _load(self, asked: Asked) -> Loaded | None:
+        with _compiling():
+            return self._backwards.load(asked, self._maker.loading)
+
+    @property
+    def program(self) -> Differentiable:
+        """The captured graph with its gradients."""
+        with self._lock:
+            if self._program is None:
+                self._program = CompiledFunction(self._made, None)()
+            return self._program
+
+    def _made(self) -> Differentiable:
+        found = self._found
+        with _compiling():
+            graph = _graph(json.loads(found["graph"]))
+            program = under(getattr(torch, found["dtype"]), self._maker.differentiable, graph)
+        if program.layout != tuples(found["layout"]):
+            raise FramesmithError("the gradients of a stored graph are not those that its forward was compiled for")
+        program.keep_backward = self._backwards.store
+        return program
+
+    def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
+              sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
+        """See `Differentiable`, as for the others."""
+        stored = None if again else self._stored(there, wanted)
+        if stored is None:
+            return self.program.reads(there, wanted, again, sizes)
+        return stored.facts.reads, stored.facts.checks, stored.facts.taken
+
+    def spent(self, there: tuple[bool, ...], wanted: tuple[bool, ...], sizes: Sizes) -> tuple[bool, ...]:
+        stored = self._stored(there, wanted)
+        if stored is None or stored.facts.spent is None:
+            return self.program.spent(there, wanted, sizes)
+        return stored.facts.spent
+
+    def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...], sizes: Sizes) -> Values:
+        stored = self._stored(tuple([x is not None for x in tangents]), wanted)
+        if stored is None:
+            return self.program.backward(kept, tangents, wanted, sizes)
+        given = [*[x for x in kept if x is not None], *tangents]
+        kept.clear()
+        tangents.clear()
+        return stored.call(given)
+
+    def segments(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
+                 sizes: Sizes) -> Values | Iterator[Values]:
+        return self.program.segments(kept, tangents, wanted, sizes)
+
+    def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
+              sizes: Sizes) -> Values:
+        return self.program.whole(inputs, kept, tangents, wanted, sizes)
+
+    def by_operators(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
+                     again: bool, sizes: Sizes) -> Values:
+        return self.program.by_operators(inputs, kept, tangents, wanted, again, sizes)
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """Load or make code within a backward, in whatever thread."""
+    with COMPILE_LOCK, dynamo_off(), collector_paused(), without_default_device():
+        yield
