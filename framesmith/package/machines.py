@@ -62,8 +62,11 @@ MACHINES = {m.name: m for m in (
 
 
 def machines_of(names: Sequence[str]) -> list[Machine]:
-    """The machines of these names, in the order in which a runtime tries them. Raises `PackageError`."""
+    """The machines of these names, in the order in which a runtime tries them. Those of several
+    kinds of vectors read weights in one layout, so that a package has each once. Raises `PackageError`."""
     unknown = [name for name in names if name not in MACHINES]
     if unknown or not names:
         raise PackageError(f"targets are some of {', '.join(MACHINES)}, not {', '.join(unknown) or 'none'}")
-    return [machine for name, machine in MACHINES.items() if name in names]
+    found = [machine for name, machine in MACHINES.items() if name in names]
+    shared = len({machine.unit for machine in found}) > 1
+    return [replace(machine, unit=replace(machine.unit, shared=shared)) for machine in found]
