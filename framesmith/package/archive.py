@@ -15,7 +15,8 @@ _HEADER, _EXTRA, _EPOCH = 30, 4, (1980, 1, 1, 0, 0, 0)
 _PADDING = 0x6673
 """The kind of the extra field that pads a member's header."""
 _PIECE = 2 << 20
-"""Bytes of a huge page. Of a file that is first written in such pieces the page cache has huge pages, which are mapped as such."""
+"""Bytes of a huge page. A file that is first written in such pieces is in the page cache in huge pages, and mapped in
+these."""
 _ENTRY = 1 << 10
 """More than what a member takes besides its contents and its name."""
 

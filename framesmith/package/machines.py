@@ -49,24 +49,22 @@ class Machine:
                        fingerprint=identity)
 
 
+_WIDE, _NARROW = VectorUnit(16, 32, shared=True), VectorUnit(8, 16, shared=True)
 _AVX2 = ("avx2", "fma", "bmi", "bmi2")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 MACHINES = {m.name: m for m in (
-    Machine("x86-64-v4", "x86_64", _AVX512, ("-march=x86-64-v4", "-mprefer-vector-width=512"), VectorUnit(16, 32),
+    Machine("x86-64-v4", "x86_64", _AVX512, ("-march=x86-64-v4", "-mprefer-vector-width=512"), _WIDE,
             "x86-64-linux-gnu"),
-    Machine("x86-64-v3", "x86_64", _AVX2, ("-march=x86-64-v3",), VectorUnit(8, 16), "x86-64-linux-gnu"),
-    Machine("x86-64", "x86_64", (), ("-march=x86-64",), VectorUnit(8, 16), "x86-64-linux-gnu"),
-    Machine("aarch64", "aarch64", ("asimd",), ("-march=armv8-a",), VectorUnit(8, 16), "aarch64-linux-gnu"),
+    Machine("x86-64-v3", "x86_64", _AVX2, ("-march=x86-64-v3",), _NARROW, "x86-64-linux-gnu"),
+    Machine("x86-64", "x86_64", (), ("-march=x86-64",), _NARROW, "x86-64-linux-gnu"),
+    Machine("aarch64", "aarch64", ("asimd",), ("-march=armv8-a",), _NARROW, "aarch64-linux-gnu"),
 )}
 """By name, the one to be preferred first."""
 
 
 def machines_of(names: Sequence[str]) -> list[Machine]:
-    """The machines of these names, in the order in which a runtime tries them. Those of several
-    kinds of vectors read weights in one layout, so that a package has each once. Raises `PackageError`."""
+    """The machines of these names, in the order in which a runtime tries them. Raises `PackageError`."""
     unknown = [name for name in names if name not in MACHINES]
     if unknown or not names:
         raise PackageError(f"targets are some of {', '.join(MACHINES)}, not {', '.join(unknown) or 'none'}")
-    found = [machine for name, machine in MACHINES.items() if name in names]
-    shared = len({machine.unit for machine in found}) > 1
-    return [replace(machine, unit=replace(machine.unit, shared=shared)) for machine in found]
+    return [machine for name, machine in MACHINES.items() if name in names]

@@ -56,3 +56,39 @@ def test_any_number_of_rows(target, rows, tmp_path):
                        targets=["x86-64-v4", target])
     x = torch.randn(rows, 33)
     torch.testing.assert_close(Packaged(tmp_path / "m", target)(x), model(x).detach())
+
+
+class Tied(nn.Module):
+    """A language model whose head is its table of words."""
+
+    def __init__(self, words):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(words, 24), nn.Linear(24, words)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return self.head(self.table(ids).tanh())
+
+
+@pytest.mark.parametrize("words", [10, 16, 70])
+def test_a_table_that_is_a_layer_too_is_there_once(words, tmp_path):
+    model, ids = Tied(words), torch.randint(0, words, (2, 5))
+    framesmith.package(model, (ids,), path=tmp_path / "m", targets=("x86-64-v4", "x86-64-v3", "x86-64"))
+    assert len([size for size in constants(tmp_path / "m") if size > 4 * words]) == 1
+    for target in ALL:
+        loaded = Packaged(tmp_path / "m", target)
+        torch.testing.assert_close(loaded(ids), model(ids).detach())
+        for wrong in (words, -1):  # columns that the last panel has, too, and the one before the first
+            with pytest.raises(IndexError):
+                loaded(torch.full((2, 5), wrong))
+
+
+def test_a_table_that_is_read_otherwise_stays(tmp_path):
+    class Read(Tied):
+        def forward(self, ids):
+            return super().forward(ids) + self.table.weight.sum()
+
+    model, ids = Read(20), torch.randint(0, 20, (2, 5))
+    framesmith.package(model, (ids,), path=tmp_path / "m", targets=["x86-64-v3"])
+    torch.testing.assert_close(Packaged(tmp_path / "m")(ids), model(ids).detach())

@@ -2,8 +2,8 @@
 // A is read a row at a time (stride `lda` between rows of the tile), contiguous over k; its runs (p, q) are two nested
 // strided loops. B comes packed in panels: runs * depth rows of PANEL contiguous floats. A tile reads one, or several.
 // The MR * NV accumulators stay in registers for the whole sum and are then written to a small tile in L1, from which
-// the kernel's epilogue reads: the product is compiled once a tile shape, whatever follows it. A long sum is one of sums
-// of at most SPAN products each, so that rounding errors grow with its length as slowly as a library's.
+// the kernel's epilogue reads: the product is compiled once a tile shape, whatever follows it. A long sum is one of
+// sums of at most SPAN products each, so that rounding errors grow with its length as slowly as a library's.
 #pragma once
 #include "kernel.h"
 namespace fs {
@@ -74,8 +74,8 @@ static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, con
       }
 }
 
-// Positions [p0, p1) x [q0, q1) of a depthwise kernel of `wide` columns and `count` positions in all; strides of its rows
-// and columns in the image.
+// Positions [p0, p1) x [q0, q1) of a depthwise kernel of `wide` columns and `count` positions in all; strides of its
+// rows and columns in the image.
 struct Taps {
   i64 p0, p1, p_stride, q0, q1, q_stride, wide, count;
 };
