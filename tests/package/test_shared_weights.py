@@ -92,3 +92,12 @@ def test_a_table_that_is_read_otherwise_stays(tmp_path):
     model, ids = Read(20), torch.randint(0, 20, (2, 5))
     framesmith.package(model, (ids,), path=tmp_path / "m", targets=["x86-64-v3"])
     torch.testing.assert_close(Packaged(tmp_path / "m")(ids), model(ids).detach())
+
+
+def test_a_layer_whose_weight_is_not_turned(tmp_path):
+    torch.manual_seed(0)
+    weight, x = nn.Parameter(torch.randn(20, 30)), torch.randn(4, 20)
+    model = nn.Module()
+    model.weight, model.forward = weight, lambda x: x @ weight
+    framesmith.package(model, (x,), path=tmp_path / "m", targets=["x86-64"])
+    torch.testing.assert_close(Packaged(tmp_path / "m")(x), (x @ weight).detach())

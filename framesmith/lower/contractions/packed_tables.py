@@ -30,11 +30,11 @@ def look_up_packed_rows(graph: fx.Graph) -> None:
     for packed in list(graph.find_nodes(op="call_function", target=pack)):
         columns, *panels = packed.args
         assert isinstance(columns, fx.Node)
+        if columns.target is not aten.t.default or panels != [LINE, LINE]:
+            continue
         table = columns.all_input_nodes[0]
         lookups = [user for user in table.users if user is not columns]
-        if panels != [LINE, LINE] or columns.target is not aten.t.default or table.op != "placeholder":
-            continue
-        if not lookups or any(user.target is not aten.embedding.default for user in lookups):
+        if table.op != "placeholder" or not lookups or {u.target for u in lookups} != {aten.embedding.default}:
             continue
         placeholders_of(graph)[-1].append(columns)
         columns.append(packed)
