@@ -64,6 +64,7 @@ from framesmith.lower.contractions.merge_embedding_bags import merge_embedding_b
 from framesmith.lower.contractions.merge_parallel_matmuls import merge_parallel_matmuls
 from framesmith.lower.contractions.merge_summed_matmuls import merge_summed_matmuls
 from framesmith.lower.contractions.pack_linear import choose_contractions, worth_freezing
+from framesmith.lower.contractions.packed_tables import look_up_packed_rows
 from framesmith.lower.contractions.pad_dimensions import pad_dimensions
 from framesmith.lower.contractions.pad_strides import pad_strides
 from framesmith.lower.contractions.quantized import pack_quantized_weights
@@ -93,6 +94,11 @@ Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 def _freezing(c: Context) -> bool:
     return c.config.freezing
+
+
+def _sharing(c: Context) -> bool:
+    """Return whether all that reads a weight reads it packed."""
+    return c.config.freezing and c.target.unit.shared
 
 
 def _unrounded(c: Context) -> bool:
@@ -127,6 +133,7 @@ PASSES = (
     Pass("fold_batch_norm", "aten", _in_place(fold_batch_norm), when=_unrounded),
     Pass("pack_quantized_weights", "aten", _in_place(pack_quantized_weights), _CPU, _freezing),
     Pass("choose_contractions", "aten", lambda g, c: choose_contractions(g, c.target.chooser()), _CPU, _freezing),
+    Pass("look_up_packed_rows", "aten", _in_place(look_up_packed_rows), _CPU, _sharing),
     Pass("merge_embedding_bags", "aten", _in_place(merge_embedding_bags), _CPU, _freezing),
     Pass("cancel_casts", "aten", _in_place(cancel_casts), _CUDA, _freezing),
     Pass("merge_summed_matmuls", "aten", _in_place(merge_summed_matmuls), _CUDA, _freezing),

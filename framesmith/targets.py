@@ -113,7 +113,7 @@ class PortableTarget(Target):
     __slots__ = ()
 
     def identity(self) -> str:
-        return f"portable {self.unit.lanes} {self.unit.registers}"
+        return f"portable {self.unit}"
 
     def chooser(self) -> Choose:
         return OwnKernels(self.unit)

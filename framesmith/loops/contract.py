@@ -65,7 +65,7 @@ class Contract:
     over k. `b`: parameter with the packed weights (`pack_columns`): panels of `columns` columns, each panel `runs[0] *
     runs[1] * depth` rows of `columns` contiguous elements; the last panel is narrower: the remaining columns rounded up
     to a multiple of `lane`, zero-filled. `b_index`: offset of the first panel over outer axes (groups, batches).
-    `rows`: rows of the register tile that the choice of geometry prefers.
+    `rows`, `vectors`: of the register tile that the choice of geometry prefers; it is as wide as a panel, or several.
     """
 
     m: Axis
@@ -79,6 +79,7 @@ class Contract:
     b_index: Expr
     columns: int
     rows: int
+    vectors: int
     lane: int
     body: tuple[Node, ...]
     window: ConvolutionWindow | None = None
@@ -129,9 +130,13 @@ TILES_16 = ((3, 4), (4, 3), (3, 3), (6, 2), (5, 2), (4, 2), (12, 1), (8, 1))
 EVEN = 840  # rows that every tile divides, as good as any number of many
 
 
-def choose_tile(m: int | None, n: int, lane: int, registers: int, lda: int = 0) -> tuple[int, int]:
-    """Return (rows, columns) of the register tile with the least modelled time for an m x n result, with rows `lda`
-    floats apart; `m`: None if it is dynamic.
+LINE = 16  # floats of a cache line: the columns of panels that code for any vectors reads
+
+
+def choose_tile(m: int | None, n: int, lane: int, registers: int, lda: int = 0,
+                lines: bool = False) -> tuple[int, int]:
+    """Return (rows, vectors) of the register tile with the least modelled time for an m x n result, with rows `lda`
+    floats apart; `m`: None if it is dynamic. `lines`: only tiles as wide as some cache lines.
 
     A row of vectors costs its multiply-adds, and no less than its loads at two a cycle or the latency (4) of a chain of
     adds.
@@ -140,6 +145,8 @@ def choose_tile(m: int | None, n: int, lane: int, registers: int, lda: int = 0) 
     # rows share two sets of the L1 cache (4 KiB a way): more of them evict each other, at half the speed
     if lda and lda % 512 == 0:
         tiles = tuple(t for t in tiles if t[0] <= 8)
+    if lines:
+        tiles = tuple(t for t in tiles if t[1] * lane % LINE == 0)
     vectors = -(-n // lane)
 
     def cost(tile: tuple[int, int]) -> tuple[float, int]:
@@ -153,5 +160,4 @@ def choose_tile(m: int | None, n: int, lane: int, registers: int, lda: int = 0) 
                     total += times_r * times_w * max(r * w, (r + w) * 0.8, 4.0)
         return total, -rows * wide
 
-    rows, wide = min(tiles, key=cost)
-    return rows, wide * lane
+    return min(tiles, key=cost)

@@ -141,7 +141,7 @@ def _block(body: tuple[Node, ...], names: _Names, indent: int, out: list[str]) -
 def _contract(c: Contract) -> str:
     runs = "".join(f" + {s}*run{k}<{r}" for k, (r, s) in enumerate(zip(c.runs, c.strides)) if r != 1)
     shape = f"{c.m.symbol}<{c.m.extent} {c.n.symbol}<{c.n.extent} k<{c.depth}"
-    panels = f"from {c.b_index} in panels of {c.columns} ({c.rows} rows, lane {c.lane})"
+    panels = f"from {c.b_index} in panels of {c.columns} ({c.rows} rows of {c.vectors} vectors, lane {c.lane})"
     if c.window is not None:
         w = c.window
         image = f"{w.height}x{w.width} at ({w.y}, {w.x}) by {w.dilation}"

@@ -40,7 +40,8 @@ def looked_up(ctx: Context, index: Lowered, size: Any, wrap: bool) -> Callable[[
     return at
 
 
-def _gathered(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], element: Any) -> Computed:
+def gathered(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], element: Any) -> Computed:
+    """Return a value each `element` of which is one of `x`, at a place that `indices` give."""
     values = [x, *indices]
     reads = merge_reads(list(indices))
     for name in merge_reads([x]):
@@ -58,7 +59,7 @@ def _source(ctx: Context, x: Lowered, uses: Size) -> Lowered:
 def embedding(ctx: Context, spec: Any, weight: Lowered, index: Lowered) -> Lowered | None:
     weight = _source(ctx, weight, spec.numel)
     row = looked_up(ctx, index, weight.shape[0], False)
-    return _gathered(ctx, spec, weight, [index], lambda b, i: weight.element(b, [row(b, i[:-1]), i[-1]]))
+    return gathered(ctx, spec, weight, [index], lambda b, i: weight.element(b, [row(b, i[:-1]), i[-1]]))
 
 
 @lowers("gather")
@@ -67,14 +68,14 @@ def gather(ctx: Context, spec: Any, x: Lowered, index: Lowered, dim: int) -> Low
     if not x.shape:
         return x if not index.shape else None
     at = looked_up(ctx, index, x.shape[dim], False)
-    return _gathered(ctx, spec, x, [index], lambda b, i: x.element(b, [*i[:dim], at(b, i), *i[dim + 1 :]]))
+    return gathered(ctx, spec, x, [index], lambda b, i: x.element(b, [*i[:dim], at(b, i), *i[dim + 1 :]]))
 
 
 @lowers("index_select")
 def index_select(ctx: Context, spec: Any, x: Lowered, index: Lowered, dim: int) -> Lowered | None:
     x = _source(ctx, x, spec.numel)
     at = looked_up(ctx, index, x.shape[dim], False)
-    return _gathered(ctx, spec, x, [index], lambda b, i: x.element(b, [*i[:dim], at(b, [i[dim]]), *i[dim + 1 :]]))
+    return gathered(ctx, spec, x, [index], lambda b, i: x.element(b, [*i[:dim], at(b, [i[dim]]), *i[dim + 1 :]]))
 
 
 @lowers("index")
@@ -87,7 +88,7 @@ def index(ctx: Context, spec: Any, x: Lowered, indices: Sequence[Lowered], dim: 
         position = i[dim : dim + rank]
         return x.element(b, [*i[:dim], *(f(b, position) for f in at), *i[dim + rank :]])
 
-    return _gathered(ctx, spec, x, list(indices), element)
+    return gathered(ctx, spec, x, list(indices), element)
 
 
 _DRAW_COST = 50

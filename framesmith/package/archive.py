@@ -14,6 +14,11 @@ MANIFEST = "manifest.json"
 _HEADER, _EXTRA, _EPOCH = 30, 4, (1980, 1, 1, 0, 0, 0)
 _PADDING = 0x6673
 """The kind of the extra field that pads a member's header."""
+_PIECE = 2 << 20
+"""Bytes of a huge page. A file that is first written in such pieces is in the page cache in huge pages, and mapped in
+these."""
+_ENTRY = 1 << 10
+"""More than what a member takes besides its contents and its name."""
 
 
 def write_archive(path: str | os.PathLike[str], manifest: dict[str, Any], members: dict[str, bytes]) -> None:
@@ -23,9 +28,17 @@ def write_archive(path: str | os.PathLike[str], manifest: dict[str, Any], member
     text = json.dumps({**manifest, "digests": digests}, indent=1).encode()
     part = Path(f"{os.fspath(path)}.{os.getpid()}.part")
     try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-            for name, data in {MANIFEST: text, **members}.items():
-                _add(archive, name, data)
+        contents = {MANIFEST: text, **members}
+        most = sum(len(data) + 2 * len(name) + _ENTRY for name, data in contents.items())
+        with open(part, "w+b") as file:
+            zeros = bytes(_PIECE)
+            for _ in range(0, most, _PIECE):
+                file.write(zeros)
+            file.seek(0)
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                for name, data in contents.items():
+                    _add(archive, name, data)
+            file.truncate()
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

@@ -49,14 +49,15 @@ class Machine:
                        fingerprint=identity)
 
 
+_WIDE, _NARROW = VectorUnit(16, 32, shared=True), VectorUnit(8, 16, shared=True)
 _AVX2 = ("avx2", "fma", "bmi", "bmi2")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 MACHINES = {m.name: m for m in (
-    Machine("x86-64-v4", "x86_64", _AVX512, ("-march=x86-64-v4", "-mprefer-vector-width=512"), VectorUnit(16, 32),
+    Machine("x86-64-v4", "x86_64", _AVX512, ("-march=x86-64-v4", "-mprefer-vector-width=512"), _WIDE,
             "x86-64-linux-gnu"),
-    Machine("x86-64-v3", "x86_64", _AVX2, ("-march=x86-64-v3",), VectorUnit(8, 16), "x86-64-linux-gnu"),
-    Machine("x86-64", "x86_64", (), ("-march=x86-64",), VectorUnit(8, 16), "x86-64-linux-gnu"),
-    Machine("aarch64", "aarch64", ("asimd",), ("-march=armv8-a",), VectorUnit(8, 16), "aarch64-linux-gnu"),
+    Machine("x86-64-v3", "x86_64", _AVX2, ("-march=x86-64-v3",), _NARROW, "x86-64-linux-gnu"),
+    Machine("x86-64", "x86_64", (), ("-march=x86-64",), _NARROW, "x86-64-linux-gnu"),
+    Machine("aarch64", "aarch64", ("asimd",), ("-march=armv8-a",), _NARROW, "aarch64-linux-gnu"),
 )}
 """By name, the one to be preferred first."""
 

@@ -26,16 +26,20 @@ INTERNAL, UNAVAILABLE, TIMED_OUT = 500, 503, 504
 _ATTEMPTS = 2
 """Runs of a request whose worker dies, before it is thought to be the reason."""
 _RESTART_PAUSE = 1.0
+_RECENT = .2
+"""The share of the last batch in the moving average of the time that a request takes."""
 _log = logging.getLogger("framesmith.serve")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`rows`: of a batch; a larger request is run by itself. `delay` and `timeout` are seconds."""
+    """`rows`: of a batch; a larger request is run by itself. `delay`, `wait` and `timeout` are seconds; a request that
+    would wait longer than `wait` for a worker is refused."""
 
     rows: int = 32
     queue: int = 128
     delay: float = .002
+    wait: float = 5.0
     timeout: float = 30.0
 
 
@@ -62,6 +66,7 @@ class Batcher:
         self._tasks: list[asyncio.Task[None]] = []
         self._accepted = 0
         self._expected = self._rows
+        self._seconds = 0.0
         self._draining = False
 
     def start(self) -> None:
@@ -84,6 +89,9 @@ class Batcher:
             raise RequestRefused(UNAVAILABLE, "the service is shutting down")
         if len(self._queue) >= self._limits.queue:
             raise RequestRefused(UNAVAILABLE, f"the queue is full: {len(self._queue)} requests wait")
+        if (wait := self._wait()) > self._limits.wait:
+            raise RequestRefused(UNAVAILABLE, f"the queue is full: {len(self._queue)} requests wait, which takes about "
+                                              f"{wait:.1f} seconds")
         pending = _Pending(inputs, sizes, group, sizes[self._padding.batch] if self._padding.batch else 1,
                            asyncio.get_running_loop().create_future())
         self._accepted += 1
@@ -100,6 +108,10 @@ class Batcher:
                 self._queue.remove(pending)
             async with self._changed:
                 self._changed.notify_all()
+
+    def _wait(self) -> float:
+        """Return the seconds that the requests in the queue are expected to take."""
+        return len(self._queue) * self._seconds / len(self._workers)
 
     async def _serve(self, worker: Worker) -> None:
         """Run batches on a worker, for ever; start it again when it dies."""
@@ -168,7 +180,9 @@ class Batcher:
             for pending in batch:
                 await self._answer(worker, [pending])
             return
-        self._metrics.run.observe(time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        self._metrics.run.observe(seconds)
+        self._seconds += ((seconds / len(batch)) - self._seconds) * (_RECENT if self._seconds else 1)
         for pending, parts in zip(batch, self._padding.split(outputs, [p.sizes for p in batch]), strict=True):
             if not pending.answer.done():
                 pending.answer.set_result(parts)

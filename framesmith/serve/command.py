@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
         return 1
     options = Options(workers=given.workers, at_once=given.at_once, batching=not given.no_batching,
                       padded=given.pad, fills=dict(given.fill), buckets=dict(given.buckets), warm_up=given.warm_up,
-                      limits=Limits(given.max_batch, given.queue, given.delay / 1e3, given.timeout))
+                      limits=Limits(given.max_batch, given.queue, given.delay / 1e3, given.wait, given.timeout))
     try:
         stable = Service(given.package, options, Metrics())
         service: Service | Canary = stable
@@ -68,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--warm-up", action="append", default=[], type=_sizes, metavar="DIMENSION=N,...",
         help="sizes to run before the service is ready; may be given more than once")
     add("--queue", type=int, default=Limits.queue, help="requests that may wait; more are refused")
+    add("--wait", type=float, default=Limits.wait, metavar="SECONDS",
+        help="in the queue; requests that would wait longer are refused")
     add("--timeout", type=float, default=Limits.timeout, metavar="SECONDS", help="of a request")
     add("--max-bytes", type=int, default=64 << 20, help="of a request's body")
     add("--canary", type=Path, metavar="NEW.fsm", help="a new version, to be compared, and promoted or rolled back")

@@ -96,6 +96,7 @@ Bytes Bytes::of_file(const std::string& path) {
   const auto size = static_cast<size_t>(status.st_size);
   void* memory = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   if (memory == MAP_FAILED) refused(path);
+  madvise(memory, size, MADV_HUGEPAGE);  // read, and mapped, in huge pages where the file system has them
   Bytes b;
   b.bytes_ = {static_cast<const char*>(memory), size};
   b.mapping_ = {memory, [size](void* p) { munmap(p, size); }};

@@ -1,12 +1,14 @@
 #include "memory.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <new>
 
 namespace framesmith {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kAlignment = 64, kHugePage = size_t{2} << 20;
 constexpr size_t kMostBytes = size_t{1} << 46;
 
 size_t rounded(size_t bytes) { return bytes ? (bytes + kAlignment - 1) / kAlignment * kAlignment : kAlignment; }
@@ -17,8 +19,11 @@ void Free::operator()(char* p) const { std::free(p); }
 
 Memory memory(size_t bytes) {
   if (bytes > kMostBytes) throw std::bad_alloc();
-  Memory made(static_cast<char*>(std::aligned_alloc(kAlignment, rounded(bytes))));
-  return made ? std::move(made) : throw std::bad_alloc();
+  const size_t alignment = bytes < kHugePage ? kAlignment : kHugePage, size = rounded(bytes);
+  Memory made(static_cast<char*>(std::aligned_alloc(alignment, size)));
+  if (!made) throw std::bad_alloc();
+  if (alignment == kHugePage) madvise(made.get(), size, MADV_HUGEPAGE);  // one fault for each of them, not 512
+  return made;
 }
 
 char* Blocks::take(size_t bytes) {

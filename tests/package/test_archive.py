@@ -1,6 +1,8 @@
 """The file of a package: members in place, equal files of equal models, and damage that is found."""
 
+import mmap
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,3 +44,31 @@ def test_a_damaged_file_is_an_error(change, tmp_path):
     (tmp_path / "m").write_bytes(bytes(data))
     with pytest.raises(framesmith.exc.PackageError, match="damaged|no package"):
         Packaged(tmp_path / "m").verify()
+
+
+def huge_pages(path):
+    """The bytes of a file that this process has mapped in huge pages."""
+    found, own = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        own = line.endswith(str(path)) if "-" in line.split()[0] else own
+        found += int(line.split()[1]) << 10 if own and line.startswith("FilePmdMapped:") else 0
+    return found
+
+
+def has_huge_pages(folder):
+    """Whether the page cache of this file system has huge pages."""
+    (folder / "probe").write_bytes(bytes(8 << 20))
+    with (folder / "probe").open("rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as mapped:
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+        return sum(mapped[:: 1 << 12]) == 0 and huge_pages(folder / "probe") > 0
+
+
+def test_weights_are_mapped_in_huge_pages(tmp_path):
+    """A fault for each of them, not for each 64 KB, at the first run of each process."""
+    if not has_huge_pages(tmp_path):
+        pytest.skip("no huge pages of files here")
+    model, x = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(4)]), torch.randn(1, 1024)
+    framesmith.package(model, (x,), path=tmp_path / "m", targets=["x86-64"])
+    loaded = framesmith.load(tmp_path / "m")
+    torch.testing.assert_close(loaded(x), model(x).detach())
+    assert huge_pages(tmp_path / "m") >= 14 << 20  # of 16

@@ -20,6 +20,7 @@ from framesmith.serve.batcher import Limits
 from framesmith.serve.metrics import Metrics
 from framesmith.serve.protocol import decode, decode_raw
 from framesmith.serve.service import Options, Service
+from framesmith.serve.workers import ThreadWorker
 from framesmith.util.errors import PackageError, RequestRefused
 from tests.serve.models import Counting, encoder, mixing_rows
 
@@ -41,12 +42,12 @@ def request(rows, length, seed=0):
     return {"ids": torch.randint(50, (rows, length)).numpy(), "mask": mask.numpy()}
 
 
-def served(path, options, work):
+def served(path, options, work, workers=()):
     """The result of `work(service, metrics)`, a coroutine, with a service that has been started."""
     registry = CollectorRegistry()
 
     async def main():
-        service = Service(path, options, Metrics(registry))
+        service = Service(path, options, Metrics(registry), workers)
         await service.start()
         try:
             return await work(service)
@@ -198,6 +199,30 @@ def test_limits_of_queue_and_time(packages):
     assert sorted(e.status for e in found) == [503, 503, 504, 504, 504]
     assert {str(e) for e in found} == {"the queue is full: 3 requests wait", "no answer within 0.05 seconds"}
     assert metric("queue") == 0
+
+
+def test_requests_that_would_wait_too_long_are_refused_when_they_come(packages):
+    def slowly(inputs):
+        time.sleep(.2)
+        rows, length = inputs[0].shape
+        return [np.zeros((rows, length, 16), np.float32), np.zeros((rows, 16), np.float32)]
+
+    async def work(service):
+        async def timed():
+            begin = time.perf_counter()
+            try:
+                await service.infer(request(1, 4))
+            except RequestRefused as e:
+                return e, time.perf_counter() - begin
+            return None, time.perf_counter() - begin
+
+        return await timed(), await asyncio.gather(*[timed() for _ in range(10)])
+
+    options = Options(batching=False, limits=Limits(rows=1, wait=.7))
+    ((first, _), found), _ = served(packages["encoder"][0], options, work, [ThreadWorker(slowly)])
+    refused = [(e, seconds) for e, seconds in found if e]
+    assert first is None and 5 <= len(refused) < 10 and all(seconds < .2 for _, seconds in refused)
+    assert {e.status for e, _ in refused} == {503} and "requests wait, which takes about" in str(refused[0][0])
 
 
 def test_a_killed_worker_is_replaced_and_its_requests_are_run_again(packages):

@@ -1,9 +1,9 @@
 // Register-tiled contraction on top of kernel.h: out[m, n] = sum over p, q and k of A[m, p, q, k] * B[p, q, k, n].
 // A is read a row at a time (stride `lda` between rows of the tile), contiguous over k; its runs (p, q) are two nested
-// strided loops. B comes packed in panels of NV vectors: runs * depth rows of NV * W contiguous floats. The MR * NV
-// accumulators stay in registers for the whole sum and are then written to a small tile in L1, from which the kernel's
-// epilogue reads: the product is compiled once a tile shape, whatever follows it. A long sum is one of sums of at most
-// SPAN products each, so that rounding errors grow with its length as slowly as a library's.
+// strided loops. B comes packed in panels: runs * depth rows of PANEL contiguous floats. A tile reads one, or several.
+// The MR * NV accumulators stay in registers for the whole sum and are then written to a small tile in L1, from which
+// the kernel's epilogue reads: the product is compiled once a tile shape, whatever follows it. A long sum is one of
+// sums of at most SPAN products each, so that rounding errors grow with its length as slowly as a library's.
 #pragma once
 #include "kernel.h"
 namespace fs {
@@ -19,13 +19,13 @@ FN vf hold(vf x) {
 #endif
   return x;
 }
-// Adds MR rows of A (`lda` apart; `Packed`: side by side) times `depth` rows of a panel of B.
-template <bool Packed, int MR, int NV>
-FN void multiply(vf (&acc)[MR][NV], const float* a, i64 lda, const float* b, i64 depth) {
-  for (i64 k = 0; k < depth; k++, b += NV * W) {
+// Adds MR rows of A (`lda` apart; `Packed`: side by side) times `depth` rows of panels of B, which are `apart`.
+template <bool Packed, int MR, int NV, int PANEL = NV * W>
+FN void multiply(vf (&acc)[MR][NV], const float* a, i64 lda, const float* b, i64 depth, i64 apart = 0) {
+  for (i64 k = 0; k < depth; k++, b += PANEL) {
     vf row[NV];
 #pragma GCC unroll 8
-    for (int j = 0; j < NV; j++) row[j] = hold(load(b + j * W, Full()));
+    for (int j = 0; j < NV; j++) row[j] = hold(load(b + j * W / PANEL * apart + j * W % PANEL, Full()));
 #pragma GCC unroll 32
     for (int i = 0; i < MR; i++) {
       const vf x = spread(Packed ? a[k * MR + i] : a[i * lda + k]);
@@ -40,21 +40,22 @@ template <int MR, int NV> FN void store_sums(const vf (&acc)[MR][NV], float* out
 #pragma GCC unroll 8
     for (int j = 0; j < NV; j++) store(out + i * row + j * W, acc[i][j], Full());
 }
-template <int MR, int NV>
+template <int MR, int NV, int PANEL>
 static __attribute__((noinline)) void contract_span(const float* a, i64 lda, const Runs& runs, const float* b,
-                                                    float* out) {
+                                                    i64 apart, float* out) {
   vf acc[MR][NV] = {};
   for (i64 p = 0; p < runs.outer; p++)
-    for (i64 q = 0; q < runs.inner; q++, b += runs.depth * NV * W)
-      multiply<false>(acc, a + p * runs.outer_stride + q * runs.inner_stride, lda, b, runs.depth);
+    for (i64 q = 0; q < runs.inner; q++, b += runs.depth * PANEL)
+      multiply<false, MR, NV, PANEL>(acc, a + p * runs.outer_stride + q * runs.inner_stride, lda, b, runs.depth, apart);
   store_sums(acc, out, NV * W);
 }
 
 constexpr i64 SPAN = 512;
-template <int MR, int NV>
+template <int MR, int NV, int PANEL = NV * W>
 static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, const Runs& all, const float* b,
                                                     float* out) {
-  if (all.outer * all.inner * all.depth <= SPAN) return contract_span<MR, NV>(a, lda, all, b, out);
+  const i64 total = all.outer * all.inner * all.depth, apart = total * PANEL;
+  if (total <= SPAN) return contract_span<MR, NV, PANEL>(a, lda, all, b, apart, out);
   // A span is a part of one run, some runs of an inner loop, or some inner loops: what B holds in one piece.
   const i64 depth = min(all.depth, SPAN), inner = max(min(all.inner, SPAN / all.depth), (i64)1);
   const i64 outer = max(min(all.outer, SPAN / (all.depth * all.inner)), (i64)1);
@@ -64,8 +65,8 @@ static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, con
       for (i64 k = 0; k < all.depth; k += depth) {
         const Runs runs{min(outer, all.outer - p), all.outer_stride, min(inner, all.inner - q), all.inner_stride,
                         min(depth, all.depth - k)};
-        contract_span<MR, NV>(a + p * all.outer_stride + q * all.inner_stride + k, lda, runs, b, to);
-        b += runs.outer * runs.inner * runs.depth * NV * W;
+        contract_span<MR, NV, PANEL>(a + p * all.outer_stride + q * all.inner_stride + k, lda, runs, b, apart, to);
+        b += runs.outer * runs.inner * runs.depth * PANEL;
         if (to == part)
           for (int i = 0; i < MR * NV * W; i += W)
             store(out + i, load(out + i, Full()) + load(part + i, Full()), Full());
@@ -73,9 +74,10 @@ static __attribute__((noinline)) void contract_tile(const float* a, i64 lda, con
       }
 }
 
-// Positions [p0, p1) x [q0, q1) of a depthwise kernel of `wide` columns; strides of its rows and columns in the image.
+// Positions [p0, p1) x [q0, q1) of a depthwise kernel of `wide` columns and `count` positions in all; strides of its
+// rows and columns in the image.
 struct Taps {
-  i64 p0, p1, p_stride, q0, q1, q_stride, wide;
+  i64 p0, p1, p_stride, q0, q1, q_stride, wide, count;
 };
 FN i64 first_tap(i64 at, i64 dilation) { return at >= 0 ? 0 : (-at + dilation - 1) / dilation; }
 FN i64 last_tap(i64 at, i64 dilation, i64 size, i64 taps) {
@@ -83,16 +85,16 @@ FN i64 last_tap(i64 at, i64 dilation, i64 size, i64 taps) {
   return inside < taps ? inside : taps;
 }
 // MR pixels (stride `lda`) of NV vectors of channels; `Live` counts the channels of the last vector.
-template <int MR, int NV, class Live>
+template <int MR, int NV, int PANEL = NV * W, class Live>
 static __attribute__((noinline)) void depthwise_tile(const float* a0, i64 lda, Taps t, const float* b0, float* out,
                                                      Live live) {
   vf acc[MR][NV] = {};
   for (i64 p = t.p0; p < t.p1; p++)
     for (i64 q = t.q0; q < t.q1; q++) {
-      const float *a = a0 + p * t.p_stride + q * t.q_stride, *b = b0 + (p * t.wide + q) * (NV * W);
+      const float *a = a0 + p * t.p_stride + q * t.q_stride, *b = b0 + (p * t.wide + q) * PANEL;
       vf row[NV];
 #pragma GCC unroll 8
-      for (int j = 0; j < NV; j++) row[j] = load(b + j * W, Full());
+      for (int j = 0; j < NV; j++) row[j] = load(b + j * W / PANEL * (t.count * PANEL) + j * W % PANEL, Full());
 #pragma GCC unroll 32
       for (int i = 0; i < MR; i++) {
 #pragma GCC unroll 8

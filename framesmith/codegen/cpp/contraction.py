@@ -34,8 +34,8 @@ class _Shape:
 
 def _shape(s: State, kernel: Kernel, c: Contract) -> _Shape:
     """Print the sizes of blocks that are known only at run time."""
-    panels, rest = divmod(c.n.extent.const, c.columns)
-    columns = c.columns // c.lane, panels, rest, -(-rest // c.lane)
+    panels, rest = divmod(c.n.extent.const, c.vectors * s.target.width)
+    columns = c.vectors, panels, rest, -(-rest // s.target.width)
     outer = prod([a.extent for a in kernel.outer]) * max(panels, 1)
     if not (c.m.extent.is_const and outer.is_const):
         s.out.line(f"const i64 tiles = ({expr_text(c.m.extent, {})} + {c.rows - 1}) / {c.rows};")
@@ -149,8 +149,10 @@ def _panels(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, pa
 def _task(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, vectors: int, last: bool) -> None:
     """Print the task of one panel and one block of rows."""
     m, n = expr_text(c.m.extent, {}), c.n.extent.const
-    first = str(shape.panels * c.columns) if last else f"panel * {c.columns}"
-    end = str(n) if last else f"first + {c.columns}"
+    wide = c.vectors * s.target.width
+    first = str(shape.panels * wide) if last else f"panel * {wide}"
+    end = str(n) if last else f"first + {wide}"
+    tile = f"{vectors}" if (c.columns, c.lane) == (wide, s.target.width) else f"{vectors}, {c.columns}"
     start = f"block * {shape.block}" if shape.blocks != "1" else "0"
     stop = f"min(i64(({start}) + {shape.block}), i64({m}))" if shape.blocks != "1" else m
     line = s.out.line
@@ -160,10 +162,10 @@ def _task(s: State, kernel: Kernel, c: Contract, shape: _Shape, depth: int, vect
     args = "".join(f"{a.symbol}, " for a in kernel.outer)
     finish = f"finish({args}{c.m.symbol}, {c.m.symbol} + rows, first, end, tile, {vectors} * W);"
     if c.window is not None:
-        live = shape.rest_columns % c.lane if last else 0
-        _window_rows(s, c, c.window, vectors, start, str(live) if live else "full", finish)
+        live = shape.rest_columns % s.target.width if last else 0
+        _window_rows(s, c, c.window, tile, start, str(live) if live else "full", finish)
     else:
-        _rows(s, c, shape, vectors, start, finish)
+        _rows(s, c, shape, tile, start, finish)
 
 
 def _step(c: Contract) -> str:
@@ -171,8 +173,9 @@ def _step(c: Contract) -> str:
     return expr_text(c.a_index.subs({c.m.symbol: c.m.symbol + 1}) - c.a_index, {})
 
 
-def _rows(s: State, c: Contract, shape: _Shape, vectors: int, start: str, finish: str) -> None:
-    """Print tiles in order, each of the largest height that the remaining rows allow."""
+def _rows(s: State, c: Contract, shape: _Shape, wide: str, start: str, finish: str) -> None:
+    """Print tiles in order, each of the largest height that the remaining rows allow. `wide`: their vectors, and the
+    columns of a panel where those are others."""
     line, name = s.out.line, c.m.symbol
     *higher, lowest = shape.heights
     with s.out.block(f"for (i64 {name} = {start}, rows; {name} < stop; {name} += rows) {{", "}"):
@@ -180,18 +183,18 @@ def _rows(s: State, c: Contract, shape: _Shape, vectors: int, start: str, finish
         for height in higher:
             with s.out.block(f"{'' if height == shape.heights[0] else 'else '}if (stop - {name} >= {height}) {{", "}"):
                 line(f"rows = {height};")
-                line(_tile(c, height, vectors))
+                line(_tile(c, height, wide))
         with s.out.block("else {" if higher else "{", "}"):
             line(f"rows = {lowest};")
-            line(_tile(c, lowest, vectors))
+            line(_tile(c, lowest, wide))
         line(finish)
 
 
-def _tile(c: Contract, rows: int, vectors: int) -> str:
-    return f"contract_tile<{rows}, {vectors}>(a, {_step(c)}, runs, b, tile);"
+def _tile(c: Contract, rows: int, wide: str) -> str:
+    return f"contract_tile<{rows}, {wide}>(a, {_step(c)}, runs, b, tile);"
 
 
-def _window_rows(s: State, c: Contract, w: ConvolutionWindow, vectors: int, start: str, live: str, finish: str) -> None:
+def _window_rows(s: State, c: Contract, w: ConvolutionWindow, wide: str, start: str, live: str, finish: str) -> None:
     """Print whole tiles where every position of the window is inside of the image, and single pixels near its
     borders."""
     line, name = s.out.line, c.m.symbol
@@ -201,7 +204,7 @@ def _window_rows(s: State, c: Contract, w: ConvolutionWindow, vectors: int, star
     line(f"const i64 y = {expr_text(w.y, {})};")
     line(f"Taps taps = {{first_tap(y, {dy}), last_tap(y, {dy}, {_i64(w.height)}, {kh}), "
          f"{expr_text(c.strides[0], {})}, 0, {kw}, "
-         f"{expr_text(c.strides[1], {})}, {kw}}};")
+         f"{expr_text(c.strides[1], {})}, {kw}, {kh * kw}}};")
     with s.out.block(f"for (i64 {name} = {start}, rows; {name} < stop; {name} += rows) {{", "}"):
         line(f"const float* const a = {c.a} + ({expr_text(c.a_index, {})} + first);")
         line(f"const i64 x = {x};")
@@ -209,6 +212,6 @@ def _window_rows(s: State, c: Contract, w: ConvolutionWindow, vectors: int, star
         line(f"rows = inside ? {c.rows} : 1;")
         line(f"taps.q0 = inside ? 0 : first_tap(x, {dx}), taps.q1 = inside ? {kw} : last_tap(x, {dx}, {width}, "
              f"{kw});")
-        line(f"if (inside) depthwise_tile<{c.rows}, {vectors}>(a, {_step(c)}, taps, b, tile, {live});")
-        line(f"else depthwise_tile<1, {vectors}>(a, {_step(c)}, taps, b, tile, {live});")
+        line(f"if (inside) depthwise_tile<{c.rows}, {wide}>(a, {_step(c)}, taps, b, tile, {live});")
+        line(f"else depthwise_tile<1, {wide}>(a, {_step(c)}, taps, b, tile, {live});")
         line(finish)

@@ -18,7 +18,7 @@ from framesmith.loops.contract import Accumulator, ConvolutionWindow
 from framesmith.loops.evaluate import unpacked
 from framesmith.loops.nest import Compute
 from framesmith.lower.context import Context
-from framesmith.lower.contractions.geometry import HOST, VectorUnit
+from framesmith.lower.contractions.geometry import HOST, VectorUnit, panels
 from framesmith.lower.contractions.lowering import TilePlan, tile_axes
 from framesmith.lower.geometry import Size, row_major
 from framesmith.lower.table import lowers_extern
@@ -26,6 +26,7 @@ from framesmith.lower.values import Stored
 from framesmith.symbolic.expr import as_expr
 
 ROWS = 4  # output pixels in flight: enough for the latency of a chain of multiply-adds
+MOST_VECTORS = 4  # of channels in a tile
 Pair = tuple[int, int]
 
 
@@ -41,6 +42,7 @@ class Geometry:
     stride: Pair
     padding: Pair
     dilation: Pair
+    vectors: int
     columns: int
     lane: int
 
@@ -56,9 +58,8 @@ def depthwise_geometry(x: tuple[Size, ...], kernel: Pair, stride: Pair, padding:
                        unit: VectorUnit = HOST) -> Geometry:
     """`x`: shape of the channels-last image."""
     images, height, width, channels = x
-    vectors = min(4, -(-channels // unit.lanes))
-    columns = vectors * unit.lanes
-    return Geometry(images, height, width, channels, kernel, stride, padding, dilation, columns, unit.lanes)
+    vectors = MOST_VECTORS if unit.shared else min(MOST_VECTORS, -(-channels // unit.lanes))
+    return Geometry(images, height, width, channels, kernel, stride, padding, dilation, vectors, *panels(unit, vectors))
 
 
 def depthwise(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torch.Tensor:
@@ -90,6 +91,6 @@ def lower_depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: 
     window = ConvolutionWindow(y, column, as_expr(g.height), as_expr(g.width), g.dilation)
     rows = min(ROWS, width) if type(width) is int else ROWS
     strides = (g.dilation[0] * g.width * channels, g.dilation[1] * channels)
-    plan = TilePlan(x.buffer, a_index, packed.buffer, g.kernel, strides, 1, g.columns, rows, g.lane, window)
+    plan = TilePlan(x.buffer, a_index, packed.buffer, g.kernel, strides, 1, g.columns, rows, g.vectors, g.lane, window)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out

@@ -17,16 +17,18 @@ from dataclasses import dataclass
 import torch
 
 from framesmith import _C
-from framesmith.loops.contract import choose_tile, pack_columns, packed_columns
+from framesmith.loops.contract import LINE, choose_tile, pack_columns, packed_columns
 from framesmith.prims.core import Size, numel
 
 
 @dataclass(frozen=True, slots=True)
 class VectorUnit:
-    """The vectors that code is made for: `lanes` of float32 in each, and how many `registers` hold one."""
+    """The vectors that code is made for: `lanes` of float32 in each, and how many `registers` hold one. `shared`:
+    weights are packed as code for any other vectors reads them, too."""
 
     lanes: int
     registers: int
+    shared: bool = False
 
 
 HOST = VectorUnit(_C.LANES, _C.VECTOR_REGISTERS)
@@ -52,6 +54,7 @@ class Geometry:
     strides: tuple[Size, Size]
     depth: int
     rows: int
+    vectors: int
     columns: int
     lane: int
     shape: tuple[Size, ...]
@@ -106,14 +109,20 @@ def pack_groups(weight: torch.Tensor, groups: int, columns: int, lane: int) -> t
     return torch.cat([pack(part, columns, lane) for part in weight.chunk(groups, 1)])
 
 
-def _tile(unit: VectorUnit, rows: Size, n: int, lda: int) -> tuple[int, int]:
-    return choose_tile(rows if type(rows) is int else None, n, unit.lanes, unit.registers, lda)
+def _tile(unit: VectorUnit, rows: Size, n: int, lda: int) -> tuple[int, int, int, int]:
+    """Return `rows`, `vectors`, `columns` and `lane` of a `Geometry`."""
+    height, vectors = choose_tile(rows if type(rows) is int else None, n, unit.lanes, unit.registers, lda, unit.shared)
+    return height, vectors, *panels(unit, vectors)
+
+
+def panels(unit: VectorUnit, vectors: int) -> tuple[int, int]:
+    """Return the columns of a panel, and the number that those of the last one are rounded up to a multiple of."""
+    return (LINE, LINE) if unit.shared else (vectors * unit.lanes, unit.lanes)
 
 
 def linear_geometry(rows: Size, depth: int, n: int, shape: tuple[Size, ...], unit: VectorUnit = HOST) -> Geometry:
     """x (rows, depth) @ (depth, n)."""
-    tile_rows, columns = _tile(unit, rows, n, depth)
-    return Geometry(1, 0, 1, 0, rows, depth, n, (1, 1), (0, 0), depth, tile_rows, columns, unit.lanes, shape)
+    return Geometry(1, 0, 1, 0, rows, depth, n, (1, 1), (0, 0), depth, *_tile(unit, rows, n, depth), shape)
 
 
 def window_geometry(
@@ -129,15 +138,15 @@ def window_geometry(
     shape = (images, out_h, out_w, n)
     if kernel == (1, 1) and stride == (1, 1) and groups == 1:
         rows = numel(shape[:-1])
-        tile, columns = _tile(unit, rows, n, channels)
-        return Geometry(1, 0, 1, 0, rows, channels, n, (1, 1), (0, 0), channels, tile, columns, unit.lanes, shape)
+        tile = _tile(unit, rows, n, channels)
+        return Geometry(1, 0, 1, 0, rows, channels, n, (1, 1), (0, 0), channels, *tile, shape)
     own = channels // groups
     if dilation[1] == 1 and groups == 1:
         runs, strides, depth = (kernel[0], 1), (dilation[0] * line, 0), kernel[1] * channels
     else:
         runs, strides, depth = kernel, (dilation[0] * line, dilation[1] * channels), own
-    tile, columns = _tile(unit, out_w, n // groups, stride[1] * channels)
+    tile = _tile(unit, out_w, n // groups, stride[1] * channels)
     return Geometry(
         images, height * line, out_h, stride[0] * line, out_w, stride[1] * channels, n // groups,
-        runs, strides, depth, tile, columns, unit.lanes, shape, groups, own,
+        runs, strides, depth, *tile, shape, groups, own,
     )  # fmt: skip

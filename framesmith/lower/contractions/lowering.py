@@ -38,6 +38,7 @@ class TilePlan:
     depth: int
     columns: int
     rows: int
+    vectors: int
     lane: int
     window: ConvolutionWindow | None = None
     b_index: Expr = as_expr(0)
@@ -53,8 +54,7 @@ class TilePlan:
         window = None if w is None else replace(w, y=at(w.y), x=at(w.x))
         return Contract(
             m, n, self.a, at(self.a_index), self.runs, strides, self.depth, self.b, at(self.b_index), self.columns,
-            self.rows, self.lane,
-            body, window,
+            self.rows, self.vectors, self.lane, body, window,
         )  # fmt: skip
 
 
@@ -75,8 +75,8 @@ def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: d
     at = (index[0] * g.lines + index[1]) * g.m + row
     b.store(out.buffer, (at * g.groups + index[2]) * g.n + column, accumulator)
     b_index = as_expr(index[2] * (packed.shape[0] // g.groups))
-    plan = TilePlan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.lane,
-                    None, b_index)
+    plan = TilePlan(x.buffer, as_expr(a_index), packed.buffer, g.runs, g.strides, g.depth, g.columns, g.rows, g.vectors,
+                    g.lane, None, b_index)
     ctx.items.append(Compute((*axes, *tile), (), (), tuple(b.ops), ctx.origin, contract=plan))
     return out
 
