@@ -14,7 +14,7 @@ from torch.fx import Node
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Rel, ne
 from framesmith.symbolic.node import symint
-from framesmith.util.errors import DataDependent
+from framesmith.util.errors import DataDependent, Unsupported
 
 from . import trackers as t
 from .bytecode import Decoded
@@ -376,7 +376,9 @@ def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
     """Assert that the truth of a tensor or of data is `holds`: residual code checks it first, see `assertions`; the
     graph checks a size of data."""
     if isinstance(condition, t.Sym):
-        (truth if holds else negated)(tracer, condition).value.node.expect_true("", 0)  # type: ignore[attr-defined]
+        found = (truth if holds else negated)(tracer, condition).value  # type: ignore[attr-defined]
+        if not (found.node.expect_true("", 0) if isinstance(found, torch.SymBool) else found):
+            raise Unsupported("an assertion on sizes that is known not to hold")
         return
     if not tracer.assumes:
         raise DataDependent("an assertion on a tensor's data in code that writes its inputs, or draws random numbers")

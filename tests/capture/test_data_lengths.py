@@ -210,6 +210,23 @@ def in_an_object(x):
     return torch.stack(held["rows"]) if held["rows"] else x
 
 
+def over_what_a_test_has_found(x):
+    places = (x > 0).nonzero()[:, 0]
+    return torch.stack([x[i] * 2 for i in places]) if len(places) else x
+
+
+def groups(x):
+    left, found, n = (x > 0).nonzero()[:, 0], torch.zeros(5, dtype=torch.long), 0
+    while left.numel() > 0:
+        rest = left[1:]
+        near = (x[rest] - x[left[0]]).abs() < 1
+        members = torch.cat([left[:1], rest[near]]) if near.any() else left[:1]
+        found[members] = n + 1
+        n += 1
+        left = rest[~near]
+    return found, n
+
+
 def until_a_call_fails(x):
     rows = []
     while x.sum() < 20:
@@ -232,7 +249,7 @@ def outcome(run, x):
 @pytest.mark.filterwarnings("ignore:framesmith")
 @pytest.mark.parametrize("program", [
     work_list, two_in_a_round, begun_before, sometimes, of_floats, as_an_index, in_branches, of_one_length, parts,
-    in_an_object, until_a_call_fails])
+    in_an_object, over_what_a_test_has_found, groups, until_a_call_fails])
 def test_lengths_that_data_decides_are_in_one_graph(program, captures):
     compiled = framesmith.compile(program, fullgraph=True)
     for x in INPUTS:
