@@ -139,7 +139,8 @@ def _is_unrolled(f: Frame, body: Body) -> bool:
     tracer = f.tracer
     if any(own.frame is f and own.body == body for own in tracer.counting):
         raise Unsupported("a loop that ends in more than one place")
-    return not tracer.branches or (f.code, body.end) in tracer.unrolled or len(tracer.unrolled) >= MOST_UNROLLED
+    unrolled = [place for place in tracer.unrolled if place[1] >= 0]
+    return not tracer.branches or (f.code, body.end) in unrolled or len(unrolled) >= MOST_UNROLLED
 
 
 def _recorded(f: Frame, body: Body, record: Callable[[], None]) -> None:

@@ -93,6 +93,7 @@ def detect(suppress, anchors, deltas, scores, threshold):
     return boxes[kept], scores[kept]
 
 
+@pytest.mark.filterwarnings("error:framesmith")  # that plain Python runs instead
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("suppress", [marked, joined, listed, with_a_break, of_numbers, going_on])
 def test_a_detection_head_is_one_graph(suppress, grad, captures):
