@@ -41,7 +41,7 @@ CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
     "util": 1140, "symbolic": 1860, "graph": 2090, "prims": 2970, "fake": 4590, "capture": 19360, "autograd": 2370,
     "loops": 1490, "runtime": 2130, "lower": 5140, "schedule": 2300, "codegen": 4710, "tuning": 490, "tools": 2630,
-    "capture_cache": 700, "distributed": 1350, "export": 2770, "onnx": 1950, "package": 750, "serve": 1160, "site": 50,
+    "capture_cache": 700, "distributed": 1350, "export": 2780, "onnx": 1950, "package": 750, "serve": 1160, "site": 50,
     ".": 3490, "csrc": 12080,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""

@@ -321,7 +321,7 @@ class _Join:
             return
         kinds = [(x.fake.is_conj(), x.fake.is_neg(), x.fake.is_inference()) for x in (a, b)]
         opened: set[Any] = set()
-        val = widened(self.tracer.shapes, a.fake, b.fake, opened, True)
+        val = widened(self.recorder.shape_env, a.fake, b.fake, opened, True)
         if kinds[0] != kinds[1] or val is None or opened and self.declared:
             raise Unsupported(f"the ways give tensors of different layouts: {_told(a)} and {_told(b)}")
         if opened:

@@ -128,7 +128,7 @@ def _round(tracer: Any, step: Step, entries: Sequence[t.Tensor]) -> list[t.Track
 
 def _widened(tracer: Any, x: t.Tensor, val: FakeTensor, after: t.Tracker | None, opened: set[Any]) -> FakeTensor:
     """Return the layout of a tensor of the state in all rounds, of which `val` is known so far."""
-    found = widened(tracer.shapes, val, after.fake, opened) if isinstance(after, t.Tensor) else None
+    found = widened(tracer.recorder.shape_env, val, after.fake, opened) if isinstance(after, t.Tensor) else None
     if found is None:
         raise Unsupported(f"a loop changes the layout of {x.describe()}")
     return found

@@ -17,16 +17,17 @@ from framesmith.symbolic.node import expr_of, symint
 SYM_SIZE = torch.ops.aten.sym_size.int
 
 
-def widened(env: ShapeEnv, val: FakeTensor, other: FakeTensor, opened: set[Any],
+def widened(env: ShapeEnv | None, val: FakeTensor, other: FakeTensor, opened: set[Any],
             bounded: bool = False) -> FakeTensor | None:
     """Return metadata that holds for `val` and `other`: `val` itself if its sizes that differ are symbols of `opened`,
     else a copy with new symbols for those, which are added to `opened`. None if there is none: they differ in more than
-    sizes, or are not contiguous. `bounded`: a size is one of the two."""
+    sizes, or are not contiguous, or the graph may have no symbols of data (`env` is None). `bounded`: a size is one of
+    the two."""
     if (val.dim(), val.dtype, val.device) != (other.dim(), other.dtype, other.device):
         return None
     if layout_of(val, expr_of) == layout_of(other, expr_of):
         return val
-    if not (_in_rows(val) and _in_rows(other)):
+    if env is None or not (_in_rows(val) and _in_rows(other)):
         return None
     pairs = [(expr_of(a), expr_of(b)) for a, b in zip(val.shape, other.shape, strict=True)]
     bounds = [max(a.hi, b.hi) if bounded and a.hi is not None and b.hi is not None else None for a, b in pairs]
