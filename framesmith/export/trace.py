@@ -172,8 +172,8 @@ def written_state(traced: Traced) -> list[str]:
 def _trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], shapes: Shapes,
            labels: list[str], training: bool, changing: set[int],
            unrolled: frozenset[t.Place]) -> tuple[Traced, set[int]]:
-    """The capture, and the tensors of which it assumes data: none of those that are `changing`, by identity. `unrolled`: loops
-    that are no nodes."""
+    """The capture, and the tensors of which it assumes data: none of those that are `changing`, by identity.
+    `unrolled`: loops that are no nodes."""
     code, call = _root(model)
     state = read_state()
     recorder = Recorder()
