@@ -5,7 +5,7 @@ otherwise the branch is refused."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +17,18 @@ from framesmith.fake.layout import preserved_strides
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.recorder import has_effect
 from framesmith.fake.tensor import Alias, Storage, is_differentiable, new_fake
-from framesmith.graph.control import Branch, Control, close, layout_of
+from framesmith.graph.control import Branch, Control, close
 from framesmith.graph.symbols import argument_symbols, size_sources, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, last_node, nodes_after
-from framesmith.symbolic.node import expr_of, symint
+from framesmith.symbolic.node import symint
 from framesmith.util.errors import Unsupported
 
 from . import data
 from . import trackers as t
 from .break_points import Stop, StopAt
 from .frame import Frame
+from .open_sizes import bind_sizes, widened
+from .stacked_lists import common_start, grown, own_lists, refill, row_of, stack_of, storages_of
 from .trackers.iterators import Walk
 from .trackers.symbolic_number import is_symbolic
 
@@ -37,12 +39,13 @@ Values = Sequence[t.Tracker | None]
 @dataclass(slots=True)
 class Arm:
     """One path: its result, the nodes recorded, and the storages that it has written. `outer`: earlier tensors that it
-    has written, with their values before, which they have again, and after."""
+    has written, with their values before, which they have again, and after. `before`: what was known of sizes."""
 
     values: Values
     region: list[Node]
     written: set[int]
     outer: list[tuple[Alias, Node, Node]]
+    before: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +102,43 @@ def positions(roots: Iterable[Any]) -> dict[tuple[Any, str], Any]:
 
 
 def joined(tracer: Any, condition: t.Tensor, ways: Sequence[Callable[[], Values]], stop: Stop | None,
-           declared: bool) -> list[t.Tracker | None]:
+           declared: bool, place: t.Place | None = None) -> list[t.Tracker | None]:
     """Record a branch on `condition` and return its result, that of one of `ways` (the first where it is false).
     `declared`: a call of torch.cond, whose results all require grad if an operand does; else the caller handles
-    iterators that the paths advance."""
+    iterators that the paths advance. `place`: of a branch whose paths may change lists that the program has made."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a branch on data in a function transform or mode")
-    arms = [recorded(tracer, way, may_write=is_internal, may_advance=not declared) for way in ways]
+    grows = place is not None and place not in tracer.unrolled
+    lists = own_lists(reachable(roots_of(tracer)).values()) if grows else []
+    had = [list(x.items) for x in lists]
+    arms, ends = [], []
+    for way in ways:
+        arms.append(recorded(tracer, way, lists, is_internal, may_advance=not declared))
+        ends.append([list(x.items) for x in lists])
+        for own, items in zip(lists, had):
+            refill(own, items)
+    changed = [k for k, before in enumerate(had) if any(grown(before, after[k]) for after in ends)]
+    for arm, after in zip(arms, ends):
+        arm.values = [*arm.values, *[_list_of(after[k]) for k in changed]]
     written = {id(base): base for arm in arms for base, _, _ in arm.outer}
     for base in written.values():
         for arm in arms:
             arm.values = [*arm.values, _value_in(tracer, arm, base)]
     no, yes = arms
-    found = _Join(tracer, no, yes, stop, declared, len(written)).values(condition)
-    for base, x in zip(written.values(), found[len(found) - len(written):]):
+    found = _Join(tracer, no, yes, stop, declared, len(written), place if grows else None,
+                  {id(lists[k]) for k in changed}).values(condition)
+    count = len(found) - len(written)
+    for base, x in zip(written.values(), found[count:]):
         tracer.torch_call(torch.Tensor.copy_, [tracer.made(base.val), x], {})
-    return found[:len(found) - len(written)]
+    for k, filled in zip(changed, found[count - len(changed):count]):
+        refill(lists[k], filled.items)  # type: ignore[union-attr]
+    return found[:count - len(changed)]
+
+
+def _list_of(items: Sequence[t.Tracker]) -> t.List:
+    made = t.List([])
+    refill(made, items)
+    return made
 
 
 def is_internal(storage: Storage) -> bool:
@@ -148,6 +172,7 @@ def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker]
     roots = roots_of(tracer)
     places = {} if may_advance else positions(roots)
     before, around, tracer.touched = effects(tracer), tracer.touched, []
+    known = tracer.shapes.knowledge()
     with tracer.recorder.scoped():
         try:
             values = way()
@@ -169,21 +194,26 @@ def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker]
     if effects(tracer) != before or any(not isinstance(x, t.Tracker) for x in touched):
         raise Unsupported("one way has side effects")
     if touched:
-        known = reachable(roots).keys() - set(map(id, filled))
-        if any(id(x) in known for x in touched):
+        old = reachable(roots).keys() - set(map(id, filled))
+        if any(id(x) in old for x in touched):
             raise Unsupported("one path changes an existing object")
     if not keeps:
         for base, n, _ in outer.values():
             set_value(base, n)
     return Arm(values, region, {id(base.storage) for base, _, _ in tracer.recorder.written[writes:]},
-               list(outer.values()))
+               list(outer.values()), known)
 
 
 class _Join:
     """Joins the results of two arms."""
 
-    def __init__(self, tracer: Any, no: Arm, yes: Arm, stop: Stop | None, declared: bool, written: int) -> None:
+    def __init__(self, tracer: Any, no: Arm, yes: Arm, stop: Stop | None, declared: bool, written: int,
+                 place: t.Place | None, changed: Collection[int]) -> None:
         self.tracer = tracer
+        self.place = place
+        """The branch, if lists of different lengths may be joined."""
+        self.changed = changed
+        """Lists from before that a path has changed; their elements at its end are values of their own."""
         self.written = written
         """The number of values, the last ones, that are those of earlier tensors."""
         self.recorder = tracer.recorder
@@ -191,10 +221,17 @@ class _Join:
         self.stop = stop
         self.declared = declared
         self.pairs: dict[tuple[int, int], tuple[t.Tensor, t.Tensor]] = {}
+        self.vals: list[FakeTensor] = []
+        """The metadata of what each pair is joined to."""
+        self.opened: set[int] = set()
+        """The numbers of pairs of different sizes."""
         self.partners: dict[int, int] = {}
         """The mutable value of the other arm with which one is joined."""
         self.numbers: dict[tuple[int, int], tuple[int, int]] = {}
         """The pairs of tensors that pairs of numbers are."""
+        self.stacks: dict[tuple[int, int], tuple[int, type | None, tuple[int, int]]] = {}
+        """Of pairs of lists: how many first elements are the same, the class of numbers, the pair that the others are.
+        """
         self.made: dict[tuple[int, int], t.Tracker] = {}
         self.shared: list[tuple[int, Storage, bool]] = []
 
@@ -216,10 +253,11 @@ class _Join:
         wants = [self._wants_grad(a, b, id(a) in either) for a, b in self.pairs.values()]
         if not self.declared:
             self._check_gradients(results, condition)
-        (graph, other), operands = cut_out(self.tracer, self.arms, results)
+        if any(wants[k] for k in self.opened):
+            raise Unsupported("gradients of a tensor whose size depends on the path")
+        (graph, other), operands = cut_out(self.tracer, self.arms, results, opened=self.opened)
         args = self.recorder.nodes(condition.fake), *operands
-        made = emitted(self.tracer, Branch(other, graph, self.declared), args,
-                       [a.fake for a, _ in self.pairs.values()], wants)
+        made = emitted(self.tracer, Branch(other, graph, self.declared), args, self.vals, wants)
         self.made.update(zip(self.pairs, made))
         share(self.tracer, [(made[k], other, passed) for k, other, passed in self.shared], self.stop)
         return [self._build(a, b) for a, b in both]
@@ -231,9 +269,13 @@ class _Join:
             return
         if a is None or b is None:
             raise Unsupported("a variable is set one way only")
+        if id(a) in self.changed or id(b) in self.changed:
+            raise Unsupported("a list that one path changes, and another one in its place")
         if isinstance(a, t.Tensor) and isinstance(b, t.Tensor):
             if a.fake is not b.fake:
                 self._pair(a, b)
+        elif self.place is not None and _differ_in_length(a, b):
+            self._stack(a, b)  # type: ignore[arg-type]
         elif (parts := _parts(self.tracer, a, b)) is not None:
             if not isinstance(a, (t.Tuple, t.RangeIterator)) and (self.partners.setdefault(id(a), id(b)) != id(b)
                                                or self.partners.setdefault(id(b), id(a)) != id(a)):
@@ -248,18 +290,43 @@ class _Join:
         elif not same(a, b):
             raise Unsupported(f"the ways give different values: {a.describe()} and {b.describe()}")
 
+    def _stack(self, a: t.List, b: t.List) -> None:
+        """Pair the elements behind the first ones that are the same, as tensors."""
+        start = common_start(a.items, b.items)
+        rests = a.items[start:], b.items[start:]
+        for arm, rest in zip(self.arms, rests):
+            lost = {id(base.storage) for base, _, _ in arm.outer}
+            if any(id(storage) in lost for storage in storages_of(rest)):
+                raise Unsupported("a path that writes a tensor and puts it into a list")
+        row = row_of(self.tracer, [*rests[0], *rests[1]])
+        assert row is not None
+        one, other = [self._within(arm, lambda rest=rest: stack_of(self.tracer, rest, row))  # type: ignore[misc]
+                      for arm, rest in zip(self.arms, rests)]
+        self._pair(one, other)
+        self.stacks[id(a), id(b)] = start, row.kind, (id(one.fake), id(other.fake))
+
     def _tensor(self, arm: Arm, x: t.Tracker) -> t.Tensor:
         """Return a number of an arm's result as a tensor."""
+        return self._within(arm, lambda: data.tensor_of(self.tracer, x))
+
+    def _within(self, arm: Arm, make: Callable[[], t.Tensor]) -> t.Tensor:
+        """Return what is computed at the end of an arm."""
         last = last_node(self.recorder.graph)
-        made = data.tensor_of(self.tracer, x)
+        made = make()
         arm.region += [n for n in nodes_after(self.recorder.graph, last) if n.op != "placeholder"]
         return made
 
     def _pair(self, a: t.Tensor, b: t.Tensor) -> None:
-        layouts = [(*layout_of(x.fake, expr_of), x.fake.is_conj(), x.fake.is_neg(), x.fake.is_inference())
-                   for x in (a, b)]
-        if layouts[0] != layouts[1]:
+        if (id(a.fake), id(b.fake)) in self.pairs:
+            return
+        kinds = [(x.fake.is_conj(), x.fake.is_neg(), x.fake.is_inference()) for x in (a, b)]
+        opened: set[Any] = set()
+        val = widened(self.recorder.shape_env, a.fake, b.fake, opened, True)
+        if kinds[0] != kinds[1] or val is None or opened and self.declared:
             raise Unsupported(f"the ways give tensors of different layouts: {_told(a)} and {_told(b)}")
+        if opened:
+            self.opened.add(len(self.vals))
+        self.vals.append(val)
         if any(x.pyclass not in (torch.Tensor, torch.nn.Parameter) or x.attrs for x in (a, b)):
             raise Unsupported("a tensor of a class of the program's, or with attributes, of a branch")
         self.pairs[id(a.fake), id(b.fake)] = a, b
@@ -273,6 +340,12 @@ class _Join:
             return data.number(self.tracer, self.made[self.numbers[key]])  # type: ignore[arg-type]
         if key in self.made:
             return self.made[key]
+        if key in self.stacks:
+            start, kind, pair = self.stacks[key]
+            stack, first, second = self.made[pair], a.items, b.items  # type: ignore[union-attr, attr-defined]
+            watched = [*storages_of([*first[start:], *second[start:]]), stack.fake._alias.storage]  # type: ignore[attr-defined]
+            rest = t.StackedItems(stack, None, watched, self.place, kind)  # type: ignore[arg-type]
+            return self.made.setdefault(key, _list_of([*first[:start], rest]))
         parts = _parts(self.tracer, a, b)
         if parts is None:
             return a
@@ -356,10 +429,10 @@ def result_of(tracer: Any, arm: Arm, x: t.Tensor) -> tuple[Node, Storage | None,
     return copy, other, False
 
 
-def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]],
-            state: Sequence[Node] = ()) -> tuple[list[Graph], list[Any]]:
+def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]], state: Sequence[Node] = (),
+            opened: Collection[int] = ()) -> tuple[list[Graph], list[Any]]:
     """Return the arms as graphs over `state` and the other values that they read from the enclosing graph, and these
-    values."""
+    values. `opened`: the results whose sizes are their own in each arm."""
     needed = []
     for arm, given in zip(arms, results):
         own = set(arm.region)
@@ -373,7 +446,12 @@ def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]],
         operands.update(dict.fromkeys(n for n in given if n not in own))
     bound = {n.meta["binds"] for inner in needed for n in inner if "binds" in n.meta}
     read = {s for inner in needed for s in symbols_of(inner).union(*map(argument_symbols, inner))} - bound
-    if symbols_of([n for given in results for n in given]) & bound:
+    if bound and tracer.shapes.assumed:
+        outside = {n.meta["binds"] for n in tracer.recorder.graph.nodes
+                   if "binds" in n.meta and not n.meta.get("spare")} - bound
+        read |= {s for rel in tracer.shapes.assumed if rel.free & bound for s in rel.free - bound
+                 if s in outside or s not in tracer.shapes.data}
+    if symbols_of([n for given in results for k, n in enumerate(given) if k not in opened]) & bound:
         raise Unsupported("a data-dependent size that only one path computes")
     sizes = size_sources(_of_places(list(operands))).keys()
     numbers = [symint(s, tracer.shapes) for s in sorted(read - sizes, key=lambda s: s.name)]
@@ -381,6 +459,12 @@ def cut_out(tracer: Any, arms: Sequence[Arm], results: Sequence[Sequence[Node]],
     for arm in arms:
         drop(arm)
     return graphs, [n for n in (*operands, *numbers) if n not in state]
+
+
+def discard(tracer: Any, arm: Arm) -> None:
+    """Drop an arm of which no graph is made."""
+    drop(arm)
+    tracer.shapes.know(arm.before)
 
 
 def drop(arm: Arm) -> None:
@@ -391,15 +475,17 @@ def drop(arm: Arm) -> None:
 
 def emitted(tracer: Any, target: Control, args: Sequence[Any], results: Sequence[FakeTensor],
             wants: Sequence[bool]) -> list[t.Tensor]:
-    """Record a branch or loop with results like `results`, which require grad as `wants` says."""
+    """Record a branch or loop with results like `results`, which require grad as `wants` says. Their sizes that are new
+    symbols are read off them."""
     recorder = tracer.recorder
     vals = tuple(map(like, results))
     node = recorder.emit(target, tuple(args), vals)
     made = recorder.results(node, vals)
     for one, grad in [(node, any(wants)), *zip([x._alias.node for x in made], wants)]:
         one.meta.update(grad=grad, turn=tracer.turn)
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or not any(wants):
             one.meta["no_grad"] = True
+    bind_sizes(recorder, made)
     tracer.branched = True
     return list(map(tracer.made, made))
 
@@ -446,6 +532,16 @@ def _parts(tracer: Any, a: t.Tracker, b: t.Tracker) -> tuple[list[t.Tracker], li
         return None
     parts = list(a.open(tracer)), list(b.open(tracer))
     return parts if len(parts[0]) == len(parts[1]) else None
+
+
+def _differ_in_length(a: t.Tracker, b: t.Tracker) -> bool:
+    """Return whether two values are lists that captured code has made, of different lengths or of one not known."""
+    if not all(isinstance(x, t.List) and x.value is None and x._items is not None and x.identity() is x
+               for x in (a, b)):
+        return False
+    first, second = a.items, b.items  # type: ignore[attr-defined]
+    start = common_start(first, second)
+    return len(first) != len(second) or any(isinstance(x, t.StackedItems) for x in (*first[start:], *second[start:]))
 
 
 def _of_places(nodes: Sequence[Any]) -> Graph:

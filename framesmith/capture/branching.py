@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from framesmith.symbolic.expr import Rel, not_
 from framesmith.util.errors import DataDependent, Unsupported
 
 from . import data
@@ -26,11 +27,12 @@ LONGEST = 20_000
 
 class Path(NamedTuple):
     """A path of a branch: the instruction at which it begins, and the stack there; or `rest`, a branch that is its
-    beginning: a condition, and its paths."""
+    beginning: a condition, and its paths. `holds`: a relation between sizes that holds there."""
 
     at: int
     stack: list[t.Tracker]
     rest: tuple[t.Tensor, tuple[Path, Path]] | None = None
+    holds: Rel | None = None
 
     @property
     def starts(self) -> list[int]:
@@ -63,6 +65,8 @@ def branch(f: Frame, v: t.Tracker, no: Path, yes: Path, refusal: DataDependent) 
         if len(active) >= DEEPEST or active and tracer.steps - active[0][2] > LONGEST:
             raise Unsupported("the ways branch again and again")
         active.append((f, f.ip - 1, tracer.steps))
+        if (rel := data.relation_of(v)) is not None:
+            no, yes = no._replace(holds=not_(rel)), yes._replace(holds=rel)
         found = _followed(f, frozenset([f.ip - 1]), condition, (no, yes), stop)
         active.pop()
         return found
@@ -103,12 +107,13 @@ def _followed(f: Frame, place: frozenset[int], condition: t.Tensor, paths: Paths
         return _end_round(around, condition, paths, stop)
     if left is not None:
         return _loop(f, left, left.inside, place, condition, paths, stop)
-    if around is None and len(place) == 1 and tracer.differentiable and torch.is_grad_enabled():
-        # not within a way: what a loop collects for its derivative has no size outside
-        entered = _entered(f, min(place), join)
-        if entered is not None:
-            inside = entered.inside | set(range(min(place), entered.head))
+    entered = _entered(f, min(place), join) if around is None and len(place) == 1 else None
+    if entered is not None and (f.code, ~entered.head) not in tracer.unrolled:
+        inside = entered.inside | set(range(min(place), entered.head))
+        try:
             return _loop(f, entered, inside, place, condition, paths, stop)
+        except Unsupported:  # the first round may differ from the others
+            raise t.FirstRoundApart((f.code, ~entered.head), "a loop that data enters") from None
     return _Ways(f, place, join, around).followed(condition, paths, stop)
 
 
@@ -177,7 +182,7 @@ def _loop(f: Frame, natural: NaturalLoop, inside: frozenset[int], place: frozens
             ends.append(Path(-1, other.stack, (_chosen(loop, index, other), (one, other))))
         if len(ends) == 2:
             return _followed(f, natural.inside, _chosen(loop, index, ends[1]), (ends[0], ends[1]), stop)
-        f.ip, f.stack[:], _ = ends[0]
+        f.ip, f.stack[:] = ends[0].at, ends[0].stack
         return None
     except Unsupported as e:
         if not natural.iterates:
@@ -226,7 +231,7 @@ class _Ways:
         self.locals = list(f.locals)
         self.positions = positions(roots_of(f.tracer))
         found = joined(f.tracer, condition, [lambda path=path: self._way(path, stop) for path in paths],  # type: ignore[misc]
-                       stop, False)
+                       stop, False, (f.code, max(self.place) + 1))
         if self.ends[0]:
             f.result = found[0]
             return RETURN
@@ -245,10 +250,11 @@ class _Ways:
                 if isinstance(owner, (Frame, t.Lazy, t.LoopIterator)):
                     raise Unsupported("an iterator that both ways advance, and that has no place to go back to")
                 setattr(owner, name, value)
-        if path.rest is not None and _followed(f, self.place, *path.rest, stop) is RETURN:
-            out = f.result
-        else:
-            out = f.run(self.join, *() if self.loop is None else self.loop.stops)
+        with tracer.shapes.holding(path.holds):
+            if path.rest is not None and _followed(f, self.place, *path.rest, stop) is RETURN:
+                out = f.result
+            else:
+                out = f.run(self.join, *() if self.loop is None else self.loop.stops)
         if f.yielded:
             raise Unsupported("a generator that yields on one way of a branch")
         self.ends.append(out is not STOPPED)

@@ -23,7 +23,7 @@ from framesmith.util.errors import Unsupported
 
 from . import data
 from . import trackers as t
-from .arms import Arm, drop, is_internal, reachable, recorded, same, set_value
+from .arms import Arm, discard, is_internal, reachable, recorded, same, set_value
 from .branching import BranchRefused
 from .bytecode.control_flow import loop_around
 from .bytecode.liveness import liveness
@@ -86,7 +86,7 @@ def while_loop(f: Frame) -> bool:
     """Record the loop that the conditional jump at the present instruction enters, if its condition compares numbers
     that vary, and move the frame behind it; False if there is none, or it is to be unrolled."""
     at, tracer, numbers = f.ip - 1, f.tracer, _compared_numbers(f)
-    if not numbers:
+    if not numbers or data.decides(tracer, f.stack[-1]):
         return False
     holds, body = not _jumps(f, at), _tested(f, at)
     if body is None or _is_unrolled(f, body) or f.stack[-1].truth(tracer) is not holds:
@@ -139,7 +139,8 @@ def _is_unrolled(f: Frame, body: Body) -> bool:
     tracer = f.tracer
     if any(own.frame is f and own.body == body for own in tracer.counting):
         raise Unsupported("a loop that ends in more than one place")
-    return not tracer.branches or (f.code, body.end) in tracer.unrolled or len(tracer.unrolled) >= MOST_UNROLLED
+    unrolled = [place for place in tracer.unrolled if place[1] >= 0]
+    return not tracer.branches or (f.code, body.end) in unrolled or len(unrolled) >= MOST_UNROLLED
 
 
 def _recorded(f: Frame, body: Body, record: Callable[[], None]) -> None:
@@ -253,8 +254,8 @@ class CountedLoop:
         counts = [t.counted(tracer, a.first, self.count, a.step).operands[0] for a in self.variables.values()]
         wholes = [tracer.made(base.val) for base, _ in self.written]
         initial = [data.tensor_of(tracer, x) for x in blanks]
-        states = [*initial, *wholes, *self.slices.fix()]
         storages = [base.storage for base, _ in self.written]
+        states = [*initial, *wholes, *self.slices.fix(storages)]
         if any(x.fake._alias.storage in [*storages, *self.slices.storages()] for x in [*initial, *self.plan.operands]):
             raise Unsupported("a variable of a loop shares memory with a tensor that the loop writes")
         if any(storage in storages for storage in self.slices.storages()):
@@ -425,7 +426,7 @@ class CountedLoop:
         trial = recorded(tracer, first, own, is_internal)
         self.slices.note_writes(trial)
         self.written = [(base, node) for base, node, _ in trial.outer]
-        drop(trial)
+        discard(tracer, trial)
         for x, had in zip(own, items, strict=True):
             if x._items[:len(had)] != had or len(x._items) > len(had) + 1:
                 raise Unsupported("a loop changes a list other than by one element in each round")

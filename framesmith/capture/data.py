@@ -14,7 +14,7 @@ from torch.fx import Node
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.expr import Rel, ne
 from framesmith.symbolic.node import symint
-from framesmith.util.errors import DataDependent
+from framesmith.util.errors import DataDependent, Unsupported
 
 from . import trackers as t
 from .bytecode import Decoded
@@ -252,6 +252,7 @@ def truth(tracer: Any, v: t.Tracker) -> t.Tracker:
     """bool(v)"""
     if not decides(tracer, v):
         return t.boolean(v.truth(tracer))
+    v = _length_of(v)
     if isinstance(v, t.Sym):
         return v if v.pytype() is bool else t.Sym(v.value != 0)
     made = v if isinstance(v, t.Data) else number(tracer, v, bool)  # type: ignore[arg-type]
@@ -375,7 +376,9 @@ def asserted(tracer: Any, condition: t.Tracker, holds: bool) -> None:
     """Assert that the truth of a tensor or of data is `holds`: residual code checks it first, see `assertions`; the
     graph checks a size of data."""
     if isinstance(condition, t.Sym):
-        (truth if holds else negated)(tracer, condition).value.node.expect_true("", 0)  # type: ignore[attr-defined]
+        found = (truth if holds else negated)(tracer, condition).value  # type: ignore[attr-defined]
+        if not (found.node.expect_true("", 0) if isinstance(found, torch.SymBool) else found):
+            raise Unsupported("an assertion on sizes that is known not to hold")
         return
     if not tracer.assumes:
         raise DataDependent("an assertion on a tensor's data in code that writes its inputs, or draws random numbers")
@@ -390,13 +393,26 @@ def decides(tracer: Any, v: t.Tracker) -> bool:
     return type(v) is t.Data or _is_undecided(v)
 
 
+def relation_of(v: t.Tracker) -> Rel | None:
+    """Return the relation that is the truth of a size, or of a comparison of sizes; None for other values."""
+    v = _length_of(v)
+    if type(v) is not t.Sym or not isinstance(v.value, torch.SymInt | torch.SymBool):
+        return None
+    return ne(v.value.node.value, 0) if isinstance(v.value, torch.SymInt) else v.value.node.value  # type: ignore[no-any-return]
+
+
+def _length_of(v: t.Tracker) -> t.Tracker:
+    """Return the length of a list that a loop or branch on data has filled, other values unchanged."""
+    return t.Sym(v.size(None)) if type(v) is t.FilledList else v
+
+
 def _is_undecided(v: t.Tracker) -> bool:
     """Return whether the truth of a size, or of a comparison of sizes, depends on data: no known range decides it, and
     the graph computes one of the symbols."""
-    if type(v) is not t.Sym or isinstance(v.value, torch.SymFloat):
+    rel = relation_of(v)
+    if rel is None:
         return False
-    node = v.value.node
-    rel = ne(node.value, 0) if isinstance(v.value, torch.SymInt) else node.value
+    node = _length_of(v).value.node  # type: ignore[attr-defined]
     own = node.env.data & rel.free
     return bool(own) and own.isdisjoint(node.env.given) and node.env.known(rel) is None
 

@@ -195,7 +195,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             lists_data = False
         except t.LoopUnrolled as e:
             unrolled |= {e.place}
-            _tell_unrolled(e)
+            if not isinstance(e, t.FirstRoundApart):
+                _tell_unrolled(e)
             step, depth, reason = -1, 0, None
         except TooLarge:
             varying = None

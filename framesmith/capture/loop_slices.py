@@ -6,7 +6,7 @@ stacked, and copied into the tensor behind the loop. A slice that an earlier rou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,10 +180,12 @@ class LoopSlices:
             if key in self.writes:
                 self.writes[key].read = True
 
-    def fix(self) -> list[t.Tensor]:
+    def fix(self, wholes: Collection[Storage]) -> list[t.Tensor]:
         """Take the slices found so far for those of all rounds, and return the first values of those that later rounds
-        read."""
+        read. `wholes`: of tensors that are written as a whole, no slice is taken before the loop."""
         tracer, self.fixed = self.tracer, True
+        self.reads = {key: row for key, row in self.reads.items()
+                      if not any(row.storage is x for x in wholes) or key in self.writes}
         rows = list(self.writes.items())
         if any(a.distance(b) is not None for k, (_, a) in enumerate(rows) for _, b in rows[:k]):
             raise Unsupported("rounds of a loop write the same slice of a tensor")

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from framesmith.fake.tensor import Alias, FakeTensor
-from framesmith.graph.control import Branch, Loop, layout_of
+from framesmith.graph.control import Branch, Loop
 from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.errors import Unsupported
 
@@ -19,7 +19,7 @@ from . import trackers as t
 from .arms import (
     Arm,
     cut_out,
-    drop,
+    discard,
     emitted,
     inputs_of,
     is_internal,
@@ -27,6 +27,7 @@ from .arms import (
     reachable,
     recorded,
     result_of,
+    roots_of,
     same,
     set_value,
     share,
@@ -35,6 +36,8 @@ from .break_points import Stop
 from .bytecode.control_flow import NaturalLoop, passed
 from .bytecode.liveness import liveness
 from .frame import RETURN, STOPPED, Frame
+from .open_sizes import bind_sizes, renewed, widened
+from .stacked_lists import Row, common_start, grown, own_lists, refill, row_of, stack_of, storages_of
 
 Step = Callable[[Sequence[t.Tensor]], tuple[t.Tracker, Sequence[t.Tracker]]]
 """A function from the state to the next condition and the next state."""
@@ -58,10 +61,12 @@ def entered(tracer: Any, val: FakeTensor, grad: bool) -> t.Tensor:
 
 
 def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: Step, stop: Stop | None,
-           declared: bool = False, settled: Callable[[Arm], bool] | None = None) -> list[t.Tensor] | None:
+           declared: bool = False, settled: Callable[[Arm], bool] | None = None,
+           lists: Sequence[t.List] = ()) -> list[t.Tensor] | None:
     """Record a loop that runs while `condition` is true, and return its last state. `declared`: a call of
     torch.while_loop, whose results require grad if a round's results do; else the body may write tensors that the
-    program has made, and None is returned if the state is not `settled`."""
+    program has made and grow `lists`, sizes of the state may change from round to round, and None is returned if the
+    state is not `settled`."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a loop that data ends in a function transform or mode")
     recorder = tracer.recorder
@@ -70,44 +75,63 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
     initial = [recorder.nodes(x.fake) for x in state]
     vals = [like(x.fake) for x in state]
     wants = [tracer.wants_grad(x.fake) for x in state]
-    entries = [entered(tracer, val, grad) for val, grad in zip(vals, wants)]
+    opened: set[Any] = set()
+    while True:
+        entries = [entered(tracer, val, grad) for val, grad in zip(vals, wants)]
+        own = {id(x.fake._alias.storage) for x in entries}
+        arm = recorded(tracer, lambda: _round(tracer, step, entries), lists, lambda storage: (  # noqa: B023
+            settled is not None and is_internal(storage) and id(storage) not in own))  # noqa: B023
+        if settled is not None and not settled(arm):
+            discard(tracer, arm)
+            return None
+        found = [_widened(tracer, *both, opened) for both in zip(state, vals, arm.values[1:], strict=True)]
+        if all(a is b for a, b in zip(found, vals)):
+            break
+        if settled is None:
+            raise Unsupported("a loop changes the layout of its state")
+        discard(tracer, arm)
+        vals = found
     places: list[Node] = [recorder.nodes(x.fake) for x in entries]
-    found: list[tuple[t.Tracker, Sequence[t.Tracker]]] = []
-
-    def way() -> list[t.Tracker | None]:
-        found.append(step(entries))
-        go = data.condition(tracer, found[0][0])
-        if go is None:
-            raise Unsupported(f"a loop that {found[0][0].describe()} ends")
-        return [go, *found[0][1]]
-
-    own = {id(x.fake._alias.storage) for x in entries}
-    arm = recorded(tracer, way, may_write=lambda storage: settled is not None and is_internal(storage)
-                   and id(storage) not in own)
-    if settled is not None and not settled(arm):
-        drop(arm)
-        return None
-    for before, after in zip(state, arm.values[1:], strict=True):
-        if not isinstance(after, t.Tensor) or layout_of(before.fake, expr_of) != layout_of(after.fake, expr_of):
-            raise Unsupported(f"a loop changes the layout of {before.describe()}")
     results = [result_of(tracer, arm, x) for x in arm.values]  # type: ignore[arg-type]
     grads = [tracer.wants_grad(x.fake) for x in arm.values[1:]]  # type: ignore[union-attr]
-    graphs, operands = cut_out(tracer, [arm], [[node for node, _, _ in results]], places)
+    sized = {k for k, val in enumerate(vals) if any(expr_of(n) in opened for n in val.shape)}
+    graphs, operands = cut_out(tracer, [arm], [[node for node, _, _ in results]], places, {k + 1 for k in sized})
     read = [n for n in operands if isinstance(n, Node) and tracer.requires(n)]
     if grads != wants and not declared:
         raise Unsupported("a tensor requires grad behind some rounds of a loop only")
     wants = [a or b for a, b in zip(wants, grads)]
-    if torch.is_grad_enabled() and (any(wants) or read) and not declared:
+    if sized and any(wants):
+        raise Unsupported("gradients of a loop that changes sizes")
+    if torch.is_grad_enabled() and any(wants) and not declared:
         _check_gradients(tracer, [n for n, grad in zip(initial, wants) if grad], read)
         if any(isinstance(n.target, Branch) and n.meta.get("grad") for n in arm.region):
             raise Unsupported("a branch in a loop, of which a gradient depends")  # that may be one of no round
     args = (recorder.nodes(condition.fake), *initial, *operands)
+    vals = [renewed(tracer.shapes, val, opened) for val in vals]
     made = emitted(tracer, Loop(graphs[0], len(state), declared, _rounds(tracer, wants)), args, vals, wants)
     others = {id(x): (x, passed) for _, x, passed in results if x is not None}
     for x in state:  # values may change places
         others[id(x.fake._alias.storage)] = x.fake._alias.storage, not x.fake._alias.storage.version
     share(tracer, [(x, other, passed) for x in made for k, (other, passed) in others.items() if k not in own], stop)
     return made
+
+
+def _round(tracer: Any, step: Step, entries: Sequence[t.Tensor]) -> list[t.Tracker | None]:
+    """Follow a round from stand-ins; return the condition for another one, and the state."""
+    bind_sizes(tracer.recorder, [x.fake for x in entries])
+    again, after = step(entries)
+    go = data.condition(tracer, again)
+    if go is None:
+        raise Unsupported(f"a loop that {again.describe()} ends")
+    return [go, *after]
+
+
+def _widened(tracer: Any, x: t.Tensor, val: FakeTensor, after: t.Tracker | None, opened: set[Any]) -> FakeTensor:
+    """Return the layout of a tensor of the state in all rounds, of which `val` is known so far."""
+    found = widened(tracer.recorder.shape_env, val, after.fake, opened) if isinstance(after, t.Tensor) else None
+    if found is None:
+        raise Unsupported(f"a loop changes the layout of {x.describe()}")
+    return found
 
 
 def _rounds(tracer: Any, wants: Sequence[bool]) -> Any:
@@ -228,6 +252,12 @@ class FrameLoop:
         count, first = len(f.locals), list[Any]([*f.locals, *f.stack])
         places: list[int] = []
         wholes: list[tuple[Alias, Node]] = []
+        place = f.code, self.natural.head + 1
+        lists = [] if place in tracer.unrolled else own_lists(reachable(roots_of(tracer)).values())
+        had = [list(x.items) for x in lists]
+        rows: dict[int, Row] = {}
+        """The lists that grow, by number, and what their elements have in common."""
+        ends: list[list[t.Tracker]] = []
 
         def step(state: Sequence[t.Tensor]) -> tuple[t.Tracker, list[t.Tracker]]:
             f.locals[:], f.stack[:] = first[:count], first[count:]
@@ -235,29 +265,47 @@ class FrameLoop:
                 (f.locals if i < count else f.stack)[i if i < count else i - count] = _outside(tracer, first[i], x)
             for (base, _), x in zip(wholes, state[len(places):]):
                 set_value(base, tracer.recorder.nodes(x.fake))
+            before = [list(items) for items in had]
+            for (k, row), x in zip(rows.items(), state[len(places) + len(wholes):]):
+                before[k] = [t.StackedItems(x, None, [], place, row.kind)]
+            for filled, items in zip(lists, before):
+                refill(filled, items)
             self.begun = [*f.locals, *f.stack]
             *after, again, left = self._round()
             self.more = [i for i in range(len(after)) if i not in places and not same(*_numbers(after[i], first[i]))]
             for i in self.more:
                 self._check(i, first[i], after[i])
             self.after = [x for i, x in enumerate(after) if i in places or i in self.more]
+            ends[:] = [list(x.items) for x in lists]
+            if any(common_start(items, after) != len(items) for items, after in zip(before, ends)):
+                raise Unsupported("a loop that data ends changes a list other than by appending")
             return data.flag(tracer, again), [data.tensor_of(tracer, x) for x in (  # type: ignore[arg-type]
-                *[_numbers(after[i])[0] for i in places], *_copies(tracer, wholes), *[left] * several)]
+                *[_numbers(after[i])[0] for i in places], *_copies(tracer, wholes),
+                *[stack_of(tracer, ends[k], row) for k, row in rows.items()], *[left] * several)]
 
         def settled(arm: Arm) -> bool:
-            known = len(wholes)
+            known = len(wholes), len(rows)
+            for k, (before, after) in enumerate(zip(had, ends)):
+                if k not in rows and grown(before, after):
+                    rows[k] = row_of(tracer, after)  # type: ignore[assignment]
+            for x, items in zip(lists, had):
+                refill(x, items)
             for base, node, _ in arm.outer:
                 if not any(base is own for own, _ in wholes):
                     wholes.append((base, node))
             for base, node in wholes:
                 set_value(base, node)
             self._check_written([*[first[i] for i in {*places, *self.more}], *self.after], [x for x, _ in wholes])
-            return not self.more and len(wholes) == known
+            if any(storage is base.storage for storage in storages_of(sum(ends, [])) for base, _ in wholes):
+                raise Unsupported("a loop collects a tensor that it writes")
+            return not self.more and (len(wholes), len(rows)) == known
 
         while True:
             initial = [data.tensor_of(tracer, x) for x in (*[_numbers(first[i])[0] for i in places],  # type: ignore[arg-type]
-                                                           *_copies(tracer, wholes), *[exit] * several)]
-            made = looped(tracer, data.flag(tracer, go), initial, step, stop, settled=settled)
+                                                           *_copies(tracer, wholes),
+                                                           *[stack_of(tracer, had[k], row) for k, row in rows.items()],
+                                                           *[exit] * several)]
+            made = looped(tracer, data.flag(tracer, go), initial, step, stop, settled=settled, lists=lists)
             if made is not None:
                 break
             places = sorted({*places, *self.more})
@@ -265,6 +313,11 @@ class FrameLoop:
             first[i] = _outside(tracer, first[i], x)
         for (base, _), x in zip(wholes, made[len(places):]):
             tracer.torch_call(torch.Tensor.copy_, [tracer.made(base.val), x], {})
+        shared = [x.fake._alias.storage for x in (*initial, *made)]
+        for (k, row), x in zip(rows.items(), made[len(places) + len(wholes):]):
+            watched = [*storages_of([*had[k], *ends[k]]), *shared]
+            refill(lists[k], [t.StackedItems(x, None, watched, place, row.kind)])
+            tracer.mutates(lists[k])
         f.locals[:] = [None if i in self.dropped and i not in places else x for i, x in enumerate(first[:count])]
         f.stack[:] = first[count:]  # type: ignore[assignment]
         return made[-1] if several else data.flag(tracer, t.FALSE)

@@ -16,7 +16,7 @@ from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .arms import Arm, cut_out, drop, emitted, like, recorded, result_of
+from .arms import Arm, cut_out, discard, emitted, like, recorded, result_of
 from .looping import entered
 
 aten = torch.ops.aten
@@ -53,7 +53,7 @@ def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.
         grads = [tracer.wants_grad(x) for x in now]
         if all(layout_of(x, expr_of) == layout_of(val, expr_of) for x, val in zip(now, vals)) and grads == wants:
             break
-        drop(arm)
+        discard(tracer, arm)
         vals, wants = [like(x) for x in now], [a or b for a, b in zip(wants, grads)]
     else:
         raise Unsupported("a scan changes the layout of its state")

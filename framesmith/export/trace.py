@@ -146,8 +146,15 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     """
     leaves, _ = flatten((args, kwargs))
     changing = {id(x) for x in leaves if isinstance(x, torch.Tensor)}
+    unrolled: frozenset[t.Place] = frozenset()
     while True:
-        traced, assumed = _trace(model, args, kwargs, leaves, shapes, labels, training, changing)
+        try:
+            traced, assumed = _trace(model, args, kwargs, leaves, shapes, labels, training, changing, unrolled)
+        except t.LoopUnrolled as e:
+            if e.place in unrolled:
+                raise ExportError(f"the program cannot be exported whole: {e}") from e
+            unrolled |= {e.place}
+            continue
         written = assumed & {id(traced.state.get(name)) for name in written_state(traced)}
         if not written:
             return traced
@@ -163,15 +170,17 @@ def written_state(traced: Traced) -> list[str]:
 
 
 def _trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], shapes: Shapes,
-           labels: list[str], training: bool, changing: set[int]) -> tuple[Traced, set[int]]:
-    """The capture, and the tensors of which it assumes data: none of those that are `changing`, by identity."""
+           labels: list[str], training: bool, changing: set[int],
+           unrolled: frozenset[t.Place]) -> tuple[Traced, set[int]]:
+    """The capture, and the tensors of which it assumes data: none of those that are `changing`, by identity.
+    `unrolled`: loops that are no nodes."""
     code, call = _root(model)
     state = read_state()
     recorder = Recorder()
     tracer = _Tracer(recorder, call.__globals__)
     tracer.shapes = RangedEnv()
     tracer.shapes.where = tracer.user_place
-    tracer.branches = not training
+    tracer.branches, tracer.unrolled = not training, unrolled
     tracer.asked = {id(x): shapes[i] for i, x in enumerate(leaves) if i in shapes}
     tracer.labels = {id(x): label for x, label in zip(leaves, labels, strict=True)}
     tracer.shapes_of = {}

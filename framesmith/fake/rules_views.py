@@ -36,6 +36,7 @@ from framesmith.fake.tensor import (
 )
 from framesmith.prims.promotion import result_dtype
 from framesmith.symbolic.layout import decide_layout, expected, strides_in_order
+from framesmith.symbolic.node import env_of
 
 aten = torch.ops.aten
 
@@ -154,8 +155,11 @@ def select(x: FakeTensor, dim: int, index: Any) -> Any:
     size = shape[at]
     if is_of_data(index):
         expected(index >= 0)
-        expected(index < size)
-    if index < -size or index >= size:
+    if is_of_data(index) or is_of_data(size):
+        env = env_of(size, index)
+        if env is None or not env.closed:  # else it was asked, on a path of a branch that may have known the answer
+            expected(index < size if is_of_data(index) or index >= 0 else size >= -index)
+    elif index < -size or index >= size:
         return NotImplemented
     offset = x.storage_offset() + (index if index >= 0 else index + size) * stride[at]
     return _like(x, (*shape[:at], *shape[at + 1 :]), (*stride[:at], *stride[at + 1 :]), offset)
@@ -325,7 +329,7 @@ def cat(tensors: Any, dim: int = 0) -> Any:
     in_rows = True
     for x in tensors:
         other = x.shape
-        if len(other) != len(shape) or len(other) == 1 and other[0] == 0:
+        if len(other) != len(shape):
             return NotImplemented
         if not (same_shape(other[:at], shape[:at]) and same_shape(other[at + 1 :], shape[at + 1 :])):
             return NotImplemented

@@ -214,7 +214,7 @@ def _in_rows(env: ShapeEnv, dims: list[tuple[Any, Any]]) -> bool:
     expected = as_expr(1)
     for n, stride in [(expr_of(n), expr_of(s)) for n, s in reversed(dims)]:
         fits = eq(stride, expected)
-        if env.known(fits) is not True and not env.decide_layout(eq(n, 1)) and not env.decide_layout(fits):
+        if env.known(fits) is not True and not env.decide_layout(eq(n, 1), False) and not env.decide_layout(fits):
             return False
         expected = expected * n
     return True

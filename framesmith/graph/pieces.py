@@ -9,7 +9,7 @@ piece that reads it, so no piece receives two tensors of one memory; the last pi
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,7 +98,8 @@ def pieces(graph: fx.Graph) -> Steps:
         steps += [_step(n) for n in binders if levels[n] == level]
     if cut.env is not None and not any("again" in n.meta for n in binders):
         numbers = [expr_of(n.meta["val"]) for n in places if isinstance(n.meta["val"], torch.SymInt)]
-        _check(steps, cut.env.assumed, {*given, *numbers})
+        within = {s for n in binders if isinstance(n.target, Control) for s in _bound_within(n.target)}
+        _check(steps, [rel for rel in cut.env.assumed if rel.free.isdisjoint(within)], {*given, *numbers})
     read = {p for step in steps if isinstance(step, Piece) for p in step.takes if isinstance(p, Symbol)}
     for step in steps:
         if isinstance(step, Binding | Controlled):
@@ -142,6 +143,16 @@ def _check(steps: list[Piece | Binding | Controlled], assumed: list[Rel], known:
             left = [rel for rel in left if rel not in checks]
     if left:
         raise CompileError(f"assumptions {left} of sizes that nothing gives")
+
+
+def _bound_within(target: Control) -> Iterator[Symbol]:
+    """Yield the symbols that the arms of control flow define; assumptions on them are checked there."""
+    for arm in target.arms:
+        for node in arm.nodes:
+            if "binds" in node.meta:
+                yield node.meta["binds"]
+            if isinstance(node.target, Control):
+                yield from _bound_within(node.target)
 
 
 def _is_step(node: fx.Node) -> bool:

@@ -63,11 +63,11 @@ class ShapeEnv:
     `assumed`: assumptions on `data`, which the graph checks at run time. `narrow`: quotients and remainders of sizes
     are not assumed to be large in questions of layout; `layout_assumptions`: the relations that were decided by that
     assumption, or by one on a symbol of `exact`: symbols of `small` for which size 1 must give eager's layout where it
-    is visible. `late`: see `assuming`, `supposed`: see `supposing`."""
+    is visible. `late`: see `assuming`, `supposed`: see `supposing`, `held`: see `holding`."""
 
-    __slots__ = ("asked_by", "assumed", "closed", "data", "exact", "given", "hints", "late", "small", "sources",
-                 "supposed", "symbols", "guards", "where", "narrow", "layout_assumptions", "_names", "_facts", "_equal",
-                 "_change", "_canonical", "_simplify")
+    __slots__ = ("asked_by", "assumed", "closed", "data", "exact", "given", "held", "hints", "late", "small",
+                 "sources", "supposed", "symbols", "guards", "where", "narrow", "layout_assumptions", "_names",
+                 "_facts", "_equal", "_change", "_canonical", "_simplify")
 
     probing = False
     """Operators without a shape rule are probed at several sizes, not only at the hints."""
@@ -78,6 +78,7 @@ class ShapeEnv:
         self.supposed = False
         self.asked_by = ""
         self.assumed: list[Rel] = []
+        self.held: list[Rel] = []
         self.narrow = False
         self.layout_assumptions: list[Rel] = []
         self.data: set[Symbol] = set()
@@ -150,9 +151,9 @@ class ShapeEnv:
         """Return the truth of `rel` if ranges and the guards taken decide it; takes no guard."""
         if rel.known is not None:
             return rel.known
-        if rel in self._facts:
+        if rel in self._facts or rel in self.held:
             return True
-        if not_(rel) in self._facts:
+        if not_(rel) in self._facts or not_(rel) in self.held:
             return False
         if self._change:
             rel = rel.subs(self._simplify)
@@ -169,8 +170,8 @@ class ShapeEnv:
         if rel.op == "ne":
             return self._implied(lt(rel.args[0], 0)) or self._implied(gt(rel.args[0], 0))
         if rel.op != "le":
-            return rel in self._facts
-        for fact in self._facts:
+            return rel in self._facts or rel in self.held
+        for fact in (*self._facts, *self.held):
             if fact.op == "le":
                 gap = (rel.args[0] - self.simplify(fact.args[0])).hi
                 if gap is not None and gap <= 0:
@@ -217,6 +218,27 @@ class ShapeEnv:
             self.hints, self.late = before
 
     @contextmanager
+    def holding(self, rel: Rel | None) -> Iterator[None]:
+        """Decide questions by `rel`, too, which holds wherever what is recorded in the block runs."""
+        if rel is None:
+            yield
+            return
+        e = rel.args[0]
+        self.held.append(ge(e, 1) if rel.op == "ne" and e.lo == 0 else rel)
+        try:
+            yield
+        finally:
+            self.held.pop()
+
+    def knowledge(self) -> tuple[Any, ...]:
+        """Return what is known and assumed."""
+        return dict(self._facts), self._equal, self._change, self._canonical, self._simplify, list(self.assumed)
+
+    def know(self, knowledge: tuple[Any, ...]) -> None:
+        """Know and assume no more than at an earlier time: no graph is made of what was recorded since."""
+        self._facts, self._equal, self._change, self._canonical, self._simplify, self.assumed = knowledge
+
+    @contextmanager
     def supposing(self, rel: Rel) -> Iterator[None]:
         """Decide questions as if `rel` held, which may be false for the present inputs. No guard is taken: a question
         that is not decided raises Unsupported."""
@@ -228,16 +250,18 @@ class ShapeEnv:
         finally:
             self._facts, self._equal, self._change, self._canonical, self._simplify, self.supposed = before
 
-    def decide_layout(self, rel: Rel) -> bool:
+    def decide_layout(self, rel: Rel, general: bool | None = None) -> bool:
         """Return the truth of `rel` as `guard` has it; of symbols and of quotients of sizes that may be 0 or 1, and of
         remainders that may be 0, that for other values. It is for questions of layout: what is right for such sizes is
-        right for 0 and 1, too."""
+        right for 0 and 1, too. `general`: see `SymNode`; the answer where the graph alone can tell."""
         if (known := self.known(rel)) is not None:
             return known
         large: dict[Expr, Expr] = {s: Symbol(s.name, max(s.lo or 0, 2), s.hi) for s in self.small & rel.free}
         derived = {} if self.narrow else {q: Symbol(f"{least} or more: {q}", least, q.hi) for q, least in _small(rel)}
         if large or derived:
             known = self.known(rel.subs(Substitution({**large, **derived})))
+        if known is None and general is not None and not self.data.isdisjoint(rel.free):
+            return general
         if known is None:
             return self.guard(rel)
         if derived:
@@ -257,12 +281,12 @@ class ShapeEnv:
         decisive = large in self.layout_assumptions or any(type(q) is FloorDiv for q, _ in _small(e))
         return not decisive or self.guard(large)
 
-    def asked(self, rel: Rel) -> bool:
+    def asked(self, rel: Rel, general: bool | None = None) -> bool:
         """Return the truth of `rel` for C++ that asks: see `asked_by`."""
         if self.asked_by == "composites" and self.known(rel) is None:
             for symbol in sorted(self.small & rel.free - self.data, key=str):
                 self.guard(gt(symbol, 0))
-        return self.decide_layout(rel) if self.asked_by else self.guard(rel)
+        return self.decide_layout(rel, general) if self.asked_by else self.guard(rel)
 
     def expect(self, rel: Rel) -> bool:
         """Return the truth of `rel`, where a program in which it does not hold raises. Of values that only the graph

@@ -17,6 +17,7 @@ from framesmith.symbolic.expr import (
     Expr,
     Int,
     Rel,
+    Symbol,
     and_,
     as_expr,
     eq,
@@ -38,14 +39,16 @@ Value = Expr | FloatExpr | Rel
 
 
 class SymNode:
-    """A value of one kind (int, float or bool) in one shape environment. Immutable."""
+    """A value of one kind (int, float or bool) in one shape environment. Immutable. `general`: for a comparison of an
+    expression of sizes with a constant, its truth for all values from 2 on, if they have one."""
 
-    __slots__ = ("env", "value", "pytype")
+    __slots__ = ("env", "general", "value", "pytype")
 
-    def __init__(self, env: ShapeEnv, value: Value, pytype: type) -> None:
+    def __init__(self, env: ShapeEnv, value: Value, pytype: type, general: bool | None = None) -> None:
         self.env = env
         self.value = value
         self.pytype = pytype
+        self.general = general
 
     # --- what it is
     @property
@@ -143,7 +146,7 @@ class SymNode:
     def guard_bool(self, file: str, line: int) -> bool:
         value = self.value
         if isinstance(value, Rel):
-            return self.env.asked(value)
+            return self.env.asked(value, self.general)
         return bool(_fix_float(self)) if isinstance(value, FloatExpr) else self.env.guard(ne(value, 0))
 
     def expect_true(self, file: str, line: int) -> bool:
@@ -152,7 +155,7 @@ class SymNode:
 
     def guard_size_oblivious(self, file: str, line: int) -> bool:
         value = self.value
-        return self.env.decide_layout(value) if isinstance(value, Rel) else self.guard_bool(file, line)
+        return self.env.decide_layout(value, self.general) if isinstance(value, Rel) else self.guard_bool(file, line)
 
     def guard_or_false(self, file: str, line: int) -> bool:
         return self._guard_or(False)
@@ -287,6 +290,7 @@ _COMPARE: dict[str, Callable[[Expr, Expr], Rel]] = {"eq": eq, "ne": ne, "lt": lt
 _BITWISE: dict[str, Callable[[int, int], int]] = {
     "bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
 }
+_LARGE = Symbol("a size of two or more", 2, None)
 _FLOAT_UNARY = ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log", "log2")
 
 
@@ -317,7 +321,9 @@ def _comparison(name: str) -> Callable[[SymNode, SymNode], SymNode]:
 
     def method(self: SymNode, other: SymNode) -> SymNode:
         if self.pytype is not float and other.pytype is not float:
-            return SymNode(self.env, on_ints(_int(self), _int(other)), bool)
+            a, b = _int(self), _int(other)
+            general = on_ints(_LARGE, b).known if b.is_const and not isinstance(a, Symbol) else None
+            return SymNode(self.env, on_ints(a, b), bool, general)
         rel = floats.compare(name, _rooted(self), _rooted(other))
         return self.wrap_bool(plain(_fix_float(self), _fix_float(other))) if rel is None else SymNode(self.env, rel,
                                                                                                       bool)

@@ -144,3 +144,35 @@ def test_a_joint_program_has_the_derivative_of_a_branch(tmp_path):
             torch.testing.assert_close(got, y.detach())
             for name, p in model.named_parameters():
                 torch.testing.assert_close(grads[name], torch.zeros_like(p) if p.grad is None else p.grad)
+
+
+class OfAnotherSize(nn.Module):
+    def forward(self, x):
+        return x[:2] if x.sum() > 0 else x * 2
+
+
+class Shrinking(nn.Module):
+    def forward(self, x):
+        while x.sum() < 20 and x.shape[0] > 1:
+            x = x[1:] * 2 + 1
+        return x.sum()
+
+
+@pytest.mark.parametrize("model", [OfAnotherSize, Shrinking])
+def test_sizes_that_data_decides_are_errors_that_name_the_line(model):
+    with pytest.raises(framesmith.exc.ExportError, match="layout"):
+        framesmith.export(model(), (torch.ones(5),))
+
+
+def test_a_first_round_that_differs_is_a_path_of_its_own():
+    class Model(nn.Module):
+        def forward(self, x):
+            last = None
+            while x.sum() < 20:
+                x = x + (1 if last is None else last)
+                last = x.mean()
+            return x
+
+    program = framesmith.export(Model(), (torch.ones(5),))
+    for x in (torch.ones(5), torch.ones(5) * 9, -torch.ones(5) / 2):
+        torch.testing.assert_close(program(x), Model()(x))

@@ -13,7 +13,7 @@ from framesmith.fake.tensor import FakeTensor
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import drop, recorded
+from ..arms import discard, recorded
 from ..polyfills import scans as py
 from ..registry import BY_NAME, calls
 from ..scanning import scanned
@@ -79,7 +79,7 @@ def _associative_scan(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if at_once is not None:
         if all(n.target in _MOVES or torch.Tag.pointwise in getattr(n.target, "tags", ()) for n in at_once.region):
             return at_once.values[0]  # type: ignore[return-value]
-        drop(at_once)
+        discard(tracer, at_once)
     return _one_by_one(tracer, args, kwargs)
 
 

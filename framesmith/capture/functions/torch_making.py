@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.symbolic.layout import is_dense
+from framesmith.symbolic.layout import expected, is_dense
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
@@ -66,6 +66,8 @@ def _made_of_numbers(fn: Any) -> None:
         if _varies(args[0]) and args[0].pytype() in _NATURAL:
             natural = tracer.made(_NATURAL[args[0].pytype()]())
             return tracer.torch_call(torch.scalar_tensor, args, {"dtype": natural, **kwargs})  # type: ignore[no-any-return]
+        if type(args[0]) is t.FilledList:
+            return _of_filled(tracer, args[0], kwargs)
         if not isinstance(args[0], t.Sequence):
             return tracer.torch_call(fn, args, kwargs)  # type: ignore[no-any-return]
         leaves: list[t.Tracker] = []
@@ -81,6 +83,16 @@ def _made_of_numbers(fn: Any) -> None:
 for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
     _made_of_numbers(_fn)
 _NATURAL = {int: lambda: torch.int64, bool: lambda: torch.bool, float: torch.get_default_dtype}
+
+
+def _of_filled(tracer: Any, x: t.FilledList, kwargs: Kwargs) -> t.Tracker:
+    """Make a tensor of the numbers that loops on data have put into a list; of none it is one of the default dtype."""
+    numbers = x.numbers(tracer, *_NATURAL)
+    kind = x.items[0].kind  # type: ignore[attr-defined]
+    if "dtype" not in kwargs:
+        expected(x.size(tracer) >= 1)
+    how = {"dtype": tracer.made(_NATURAL[kind]()), **kwargs}
+    return tracer.torch_call(torch.Tensor.to, [tracer.torch_call(torch.clone, [numbers], {})], how)  # type: ignore[no-any-return]
 
 
 def _varies(x: t.Tracker) -> bool:

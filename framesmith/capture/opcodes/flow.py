@@ -106,7 +106,7 @@ def _for(past: int) -> Callable[[Frame, int], Any]:
         if type(it := f.stack[-1]) is t.LoopIterator:
             if counted_loops.for_loop(f, it, target + past):
                 return None
-            if is_left_early(f):
+            if is_left_early(f) or it.ends_by_data(f.tracer):
                 it = f.stack[-1] = range_iterator(f, it, f.ip - 1) or it
         if type(it) is t.RangeIterator:
             return next_round(f, it, target + past)

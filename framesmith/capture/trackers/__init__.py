@@ -20,6 +20,7 @@ from .modules import Module
 from .objects import DELETED, Object
 from .rounds import (
     FilledList,
+    FirstRoundApart,
     GrowingList,
     LoopIterator,
     LoopUnrolled,

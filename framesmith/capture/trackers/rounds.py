@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from framesmith.symbolic.layout import expected
+from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import FramesmithError, Unsupported
 
 from .base import Tracker
@@ -30,6 +32,11 @@ class LoopUnrolled(FramesmithError):
         super().__init__(why)
         self.place = place
         self.at = at
+
+
+class FirstRoundApart(LoopUnrolled):
+    """A loop that data enters cannot be a node: the frame is captured with its first round on a path of a branch. Its
+    place is no instruction, but the complement of the loop's first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,13 @@ class LoopIterator(Walk):
         if self.concrete is None:
             self.concrete = self.ordinary(tracer)
         return self.concrete
+
+    def ends_by_data(self, tracer: Any) -> bool:
+        """Return whether data tells the number of values of a range of which none was taken."""
+        if self.cls is not type(iter(range(0))) or self.looping or self.concrete is not None:
+            return False
+        count = self.plan(tracer).count
+        return isinstance(count, torch.SymInt) and not tracer.shapes.data.isdisjoint(expr_of(count).free)
 
     def iterators(self) -> list[LoopIterator]:
         """Return this iterator and those that it reads, directly or not."""
@@ -245,14 +259,16 @@ def enumerated(it: LoopIterator, start: int, ordinary: Callable[[Any], Tracker])
 
 class StackedItems(Tracker):
     """Elements of a list: all slices of a stack. `last`: the last of them as the program knows it, if it does;
-    `watched`: storages that they may share memory with; `place`: the loop."""
+    `watched`: storages that they may share memory with; `place`: the loop or branch; `kind`: the class of numbers."""
 
-    __slots__ = ("last", "place", "stack", "watched")
+    __slots__ = ("kind", "last", "place", "stack", "watched")
 
-    def __init__(self, stack: Tracker, last: Tracker | None, watched: Sequence[Any], place: Place) -> None:
+    def __init__(self, stack: Tracker, last: Tracker | None, watched: Sequence[Any], place: Place,
+                 kind: type | None = None) -> None:
         self.stack = stack
         self.last = last
         self.place = place
+        self.kind = kind
         self.watched = [(x, x.version) for x in watched]
 
     def check(self) -> None:
@@ -286,7 +302,7 @@ class FilledList(List):
         return self.open(tracer)[index]
 
     def truth(self, tracer: Any) -> bool:
-        return True
+        return bool(self.size(tracer) != 0)
 
     def size(self, tracer: Any) -> Any:
         return sum([x.stack.fake.shape[0] if isinstance(x, StackedItems) else 1 for x in self.items])  # type: ignore[attr-defined, misc]
@@ -300,15 +316,23 @@ class FilledList(List):
         return self.open(tracer)[0]
 
     def iterate(self, tracer: Any) -> Tracker:
-        if len(self.items) == 1:
+        if len(self.items) == 1 and self.items[0].kind is None:  # type: ignore[attr-defined]
             self.items[0].check()  # type: ignore[attr-defined]
             return over_slices(self.items[0].stack, self.open)  # type: ignore[attr-defined]
         return Iter(self.open(tracer))
 
+    def numbers(self, tracer: Any, *kinds: type) -> Tracker:
+        """Return a tensor of the elements, which are numbers of one of these classes."""
+        if len(self.items) != 1 or self.items[0].kind not in kinds:  # type: ignore[attr-defined]
+            self.open(tracer)
+        return self.items[0].stack  # type: ignore[attr-defined, no-any-return]
+
     def stacks(self, tracer: Any) -> list[Tracker]:
         """Return tensors of which the elements are the slices, in order."""
-        if not all(isinstance(x, StackedItems) or hasattr(x, "fake") for x in self.items):
+        if not all(isinstance(x, StackedItems) and x.kind is None or hasattr(x, "fake") for x in self.items):
             self.open(tracer)
+        if not expected(self.size(tracer) >= 1):
+            raise Unsupported("torch.stack or torch.cat of an empty list")
         for x in self.items:
             if isinstance(x, StackedItems):
                 x.check()
@@ -316,5 +340,5 @@ class FilledList(List):
                 for x in self.items]
 
 
-__all__ = ["FilledList", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range", "LoopIterator", "StackedItems",
-           "RangeIterator", "counted", "enumerated", "over_slices", "progression", "zipped"]
+__all__ = ["FilledList", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range", "LoopIterator",
+           "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices", "progression", "zipped"]

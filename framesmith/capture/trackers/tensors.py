@@ -18,7 +18,7 @@ from .base import Tracker, always
 from .constants import NONE
 from .iterators import Iter
 from .objects import DELETED
-from .rounds import over_slices
+from .rounds import FilledList, over_slices
 
 METHOD_TYPES = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
@@ -186,6 +186,8 @@ class Tensor(Tracker):
         tracer.operated(self, "getitem")
         if tracer.counters and (part := tracer.counting[-1].slices.read(self, key)) is not None:
             return part  # type: ignore[no-any-return]
+        if type(key) is FilledList:
+            key = key.numbers(tracer, int)
         return tracer.torch_function(get_item, [self, key], {})
 
     def set_item(self, tracer: Any, key: Tracker, value: Tracker) -> None:
