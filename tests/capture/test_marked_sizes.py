@@ -125,9 +125,17 @@ def test_a_row_is_spread_over_others():
         alike(compiled(x, y), program(x, y))
 
 
+def rows_of(x):
+    rows = []
+    for i in range(x.shape[0]):
+        rows.append(x[i])
+    return rows
+
+
 ASKED = {
     "a branch": (lambda x: x * 2 if x.shape[0] > 3 else x, "asks whether it >= 4", "x.shape[0] > 3"),
-    "a loop": (lambda x: [x[i] for i in range(x.shape[0])], "asks whether it == 5", "range(x.shape[0])"),
+    "a loop": (rows_of, "asks whether it >= 1", "range(x.shape[0])"),
+    "a loop of a generator": (lambda x: [*(x[i] for i in range(x.shape[0]))], "asks whether it == 5", "x.shape[0]"),
     "another size": (lambda x: x + ROWS[:5], "asks whether it == 5", "x + ROWS[:5]"),
 }
 
