@@ -28,13 +28,11 @@ from framesmith.util import events, log
 from framesmith.util.interrupts import raised_by_handler
 
 from .digests import code_digest
-from .gradients import SUFFIX, Backwards, Maker, in_engine, write_gradients
+from .gradients import Backwards, Maker, in_engine, write_gradients
 from .graphs import Image, check_portable, read_image, write_image
 from .guards import GuardReader, GuardWriter
 from .references import Json, References, Stale, Unportable
-
-MOST = 8
-"""The maximal number of entries of one key that a call tries."""
+from .variants import SUFFIX, first_fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +63,12 @@ class CaptureCache:
              maker: Maker) -> Variant | None:
         """Return the first stored variant of `code`, a frame of `fn` that runs `called`, whose guards hold for a call;
         None: there is none. Captures and compiles nothing. `maker`: of backwards that are not stored."""
-        key, why = self._key(code, called), "no capture of this code is kept"
-        for number, (own, found) in enumerate(self._cache.variants(key, SUFFIX)):
-            if number == MOST:
-                break
-            try:
-                variant = self._variant(own, found, code, fn, f_locals, maker)
-            except Stale as stale:
-                why = str(stale)
-                continue
-            except Exception as problem:  # the edge: a cache costs time, never an error
-                if raised_by_handler(problem):
-                    raise
-                why = f"{type(problem).__name__}: {problem}"
-                continue
-            events.emit(events.CacheLookup("capture", key, True))
-            return variant
-        events.emit(events.CacheLookup("capture", key, False, why))
-        log.emit("cache", f"no stored capture of {code.co_qualname} fits: {why}")
-        return None
+        variant, why = first_fitting(
+            self._cache, self._key(code, called),
+            lambda own, found: self._variant(own, found, code, fn, f_locals, maker), "no capture of this code is kept")
+        if variant is None:
+            log.emit("cache", f"no stored capture of {code.co_qualname} fits: {why}")
+        return variant
 
     def _variant(self, key: str, found: Json, code: CodeType, fn: FunctionType, f_locals: dict[str, Any],
                  maker: Maker) -> Variant:

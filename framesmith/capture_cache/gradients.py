@@ -21,7 +21,7 @@ from framesmith.fake import FakeTensor
 from framesmith.fake.tensor import new_fake
 from framesmith.graph.nodes import insert_node
 from framesmith.runtime.cache import Cache, key_of
-from framesmith.util import events, log
+from framesmith.util import log
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off
 from framesmith.util.errors import FramesmithError
@@ -29,9 +29,9 @@ from framesmith.util.interrupts import raised_by_handler
 from framesmith.util.locks import COMPILE_LOCK, forkable_lock
 
 from .graphs import Image, argument, arguments, check_portable, read_image, tuples, write_image
-from .references import Json, References, Stale, Unportable, tensor_data
+from .references import Json, References, Unportable, tensor_data
+from .variants import SUFFIX, first_fitting
 
-SUFFIX = ".capture"
 Asked = tuple[tuple[bool, ...], tuple[bool, ...]]
 """Which tangents exist, and which gradients are needed."""
 
@@ -181,24 +181,12 @@ class Backwards:
 
     def load(self, asked: Asked, loading: Callable[[], contextlib.AbstractContextManager[None]]) -> Loaded | None:
         """Return a stored backward; None if there is none that fits."""
-        key, why = self._key_of(asked), "no such backward is kept"
-        for _, found in self._cache.variants(key, SUFFIX):
-            try:
-                facts = BackwardFacts(**{name: tuples(value) for name, value in found["facts"].items()})
-                with loading():
-                    call = read_image(_references(), found["graph"], self._cache)
-            except Stale as stale:
-                why = str(stale)
-                continue
-            except Exception as problem:  # the edge: a cache costs time, never an error
-                if raised_by_handler(problem):
-                    raise
-                why = f"{type(problem).__name__}: {problem}"
-                continue
-            events.emit(events.CacheLookup("capture", key, True))
-            return Loaded(facts, call)
-        events.emit(events.CacheLookup("capture", key, False, why))
-        return None
+        def read(own: str, found: Json) -> Loaded:
+            facts = BackwardFacts(**{name: tuples(value) for name, value in found["facts"].items()})
+            with loading():
+                return Loaded(facts, read_image(_references(), found["graph"], self._cache))
+
+        return first_fitting(self._cache, self._key_of(asked), read, "no such backward is kept")[0]
 
 
 class Loaded:

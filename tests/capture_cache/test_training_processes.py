@@ -1,15 +1,10 @@
 """A second process trains with the captures of the first, where all that they refer to is the same."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.paths import python_path
+from tests.capture_cache import processes
 
 LIBRARY = """
 import torch
@@ -67,24 +62,9 @@ print(json.dumps({{"ends": [e.outcome for e in seen if isinstance(e, events.Comp
 """
 
 
-class Program:
-    """Runs the program in processes that share a cache."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.library(LIBRARY)
-
-    def library(self, text: str) -> None:
-        (self.folder / "library.py").write_text(text)
-
-    def run(self, before="", between=""):
-        env = os.environ | {"FRAMESMITH_CACHE_DIR": str(self.folder / "cache"), "FRAMESMITH_KEEP_CAPTURES": "1",
-                            "PYTHONPATH": python_path(self.folder, Path(__file__).parents[2]),
-                            "PYTHONDONTWRITEBYTECODE": "1"}
-        text = PROGRAM.format(before=before, between=between)
-        done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(done.stdout.splitlines()[-1])
+class Program(processes.Program):
+    text, library_text = PROGRAM, LIBRARY
+    parts = {"before": "", "between": ""}
 
     def hits(self, **how) -> bool:
         """Whether a process of its own captures and compiles nothing."""

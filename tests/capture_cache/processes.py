@@ -1,0 +1,34 @@
+"""Programs in processes of their own that share a cache."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.paths import python_path
+
+
+class Program:
+    """A program whose `text` has `parts` to be filled in, and the module `library` that it imports. It prints JSON."""
+
+    text: str
+    library_text: str
+    parts: dict[str, object]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.library(self.library_text)
+
+    def library(self, text: str) -> None:
+        (self.folder / "library.py").write_text(text)
+
+    def run(self, **parts):
+        """Return what a process prints."""
+        env = os.environ | {"FRAMESMITH_CACHE_DIR": str(self.folder / "cache"), "FRAMESMITH_KEEP_CAPTURES": "1",
+                            "PYTHONPATH": python_path(self.folder, Path(__file__).parents[2]),
+                            "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-c", self.text.format(**{**self.parts, **parts})]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
