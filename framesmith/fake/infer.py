@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.probing import at_hints, on_symbols
+from framesmith.fake.layout import is_filled, is_of_data
+from framesmith.fake.probing import REFUSALS, at_hints, emptied, on_symbols, shapes_of, varies
 from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
+from framesmith.symbolic.node import hint_of
 from framesmith.util.errors import Unsupported
 from framesmith.util.tables import entry
 
@@ -53,12 +55,28 @@ def doubted(func: Any, doubt: Callable[..., bool]) -> None:
 def infer(func: Any, args: tuple, kwargs: dict) -> Any:
     """Return the results of `func` as fakes without aliases: one, or a tuple. Errors are eager's."""
     # Of the operands: statistics that a batch norm has not saved are empty, too.
-    if func.namespace == "aten" and any(map(is_empty, args[:2])) and not is_random(func) and not _aliases(func):
-        # rules and meta kernels take what eager refuses of tensors without elements
-        present = at_hints(args, kwargs)
+    if func.namespace != "aten" or not any(map(_is_presently_empty, args[:2])) or is_random(func) or _aliases(func):
+        return _inferred(func, args, kwargs)
+    # rules and meta kernels take what eager refuses of tensors without elements
+    present = at_hints(args, kwargs)
+    if present[0] is args and varies(args, kwargs):  # data give a size
+        return _inferred(func, args, kwargs)
+    try:
         vals = _by_kernel(func, *present)
-        if vals is not NotImplemented and present[0] is args:
-            return vals
+    except Exception:
+        _guard_empty(args[:2])
+        raise
+    if vals is not NotImplemented and present[0] is args:
+        return vals
+    found = _inferred(func, args, kwargs)
+    if vals is NotImplemented or _agree(found, vals):
+        return found
+    for n in [n for x in (*args, *kwargs.values()) if type(x) is FakeTensor for n in x.shape]:
+        int(n)  # the results of other sizes are others
+    return vals
+
+
+def _inferred(func: Any, args: tuple, kwargs: dict) -> Any:
     row = RULES.get(func)
     if row is not None:
         vals = row(*args, **kwargs)
@@ -67,7 +85,32 @@ def infer(func: Any, args: tuple, kwargs: dict) -> Any:
         if vals is DOUBTED or len({x.dtype for x in (*args, *kwargs.values()) if type(x) is FakeTensor}) > 1:
             true_error(func, args, kwargs)  # meta kernels overlook that dtypes do not go together
     vals = on_symbols(_by_kernels, infer, func, args, kwargs)
-    return _by_kernels(func, args, kwargs) if vals is NotImplemented else vals
+    if vals is NotImplemented:
+        return _by_kernels(func, args, kwargs)
+    if func.namespace == "aten" and not is_random(func) and not _aliases(func):
+        _require_elements(func, args, kwargs, vals)
+    return vals
+
+
+def _require_elements(func: Any, args: tuple, kwargs: dict, vals: Any) -> None:
+    """Require elements of operands that may have none, where eager refuses those or gives other sizes than `vals`."""
+    for n, sizes, *empty in emptied(args, kwargs):
+        try:
+            found = _by_kernel(func, *empty)
+            fits = found is NotImplemented or shapes_of(found, sizes) == shapes_of(vals, sizes)
+        except REFUSALS:
+            fits = False
+        if not fits:
+            is_filled(n)
+
+
+def _agree(found: Any, vals: Any) -> bool:
+    """Return whether results have the shapes of `vals` with the sizes of this capture's inputs, as far as these tell
+    them."""
+    rows = found if isinstance(found, (tuple, list)) else (found,)
+    others = vals if isinstance(vals, (tuple, list)) else (vals,)
+    return all(x.dim() == y.dim() and all(is_of_data(n) or hint_of(n) == m for n, m in zip(x.shape, y.shape))
+               for x, y in zip(rows, others, strict=True) if type(x) is FakeTensor)
 
 
 def _by_kernels(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -93,6 +136,19 @@ def _trusts_indices(func: Any, args: tuple) -> bool:
 
 def is_empty(value: Any) -> bool:
     return type(value) is FakeTensor and any(type(n) is int and n == 0 for n in value.shape)
+
+
+def _is_presently_empty(value: Any) -> bool:
+    """Return whether a tensor has no elements with the sizes of this capture's inputs, as far as these tell."""
+    return type(value) is FakeTensor and any(not is_of_data(n) and hint_of(n) == 0 for n in value.shape)
+
+
+def _guard_empty(operands: tuple) -> None:
+    """Guard that operands are empty that are so at present."""
+    for value in filter(_is_presently_empty, operands):
+        for n in value.shape:
+            if not is_of_data(n) and hint_of(n) == 0:
+                bool(n == 0)
 
 
 @cache

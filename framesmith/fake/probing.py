@@ -4,7 +4,7 @@ expressions over those of its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from framesmith.symbolic.node import env_of, expr_of, symint
 _FACTORS = ((1, 1, 1, 1), (2, 3, 5, 7), (3, 7, 2, 5))
 """The factors of the symbols' present values at each probe: products preserve divisibility."""
 
-_REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
+REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 
 
 def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -32,7 +32,7 @@ def on_symbols(run: Callable[..., Any], infer: Infer, func: Any, args: tuple, kw
         return NotImplemented
     try:
         present, sizes = _present(partial(run, func), args, kwargs, env)
-    except _REFUSALS:
+    except REFUSALS:
         if not any(expr_of(n).free & env.data for n in found):
             raise
         return NotImplemented  # the hint of what data give is a guess
@@ -66,7 +66,7 @@ def _present(run: Callable[..., Any], args: tuple, kwargs: dict, env: Any) -> tu
     if general != env.hints:
         try:
             return run(_plain(args, general), _plain(kwargs, general)), general
-        except _REFUSALS:
+        except REFUSALS:
             pass
     return run(_plain(args, env.hints), _plain(kwargs, env.hints)), env.hints
 
@@ -80,6 +80,33 @@ def at_hints(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     if env is None or any(expr_of(n).free & env.data for n in found):
         return args, kwargs
     return _plain(args, env.hints), _plain(kwargs, env.hints)
+
+
+def varies(args: tuple, kwargs: dict) -> bool:
+    """Return whether a size among arguments is a symbol."""
+    found: list[Any] = []
+    _sizes((args, kwargs), found)
+    return bool(found)
+
+
+def emptied(args: tuple, kwargs: dict) -> Iterator[tuple[Any, dict[str, int], tuple, dict]]:
+    """Yield each size that may be 0 and is not at present, all sizes with 0 for it, and the arguments of these
+    sizes."""
+    found: list[Any] = []
+    _sizes((args, kwargs), found)
+    env = env_of(*found)
+    if env is None:
+        return
+    for symbol in sorted({s for n in found for s in expr_of(n).free} & env.small, key=lambda s: s.name):
+        if not symbol.lo and env.hints[symbol.name]:
+            sizes = env.hints | {symbol.name: 0}
+            yield symint(symbol, env), sizes, _plain(args, sizes), _plain(kwargs, sizes)
+
+
+def shapes_of(vals: Any, sizes: dict[str, int]) -> list[tuple[int, ...]]:
+    """Return the shapes of results for sizes."""
+    every = vals if isinstance(vals, (tuple, list)) else (vals,)
+    return [_plain(tuple(x.shape), sizes) for x in every if isinstance(x, FakeTensor)]
 
 
 def _assignment(symbols: list[Symbol], hints: dict[str, int], factors: tuple[int, ...]) -> dict[Any, int]:

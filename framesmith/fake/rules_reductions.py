@@ -3,6 +3,7 @@ eager."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -40,6 +41,13 @@ def _of_elements(func: Any) -> None:
     RULES[func] = checked
 
 
+def _norm_of_elements(x: FakeTensor, order: Any = 2, dim: Any = None, *_: Any, **__: Any) -> bool:
+    """Return whether a norm, a greatest or least element, is of no elements."""
+    sizes = x.shape if not dim else [x.shape[d] for d in dim]
+    return (order in (math.inf, -math.inf) or order < 0) and any(may_be_small(n) and not is_filled(n) for n in sizes)
+
+
+doubted(aten.linalg_vector_norm.default, _norm_of_elements)
 for _name in ("amax", "amin", "max", "max.dim", "min", "min.dim", "argmax", "argmin"):
     _of_elements(overload(_name))
 doubted(aten.logsumexp.default, lambda x, dims, *_: not isinstance(dims, int) and not len(dims))

@@ -9,7 +9,7 @@ import torch
 
 from framesmith.fake.handlers import classify, handles
 from framesmith.fake.infer import RULES, Rule
-from framesmith.fake.layout import is_channels_last, is_filled, suggested
+from framesmith.fake.layout import is_channels_last, suggested
 from framesmith.fake.recording import Recording
 from framesmith.fake.rules_views import pad
 from framesmith.fake.tensor import FakeTensor
@@ -36,8 +36,6 @@ def _resampled(x: FakeTensor, output_size: Any, *args: Any, **kwargs: Any) -> An
 def _reflected(known: Rule | None) -> Rule:
     def row(x: FakeTensor, padding: Any) -> Any:
         if not _is_static(*x.shape, *padding):
-            if not all(map(is_filled, x.shape[-1 - len(padding) // 2:])):
-                return NotImplemented
             return pad(x, padding, "reflect")
         return NotImplemented if known is None else known(x, padding)
 

@@ -16,6 +16,7 @@ from framesmith.fake.layout import (
     expanded_strides,
     infer_size,
     is_channels_last,
+    is_filled,
     is_of_data,
     may_be_small,
     must_match,
@@ -392,6 +393,8 @@ def pad(x: FakeTensor, widths: Any, *args: Any, **kwargs: Any) -> Any:
     if mode in _PADS and not varies and (row := RULES.get(getattr(aten, f"{_PADS[mode]}_pad{count}d").default)):
         return row(x, widths)
     if len(widths) % 2 or count > x.dim() or mode != "constant" and not varies:
+        return NotImplemented
+    if mode in _PADS and not all(map(is_filled, x.shape[-1 - count:])):
         return NotImplemented
     shape = list(x.shape)
     # a reflection is of existing elements, except the border
