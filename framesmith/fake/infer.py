@@ -94,9 +94,9 @@ def _inferred(func: Any, args: tuple, kwargs: dict) -> Any:
 
 def _require_elements(func: Any, args: tuple, kwargs: dict, vals: Any) -> None:
     """Require elements of operands that may have none, where eager refuses those or gives other sizes than `vals`."""
-    for n, sizes, *empty in emptied(args, kwargs):
+    for n, sizes, given, named in emptied(args, kwargs):
         try:
-            found = _by_kernel(func, *empty)
+            found = _by_kernel(func, given, named)
             fits = found is NotImplemented or shapes_of(found, sizes) == shapes_of(vals, sizes)
         except REFUSALS:
             fits = False
