@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,14 @@ from framesmith.config import Config
 from framesmith.graph.control import close, results_of
 from framesmith.graph.interpreter import run
 from framesmith.graph.pieces import Controlled, Piece, Place, is_cut, pieces
+from framesmith.graph.purity import draws
 from framesmith.graph.traversal import copy_node, placeholders_of
 from framesmith.graph.versions import uncounted, uncounted_inputs
 from framesmith.pipeline import Report, begin_graph, is_self_contained, joined
 from framesmith.runtime.stepwise import Stepwise
 from framesmith.symbolic.node import hint_of
 from framesmith.util.errors import BackendError
+from framesmith.util.generators import rewound_on_error
 
 Compiled = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 Backend = Callable[[fx.Graph, Sequence[Any], Config], tuple[Compiled, Report | None]]
@@ -135,7 +138,13 @@ def begin_ahead(graph: fx.Graph, config: Config) -> PendingGraph | None:
 
 def _is_nameable(graph: fx.Graph) -> bool:
     """Return whether a target names no object of this process."""
-    return not any(isinstance(a, torch.Generator) for node in graph.nodes for a in (*node.args, *node.kwargs.values()))
+    return not _generators_of(graph)
+
+
+def _generators_of(graph: fx.Graph) -> list[torch.Generator]:
+    """Return the program's own generators that a graph draws from."""
+    given = (a for node in graph.nodes for a in (*node.args, *node.kwargs.values()) if isinstance(a, torch.Generator))
+    return list(dict.fromkeys(given))
 
 
 def _is_foreign(target: Any) -> bool:
@@ -151,22 +160,24 @@ _COMPILED = frozenset({"aten", "mkldnn", "framesmith"})
 
 def run_eager(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple[Compiled, Report | None]:
     """Run the captured graph operator by operator, to find the stage that causes a fault."""
-    return uncounted(graph)(_settled(lambda *inputs: run(graph, inputs))), None
+    return uncounted(graph)(_settled(graph, lambda *inputs: run(graph, inputs))), None
 
 
 def run_user(fn: Callable[..., Any], graph: fx.Graph, examples: Sequence[Any]) -> Compiled:
     """Return what a user's back end makes of a graph."""
-    return uncounted(graph)(_settled(fn(fx.GraphModule(torch.nn.Module(), graph), list(examples))))
+    return uncounted(graph)(_settled(graph, fn(fx.GraphModule(torch.nn.Module(), graph), list(examples))))
 
 
-def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
-    """Wrap a graph to run as recorded, in any modes of its caller: casts are already in it, it is not differentiated,
-    and the Python of back ends and custom operators that runs it is not captured."""
+def _settled(graph: fx.Graph, call: Callable[..., Sequence[Any]]) -> Compiled:
+    """Wrap a graph's code to run as recorded, in any modes of its caller: casts are already in it, it is not
+    differentiated, and the Python of back ends and custom operators that runs it is not captured. Where it raises,
+    generators are as they were."""
+    random, own = any(map(draws, graph.nodes)), _generators_of(graph)
 
     def compiled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled():
+        if not random and not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled():
             return tuple(call(*inputs))
-        with torch.no_grad(), torch._C._DisableAutocast():
+        with torch.no_grad(), torch._C._DisableAutocast(), rewound_on_error(*own) if random else nullcontext():
             return tuple(call(*inputs))
 
     return _C.CompiledFunction(compiled, None)

@@ -12,6 +12,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from framesmith.fake.schema import draws
+from framesmith.util.generators import restore, states_of
 
 STATES = "__fs_states"
 
@@ -28,13 +29,13 @@ def checks(rebuilder: Any, plain: Callable[[], str]) -> list[str]:
 
 def before(rebuilder: Any) -> list[str]:
     """Return the statements that save the states of the generators that may have to be restored."""
-    return ([f"{STATES} = {rebuilder.hold(_kept)}({rebuilder.hold(rebuilder.drawn_from)})"] if rebuilder.drawn_from
+    return ([f"{STATES} = {rebuilder.hold(states_of)}({rebuilder.hold(rebuilder.drawn_from)})"] if rebuilder.drawn_from
             else [])
 
 
 def back(rebuilder: Any) -> list[str]:
     """Return the statements that restore the generators."""
-    return [f"{rebuilder.hold(_put_back)}({STATES})"] if rebuilder.drawn_from else []
+    return [f"{rebuilder.hold(restore)}({STATES})"] if rebuilder.drawn_from else []
 
 
 def drawing(nodes: Iterable[Node]) -> list[Node]:
@@ -51,12 +52,3 @@ def _drawn(tracer: Any) -> list[torch.Generator]:
         devices |= {torch.device("cpu"), *[torch.device("cuda", i) for i in range(len(torch.cuda.default_generators))]}
     return [torch.default_generator if d.type == "cpu" else torch.cuda.default_generators[d.index or 0]
             for d in devices]
-
-
-def _kept(generators: list[torch.Generator]) -> list[tuple[torch.Generator, torch.Tensor]]:
-    return [(generator, generator.get_state()) for generator in generators]
-
-
-def _put_back(states: list[tuple[torch.Generator, torch.Tensor]]) -> None:
-    for generator, state in states:
-        generator.set_state(state)

@@ -373,7 +373,6 @@ void write(at::Tensor x, const at::Tensor& value) {
     x.copy_(value);
     return;
   }
-  ag::check_inplace(x, true);
   at::AutoGradMode off(false);
   x.copy_(value);
   ag::impl::rebase_history(x, ag::impl::gradient_edge(value));
@@ -391,14 +390,15 @@ void keep(GraphNode& node, const Layout& layout, const ag::variable_list& inputs
   }
 }
 
-// What eager refuses to keep is refused before the forward draws random numbers.
-void refuse_inference_tensors(const Layout& layout, PyObject* inputs) {
+// What eager refuses to keep or to write is refused before the forward draws random numbers or an input is written.
+void refuse(const Layout& layout, PyObject* inputs) {
   for (const Places* places : {&layout.kept, &layout.watched})
     for (auto [kind, place] : *places)
       if (kind == 0) {
         const at::Tensor x = tensor_at(inputs, place);
         TORCH_CHECK(!x.defined() || !x.is_inference(), "Inference tensors cannot be saved for backward.");
       }
+  for (int64_t i : layout.written) ag::check_inplace(tensor_at(inputs, i), true);
 }
 
 constexpr const char* FROM_HOOK = "__framesmith_from_hook__";
@@ -419,8 +419,8 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject*
   auto* self = reinterpret_cast<GraphObject*>(object);
   const Layout& layout = *self->layout;
   PyObject* inputs = args[0];
-  refuse_inference_tensors(layout, inputs);
   at::AutoGradMode on(true);
+  refuse(layout, inputs);
   ag::variable_list given;
   for (Py_ssize_t i = 0, count = PyTuple_GET_SIZE(inputs); i < count; ++i) given.push_back(tensor_at(inputs, i));
   for (int64_t i : layout.copied) given[i] = given[i].clone();

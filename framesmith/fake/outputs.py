@@ -85,6 +85,18 @@ def separate_storages(rec: Recording, outputs: list[Any]) -> list[Any]:
     return out
 
 
+def separate_writes(rec: Recording, written: list[FakeTensor]) -> list[Node]:
+    """Return the new values of the written inputs, with copies of those in the memory of another, which a write before
+    would change."""
+    places = {fake._alias.storage.input for fake in written}
+    values = []
+    for fake in written:
+        node = rec.nodes(fake)
+        root, _ = memory_of(node)
+        values.append(_copy(rec, node, fake) if root in places and root is not fake._alias.storage.input else node)
+    return values
+
+
 def _at_its_place(rec: Recording, fake: FakeTensor) -> Node:
     """Return the node of a fake; for a view that was written, one in the memory of its base."""
     alias = fake._alias

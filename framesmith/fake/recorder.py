@@ -7,8 +7,9 @@
     graph = rec.finish([y])
 
 The graph is a function of its placeholders; inputs that the program writes are written by `aten.copy_` nodes at its
-end. Each node carries `meta["val"]` (a FakeTensor, or a tuple of them) and `meta["stack"]` (the `stack` of the recorder
-when it was recorded). A value written into a part of a tensor has `meta["within"]`, the new value of the whole.
+end, none of which reads an input that another writes. Each node carries `meta["val"]` (a FakeTensor, or a tuple of
+them) and `meta["stack"]` (the `stack` of the recorder when it was recorded). A value written into a part of a tensor
+has `meta["within"]`, the new value of the whole.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch.fx import Graph, Node
 from framesmith.fake.dynamic_scalars import Number, entered
 from framesmith.fake.handlers import HANDLERS, classify
 from framesmith.fake.layout import is_dense, meets_itself, strides_like
-from framesmith.fake.outputs import separate_storages
+from framesmith.fake.outputs import separate_storages, separate_writes
 from framesmith.fake.recording import Content
 from framesmith.fake.schema import with_full_lists
 from framesmith.fake.tensor import (
@@ -490,12 +491,11 @@ class Recorder:
         """Close the graph: add writes of inputs (`meta["uncounted"]`: their version counters must not count them) and
         the output tuple, and remove dead code. The recorder must not be used afterwards."""
         values = tuple(separate_storages(self, list(outputs)))
-        for fake in self.inputs:
-            alias = fake._alias
-            if alias.storage.version:
-                placeholder = alias.storage.input
-                copy = self.emit(torch.ops.aten.copy_.default, (placeholder, alias.node), fake)
-                copy.meta["uncounted"] = not alias.storage.counted
+        written = [fake for fake in self.inputs if self.mutated(fake)]
+        for fake, value in zip(written, separate_writes(self, written), strict=True):
+            storage = fake._alias.storage
+            copy = self.emit(torch.ops.aten.copy_.default, (storage.input, value), fake)
+            copy.meta["uncounted"] = not storage.counted
         output = self.graph.output(values)
         output.meta["val"] = tuple(getattr(v, "meta", {}).get("val", v) for v in values)
         _remove_dead(self.graph)

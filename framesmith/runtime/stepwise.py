@@ -4,6 +4,7 @@ whose result defines a symbol, or control flow over compiled arms."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -14,9 +15,11 @@ from framesmith.graph.interpreter import evaluate
 from framesmith.graph.pieces import Binding, Controlled, Piece, Place, Steps
 from framesmith.graph.purity import draws
 from framesmith.symbolic.expr import Symbol
+from framesmith.util.generators import rewound_on_error
 
 Compiled = Callable[[Any], tuple[Any, ...]]
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_AS_IT_IS = nullcontext()
 
 
 class AssumptionFailed(Exception):
@@ -65,9 +68,7 @@ class Stepwise:
             inputs.clear()
         for slot, place, dim in self._sizes:
             values[slot] = values[place] if dim < 0 else values[place].shape[dim]
-        if self._rewinds:
-            self._run_or_rewind(values)
-        else:
+        with rewound_on_error() if self._rewinds else _AS_IT_IS:
             for step in self._steps:
                 step(values)
         found: list[Any] = [values[slot] if slot >= 0 else plain for slot, plain in self._outputs]
@@ -78,19 +79,6 @@ class Stepwise:
             if all(values[slot] for slot in slots):
                 found[k] = None
         return tuple(found)
-
-    def _run_or_rewind(self, values: list[Any]) -> None:
-        """Run the steps; if one fails, restore the random state, so that eager, which runs instead, draws the same
-        numbers."""
-        before = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        try:
-            for step in self._steps:
-                step(values)
-        except BaseException:
-            torch.set_rng_state(before[0])
-            if before[1] is not None:
-                torch.cuda.set_rng_state_all(before[1])
-            raise
 
     def _piece(self, piece: Piece, call: Compiled, last: set[Place]) -> Callable[[list[Any]], None]:
         takes = [self._slot(p) for p in piece.takes]

@@ -572,6 +572,29 @@ def an_expansion_to_no_elements_is_written(c):
     return x
 
 
+@scenario(breaks=None)
+def a_refused_write_comes_after_the_draws(c):
+    """Plain Python runs where the write is refused, with the numbers that it draws by itself, and none written twice.
+    """
+
+    def fn(done, x):
+        done.mul_(x.sum() + 3)
+        x.add_(torch.rand(4))
+
+    def unbound(x):
+        return x.expand(2, 4).clone().unbind()[0]
+
+    def without_grad(x):
+        with torch.no_grad():
+            return x.view(4)
+
+    found = []
+    for make in (torch.Tensor.clone, leaf, unbound, without_grad):
+        done, x = torch.ones(2), make(4) if make is leaf else make(leaf(4))
+        found += [error_of(lambda: c(fn)(done, x)), done, torch.rand(1)]  # noqa: B023
+    return found
+
+
 test_written = scenario.test()
 
 

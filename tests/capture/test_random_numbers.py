@@ -157,3 +157,23 @@ def test_a_branch_that_every_draw_takes_is_none():
             torch.manual_seed(seed)
             got = compiled(X, part), torch.rand(1)
             torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("backend, own", (
+    ("eager", None), ("eager", torch.Generator()), ("native", None), ("native", torch.Generator()),
+    (lambda graph, examples: graph, None)), ids=("eager", "eager-own", "native", "native-own", "user"))
+def test_a_graph_that_fails_has_drawn_nothing(backend, own):
+    """Plain Python, which runs instead, draws the numbers and raises."""
+
+    def fn(i):
+        return torch.nn.functional.embedding(i, torch.rand(3, 2, generator=own))
+
+    def drawn(call):
+        torch.manual_seed(1)
+        own.manual_seed(1) if own is not None else None
+        with pytest.raises(IndexError):
+            call(torch.tensor([5]))
+        return torch.rand(2, generator=own)
+
+    compiled = framesmith.compile(fn, backend=backend, options={"suppress_errors": False})
+    assert torch.equal(drawn(compiled), drawn(fn))

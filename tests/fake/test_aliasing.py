@@ -141,3 +141,26 @@ def test_write_to_one_of_two_outputs():
         return values, index, q, k, v
 
     check(f, torch.randn(4, 6), tol=1e-6)
+
+
+def test_inputs_written_with_old_values_of_each_other():
+    def later(x, y):
+        x[0]
+        y.copy_(x.view(3))
+        x.add_(1)
+
+    def exchanged(x, y):
+        t = torch.empty(3)
+        t.copy_(x)
+        x.copy_(y)
+        y.copy_(t)
+        return t
+
+    def around(x, y, z):
+        old = [torch.empty(3).copy_(t) for t in (x, y, z)]
+        for t, value in zip((x, y, z), (*old[1:], old[0])):
+            t.copy_(value)
+
+    check(later, torch.randn(3), torch.randn(3))
+    check(exchanged, torch.randn(3), torch.randn(3))
+    check(around, torch.randn(3), torch.randn(3), torch.randn(3))

@@ -208,6 +208,7 @@ TABLES: dict[str, list[Row]] = {kind: rows(text) for kind, text in {
         1 [<int> for <bind:int> in <^it>][:6]""",
 }.items()}
 
+# CPython computes the places of an extended slice before it runs the generator, and crashes if that shrinks the list.
 SIMPLE = rows("""
     2 <deq!>.append(<int>)
     1 <deq!>.appendleft(<int>)
@@ -252,7 +253,7 @@ SIMPLE = rows("""
     1 del <ints!>[<sl!>]
     1 <ints!>[1:1] = <gen>
     1 <ints!>[<sl!>] = <ints>
-    r1 <ints!>[::2] = <gen>
+    r1 <ints!>[::2] = list(<gen>)
     1 <ints=> *= <0..2>
     3 <view!>.add_(<int>)
     2 <view!>.mul_(<T1>)
