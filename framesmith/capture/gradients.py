@@ -81,6 +81,18 @@ class Gradients(Session):
         """Return whether a node's value requires grad."""
         return node in self.differentiable or bool(node.meta.get("grad"))
 
+    def _will_require(self, node: Node) -> bool:
+        """Return whether a value requires grad, of which the present call may have recorded the last operators."""
+        seen, queue = {node}, [node]
+        while queue:
+            node = queue.pop()
+            if self.requires(node):
+                return True
+            fresh = set() if "turn" in node.meta else set(node.all_input_nodes) - seen
+            seen |= fresh
+            queue += fresh
+        return False
+
     def mark(self) -> tuple[Node | None, int] | None:
         """Return the graph's end before an operator, for `follow`; None while nothing requires grad."""
         return self.end() if self.differentiable else None
@@ -122,7 +134,7 @@ class Gradients(Session):
             if alias.storage.several and self.requires(base.node):
                 raise Unsupported(_OF_SEVERAL)
             return
-        if made and not base.storage.several or not any(map(self.requires, (base.node, *value.all_input_nodes))):
+        if made and not base.storage.several or not (self.requires(base.node) or self._will_require(value)):
             return
         if several:
             raise RuntimeError("a view is being modified inplace that is the output of a function that returns "

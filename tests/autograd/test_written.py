@@ -574,6 +574,44 @@ def an_expansion_to_no_elements_is_written(c):
     return x
 
 
+@scenario(breaks=None)
+def a_view_that_autograd_lets_nobody_write_is_given_an_input_as_it_is(c):
+    def one_of_several(p):
+        a, _ = torch.zeros(4).split(2)
+        a[0] = p
+        return a
+
+    def the_only_one(p):
+        a, = torch.zeros(1, 3).unbind()
+        a[0] = p
+        return a
+
+    def made_without_grad(p):
+        with torch.no_grad():
+            a = torch.zeros(4)[1:]
+        a[0] = p
+        return a
+
+    def without_gradient(p):
+        a, _ = torch.zeros(4).split(2)
+        a[0] = p.detach()
+        return a * p
+
+    return [error_of(lambda: c(fn)(leaf())) for fn in  # noqa: B023
+            (one_of_several, the_only_one, made_without_grad, without_gradient)]
+
+
+@scenario(breaks=True)
+def one_of_several_views_is_used_after_an_input_as_it_is_was_written(c):
+    def fn(p):
+        x = torch.zeros(4)
+        a, _ = x.chunk(2)
+        x[0] = p
+        return x, a.sum()
+
+    return error_of(lambda: c(fn)(leaf()))
+
+
 test_written = scenario.test()
 
 
