@@ -612,6 +612,23 @@ def one_of_several_views_is_used_after_an_input_as_it_is_was_written(c):
     return error_of(lambda: c(fn)(leaf()))
 
 
+@scenario(breaks=True)
+def a_view_is_written_after_a_break(c):
+    """It was made by the graph before, which runs with grad mode off."""
+
+    def fn(p, x):
+        view = x.tanh().t()
+        if p > 5:
+            return view
+        view[0] = p
+        return view
+
+    p = leaf()
+    y = c(fn)(p, torch.randn(2, 3))
+    y.sum().backward()
+    return p, y
+
+
 test_written = scenario.test()
 
 
