@@ -175,12 +175,22 @@ def _settled(graph: fx.Graph, call: Callable[..., Sequence[Any]]) -> Compiled:
     random, own = any(map(draws, graph.nodes)), _generators_of(graph)
 
     def compiled(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not random and not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled():
+        differentiates = torch.is_grad_enabled()
+        if not (random or differentiates or torch._C._is_any_autocast_enabled()):
             return tuple(call(*inputs))
         with torch.no_grad(), torch._C._DisableAutocast(), rewound_on_error(*own) if random else nullcontext():
-            return tuple(call(*inputs))
+            found = call(*inputs)
+            return tuple([_writable(x, inputs) for x in found] if differentiates else found)
 
     return _C.CompiledFunction(compiled, None)
+
+
+def _writable(x: Any, inputs: tuple[Any, ...]) -> Any:
+    """Return a graph's result; one that is a view may be written in grad mode, though it was made with that off."""
+    if isinstance(x, torch.Tensor) and x._is_view() and all(x is not y for y in inputs):
+        meta: Any = torch._C._autograd
+        meta._set_creation_meta(x, meta.CreationMeta.DEFAULT)
+    return x
 
 
 BACKENDS: dict[str, Backend] = {

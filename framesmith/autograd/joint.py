@@ -524,16 +524,17 @@ class _Replay:
             value._alias.node.meta["straight"] = True
             return value
         said: dict[str, Any] = {k: node.meta[k] for k in ("no_grad", "checkpoint") if k in node.meta}
-        if not said:
+        if said:
+            last = last_node(self.recorder.graph)
+            with torch.set_grad_enabled("no_grad" not in said):
+                value = target(*args, **kwargs)
+            for made in nodes_after(self.recorder.graph, last):  # the joint graph may be differentiated in its turn
+                made.meta.update(said)
+        else:
             value = target(*args, **kwargs)
-            if target in _KEEPS_A_NUMBER and not isinstance(args[1], torch.Tensor) and value.grad_fn is not None:
-                value.grad_fn.register_prehook(partial(self._reads, self._keep(None)))  # hooks are not told of it
-            return value
-        last = last_node(self.recorder.graph)
-        with torch.set_grad_enabled("no_grad" not in said):
-            value = target(*args, **kwargs)
-        for made in nodes_after(self.recorder.graph, last):  # the joint graph may be differentiated in its turn
-            made.meta.update(said)
+        once = "once" in node.meta or target in _KEEPS_A_NUMBER and not isinstance(args[1], torch.Tensor)
+        if once and value.grad_fn is not None:
+            value.grad_fn.register_prehook(partial(self._reads, self._keep(None)))  # hooks are not told of it
         return value
 
     def _bound(self, node: fx.Node, args: Any, kwargs: Any) -> Any:

@@ -61,7 +61,8 @@ def _are_alike(found: Repetition, nodes: Sequence[fx.Node]) -> bool:
 def _writes_of(meta: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what metadata says of the writes of a value, in numbers of torch calls after the one that computes it."""
     turn = meta.get("turn", 0)
-    return bool(meta.get("no_grad")), *[meta[name] - turn if name in meta else None for name in _TURNS]
+    flags = [bool(meta.get(name)) for name in ("no_grad", "once")]
+    return *flags, *[meta[name] - turn if name in meta else None for name in _TURNS]
 
 
 @dataclass(frozen=True, slots=True)

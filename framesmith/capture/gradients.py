@@ -4,7 +4,8 @@
 grad mode off, so no gradient goes through it. `meta["straight"]`, of `copy(before, now)`: a tensor that requires grad,
 written with grad mode off: autograd goes on from what it was before. `meta["turn"]`: the number of the torch call that
 recorded a node; `meta["overwritten"]`: of the one that wrote over its memory; `meta["in_place"]`: of the one that wrote
-nothing else; `meta["in"]`: the input in whose memory the call left it.
+nothing else; `meta["in"]`: the input in whose memory the call left it. `meta["once"]`: it was written through a view;
+gradients go through it in one backward only, though autograd saves nothing for it.
 """
 
 from __future__ import annotations
@@ -80,6 +81,18 @@ class Gradients(Session):
         """Return whether a node's value requires grad."""
         return node in self.differentiable or bool(node.meta.get("grad"))
 
+    def _will_require(self, node: Node) -> bool:
+        """Return whether a value requires grad, of which the present call may have recorded the last operators."""
+        seen, queue = {node}, [node]
+        while queue:
+            node = queue.pop()
+            if self.requires(node):
+                return True
+            fresh = set() if "turn" in node.meta else set(node.all_input_nodes) - seen
+            seen |= fresh
+            queue += fresh
+        return False
+
     def mark(self) -> tuple[Node | None, int] | None:
         """Return the graph's end before an operator, for `follow`; None while nothing requires grad."""
         return self.end() if self.differentiable else None
@@ -121,7 +134,7 @@ class Gradients(Session):
             if alias.storage.several and self.requires(base.node):
                 raise Unsupported(_OF_SEVERAL)
             return
-        if made and not base.storage.several or not any(map(self.requires, (base.node, *value.all_input_nodes))):
+        if made and not base.storage.several or not (self.requires(base.node) or self._will_require(value)):
             return
         if several:
             raise RuntimeError("a view is being modified inplace that is the output of a function that returns "
@@ -171,6 +184,8 @@ class Gradients(Session):
             # a view says what its base does, whatever is written to it
             if self.requires(node) and not self.requires(alias.node):
                 alias.version = -1
+            if self.requires(node) and alias is not base:
+                self._written_through(base, alias)
             return
         if enabled and self.requires(alias.node):
             raise Unsupported("a detached tensor is written with one that requires grad", hint="clone() it first")
@@ -187,6 +202,15 @@ class Gradients(Session):
             base.node.meta.update(grad=False, turn=self.turn)
         if alias is not base and base.node is not node:
             alias.version = -1
+
+    def _written_through(self, base: Alias, alias: Alias) -> None:
+        """Mark what a write through a view computes: autograd goes through such a write in one backward only."""
+        if base.node.meta.get("turn") != self.turn:  # it is another tensor's value
+            base.node = self.recorder.emit(aten.alias.default, (base.node,), base.val)
+            base.node.meta.update(grad=True, turn=self.turn)
+        for written in (base, alias):
+            if written.version == base.storage.version:
+                written.node.meta["once"] = True
 
 
 def _own_memory(base: Alias, node: Node) -> Node:

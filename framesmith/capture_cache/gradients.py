@@ -101,7 +101,7 @@ def _rows(graph: fx.Graph) -> Json:
 
 _NODES = frozenset(("in", "within"))
 """Metadata that name another node."""
-_FLAGS = "requires_grad", "passing", "param", "grad", "no_grad", "straight", "written", "uncounted", "spare"
+_FLAGS = "requires_grad", "passing", "param", "grad", "no_grad", "straight", "written", "once", "uncounted", "spare"
 _KEPT: dict[str, type] = {
     **dict.fromkeys(_FLAGS, bool),
     **dict.fromkeys(("turn", "overwritten", "in_place", "checkpoint"), int), "source": str, "constant": list,

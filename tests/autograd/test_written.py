@@ -3,8 +3,10 @@ else."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+import framesmith
 from tests.autograd.driver import agree, error_of
 from tests.programs import Programs
 
@@ -595,6 +597,61 @@ def a_refused_write_comes_after_the_draws(c):
     return found
 
 
+@scenario(breaks=None)
+def a_view_that_autograd_lets_nobody_write_is_given_an_input_as_it_is(c):
+    def one_of_several(p):
+        a, _ = torch.zeros(4).split(2)
+        a[0] = p
+        return a
+
+    def the_only_one(p):
+        a, = torch.zeros(1, 3).unbind()
+        a[0] = p
+        return a
+
+    def made_without_grad(p):
+        with torch.no_grad():
+            a = torch.zeros(4)[1:]
+        a[0] = p
+        return a
+
+    def without_gradient(p):
+        a, _ = torch.zeros(4).split(2)
+        a[0] = p.detach()
+        return a * p
+
+    return [error_of(lambda: c(fn)(leaf())) for fn in  # noqa: B023
+            (one_of_several, the_only_one, made_without_grad, without_gradient)]
+
+
+@scenario(breaks=True)
+def one_of_several_views_is_used_after_an_input_as_it_is_was_written(c):
+    def fn(p):
+        x = torch.zeros(4)
+        a, _ = x.chunk(2)
+        x[0] = p
+        return x, a.sum()
+
+    return error_of(lambda: c(fn)(leaf()))
+
+
+@scenario(breaks=True)
+def a_view_is_written_after_a_break(c):
+    """It was made by the graph before, which runs with grad mode off."""
+
+    def fn(p, x):
+        view = x.tanh().t()
+        if p > 5:
+            return view
+        view[0] = p
+        return view
+
+    p = leaf()
+    y = c(fn)(p, torch.randn(2, 3))
+    y.sum().backward()
+    return p, y
+
+
 test_written = scenario.test()
 
 
@@ -612,3 +669,61 @@ def a_mask_without_dimensions_writes_a_view(c):
         y.backward()
         found += [y, y.is_leaf, x.grad]
     return found
+
+
+def whole_row(x):
+    y = x.clone()
+    y[0] = x[1]
+    return y, x + 1
+
+
+def row_then_the_rest(x):
+    y = x.clone()
+    rest = y[1]
+    y[0].neg_()
+    return rest, y
+
+
+def the_view_itself(x):
+    y = x.clone()
+    row = y[0]
+    row.neg_()
+    return row, y
+
+
+def other_value_whole(x):
+    y, z = x.clone(), x.neg()
+    y.view_as(y).copy_(z)
+    return y, z
+
+
+def zeros_with_a_row(x):
+    y = torch.zeros(3, 3)
+    y[0] = x[1]
+    return y, torch.select_scatter(x, x[1], 0, 0)
+
+
+def before_and_after(x):
+    y = x.clone()
+    before = y.neg()
+    y.t()[0] = x[0]
+    return y, before
+
+
+WRITES = (whole_row, row_then_the_rest, the_view_itself, other_value_whole, zeros_with_a_row, before_and_after)
+
+
+@pytest.mark.parametrize("order", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
+@pytest.mark.parametrize("fn", WRITES, ids=lambda fn: fn.__name__)
+def test_gradients_go_through_a_write_of_a_view_in_one_backward_only(fn, order):
+    def found(fn):
+        x = torch.arange(9.0).view(3, 3).requires_grad_()
+        results, out = fn(x), []
+        for k in order:
+            try:
+                out.append(torch.autograd.grad(results[k].sum(), x)[0].tolist())
+            except RuntimeError as error:
+                out.append("second time" in str(error))
+        return out
+
+    assert found(framesmith.compile(fn, backend="eager", fullgraph=True)) == found(fn)
