@@ -167,9 +167,16 @@ def _settled(call: Callable[..., Sequence[Any]]) -> Compiled:
         if not torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled():
             return tuple(call(*inputs))
         with torch.no_grad(), torch._C._DisableAutocast():
-            return tuple(call(*inputs))
+            return tuple([_without_base(x, inputs) for x in call(*inputs)])
 
     return _C.CompiledFunction(compiled, None)
+
+
+def _without_base(result: Any, inputs: tuple[Any, ...]) -> Any:
+    """Return a result as a tensor of its own if it is a view: autograd forbids writes to a view made without it."""
+    if not isinstance(result, torch.Tensor) or not result._is_view() or any(result is x for x in inputs):
+        return result
+    return result.data
 
 
 BACKENDS: dict[str, Backend] = {
