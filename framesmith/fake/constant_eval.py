@@ -15,6 +15,7 @@ from framesmith.fake.schema import is_random
 from framesmith.fake.tensor import FakeTensor
 from framesmith.graph.symbols import flat
 from framesmith.symbolic.node import specialised
+from framesmith.util.interrupts import raised_by_handler
 
 _MOST_NODES = 500
 _MOST_ELEMENTS = 1 << 16
@@ -25,7 +26,7 @@ def known_value(
     device: torch.device | None = None
 ) -> torch.Tensor | None:
     """Return a real tensor with the present value of `fake`, or None if it depends on inputs, on random numbers, or on
-    more than `most` elements.
+    more than `most` elements, or if an operator refuses the values, as it will when the graph runs.
 
     `assuming`: inputs whose content may be assumed (`Recorder.content`) count as constants. `device`: the device of the
     computation and the result; by default that of `fake`.
@@ -37,12 +38,17 @@ def known_value(
     with torch._C._DisableTorchDispatch():
         if not _slice(node, set(), order, rec.content if assuming else None, contents, most):
             return None
-        for at, (value, assume) in contents.items():
+        values.update({at: value for at, (value, _) in contents.items()})
+        try:
+            for step in order:
+                if step not in values:
+                    values[step] = _run(step, values, device)
+        except Exception as problem:
+            if raised_by_handler(problem):
+                raise
+            return None
+        for _, assume in contents.values():
             assume()
-            values[at] = value
-        for step in order:
-            if step not in values:
-                values[step] = _run(step, values, device)
         return values[node].detach().clone()
 
 

@@ -453,7 +453,7 @@ class Recorder:
             if func is _aten.as_strided_scatter.default:  # a write has another derivative than the operator in autograd
                 node.meta["written"] = True
             target = parent
-        if not _same_strides(node.meta["val"], target.val):
+        if node.meta["val"].stride() != target.val.stride():
             node = self.laid_out(node, target.val)
             exact = exact and target is not alias
         storage.version += 1

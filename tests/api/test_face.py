@@ -139,6 +139,22 @@ def test_back_ends(backend):
     assert_close(framesmith.compile(inner, backend=backend)(X), inner(X))
 
 
+@pytest.mark.parametrize("backend", ["native", "eager", lambda gm, examples: gm.forward])
+def test_results_that_are_views_may_be_written(backend):
+    def transposed_sum(x):
+        v = torch.eye(3).tanh().t()
+        framesmith.graph_break()
+        v[1] += x
+        return v
+
+    with torch.enable_grad():
+        x = torch.ones(3, requires_grad=True)
+        out = framesmith.compile(transposed_sum, backend=backend)(x)
+        assert_close(out, transposed_sum(x))
+        out.sum().backward()
+    assert torch.equal(x.grad, torch.ones(3))
+
+
 def test_unknown_names():
     with pytest.raises(exc.BackendError, match="unknown backend 'nope'"):
         framesmith.compile(inner, backend="nope")

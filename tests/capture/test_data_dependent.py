@@ -380,6 +380,20 @@ def test_what_needs_elements_raises_as_in_eager(name, captures):
     assert len(captures) == 1
 
 
+def test_a_branch_on_an_element_that_is_not_there_raises_in_its_line():
+    def program(i):
+        rows = torch.ones(2)
+        if rows[i][-1] > 0:
+            rows = rows + 1
+        return rows
+
+    compiled = framesmith.compile(program, backend="eager", options={"suppress_errors": False})
+    for run in (program, compiled):
+        with pytest.raises(IndexError, match="index 2 is out of bounds") as caught:
+            run(torch.tensor([2, 0]))
+        assert caught.traceback[-1].lineno - program.__code__.co_firstlineno == 1
+
+
 def test_the_option_leaves_breaks(captures):
     compiled = framesmith.compile(lambda x: x[x > 0.5] * 2, options={"data_symbols": False})
     x = torch.rand(6, 4)

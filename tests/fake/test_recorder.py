@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from framesmith.fake import Recorder
+from framesmith.fake import Recorder, known_value
 from framesmith.util.errors import DataDependent, Unsupported
 from tests.fake.harness import check, record
 
@@ -164,6 +164,13 @@ def test_known_constants():
         return x * n if torch.tensor([True]).item() else x
 
     check(f, X)
+
+
+def test_the_value_of_an_operator_that_refuses_constants_is_unknown():
+    rec = Recorder()
+    with torch.no_grad(), rec:
+        beyond = torch.ones(2)[torch.tensor([0, 2])]
+    assert tuple(beyond.shape) == (2,) and known_value(rec, beyond) is None
 
 
 def test_one_hot_and_repeat():

@@ -10,6 +10,7 @@ from framesmith.fake.infer import infer
 from framesmith.fake.tensor import new_fake
 from framesmith.symbolic.env import ShapeEnv
 from framesmith.symbolic.node import symint
+from tests.fake.harness import record, run
 
 LAYOUTS = [((1, 3), (1, 1)), ((1, 3), (7, 1)), ((3, 1), (1, 5)), ((2, 1, 3), (3, 9, 1)), ((2, 1, 3), (1, 77, 2)),
            ((1, 1), (3, 5)),
@@ -82,3 +83,25 @@ def test_operators_without_a_row_are_laid_out_by_their_operands():
     for n in (3, 5, 9, 2):
         x = torch.randn(n)
         assert [y.stride() for y in compiled(x)] == [y.stride() for y in overlapping(x)]
+
+
+WRITES = {
+    "added": lambda x: x.add_(x),
+    "filled": lambda x: x.masked_fill_(x > 0, 1.0),
+    "an element": lambda x: x[..., 0].mul_(2),
+    "copied": lambda x: x.copy_(torch.ones(x.shape)),
+    "by a mask": lambda x: x.__setitem__(x > 0, 2.0),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("layout", [((1,), (2,)), ((1, 3, 1), (1, 1, 1)), ((2, 1, 3), (3, 9, 1))], ids=str)
+def test_a_tensor_that_is_written_keeps_its_strides(write, layout):
+    def program(x):
+        y = x.clone()
+        WRITES[write](y)
+        return y, y.unsqueeze(0)
+
+    x = torch.rand(20).as_strided(*layout)
+    graph, _ = record(program, [x])
+    assert [y.stride() for y in run(graph, [x])] == [y.stride() for y in program(x)]
