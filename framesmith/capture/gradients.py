@@ -19,7 +19,7 @@ from framesmith.fake.outputs import is_detached, memory_of
 from framesmith.fake.tensor import Alias, FakeTensor, is_differentiable, tensors_in
 from framesmith.fake.wrappers import flattened, is_distributed, is_wrapper
 from framesmith.graph.purity import is_view
-from framesmith.graph.traversal import last_node, nodes_after
+from framesmith.graph.traversal import ancestors, last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
 
 from .session import Session
@@ -81,18 +81,6 @@ class Gradients(Session):
         """Return whether a node's value requires grad."""
         return node in self.differentiable or bool(node.meta.get("grad"))
 
-    def _will_require(self, node: Node) -> bool:
-        """Return whether a value requires grad, of which the present call may have recorded the last operators."""
-        seen, queue = {node}, [node]
-        while queue:
-            node = queue.pop()
-            if self.requires(node):
-                return True
-            fresh = set() if "turn" in node.meta else set(node.all_input_nodes) - seen
-            seen |= fresh
-            queue += fresh
-        return False
-
     def mark(self) -> tuple[Node | None, int] | None:
         """Return the graph's end before an operator, for `follow`; None while nothing requires grad."""
         return self.end() if self.differentiable else None
@@ -134,7 +122,10 @@ class Gradients(Session):
             if alias.storage.several and self.requires(base.node):
                 raise Unsupported(_OF_SEVERAL)
             return
-        if made and not base.storage.several or not (self.requires(base.node) or self._will_require(value)):
+        if made and not base.storage.several:
+            return
+        marked = {n for n in self.recorder.graph.nodes if "turn" in n.meta}  # the present call's nodes are not yet
+        if not any(map(self.requires, (base.node, *ancestors([value], stop=marked)))):
             return
         if several:
             raise RuntimeError("a view is being modified inplace that is the output of a function that returns "
@@ -184,7 +175,7 @@ class Gradients(Session):
             # a view says what its base does, whatever is written to it
             if self.requires(node) and not self.requires(alias.node):
                 alias.version = -1
-            if self.requires(node) and alias is not base:
+            if self.requires(node) and alias.tensor is not base:
                 self._written_through(base, alias)
             return
         if enabled and self.requires(alias.node):

@@ -192,6 +192,7 @@ def _reshaping(func: Any) -> Handler:
 
     def handler(rec: Recording, _: Any, args: tuple, kwargs: dict) -> Any:
         become(rec, args[0], rec.inside(form, *args, **kwargs))
+        args[0]._alias.reshaped = True
         return args[0]
 
     return handler

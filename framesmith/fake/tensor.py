@@ -54,10 +54,12 @@ class Alias:
 
     The base of a storage has no parent, and its node is always current. Any other alias is `func(parent, *args)`.
     `grad`: the grad mode in which it was made. `several`: one call made it and others. `uncounted`: it is the `.data`
-    of its parent, whose version counter does not count writes through it.
+    of its parent, whose version counter does not count writes through it. `reshaped`: it is no view in autograd but its
+    parent, whose shape was changed in place.
     """
 
-    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several", "uncounted")
+    __slots__ = ("storage", "parent", "func", "args", "node", "version", "val", "grad", "several", "uncounted",
+                 "reshaped")
 
     def __init__(self, storage: Storage, node: Node, val: FakeTensor, parent: Alias | None = None, func: Any = None,
                  args: tuple = ()) -> None:
@@ -69,7 +71,12 @@ class Alias:
         self.version = storage.version
         self.val = val
         self.grad = torch.is_grad_enabled()
-        self.several = self.uncounted = False
+        self.several = self.uncounted = self.reshaped = False
+
+    @property
+    def tensor(self) -> Alias:
+        """The alias that it was before its shape was changed in place."""
+        return self if self.parent is None or not self.reshaped else self.parent.tensor
 
     @property
     def root(self) -> Alias:

@@ -710,7 +710,15 @@ def before_and_after(x):
     return y, before
 
 
-WRITES = (whole_row, row_then_the_rest, the_view_itself, other_value_whole, zeros_with_a_row, before_and_after)
+def of_another_shape(x):
+    y, z = x.clone(), x.clone()
+    y.t_().neg_()  # no view
+    z.t_()[0].neg_()
+    return y, z
+
+
+WRITES = (whole_row, row_then_the_rest, the_view_itself, other_value_whole, zeros_with_a_row, before_and_after,
+          of_another_shape)
 
 
 @pytest.mark.parametrize("order", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
