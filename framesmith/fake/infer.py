@@ -140,15 +140,18 @@ def is_empty(value: Any) -> bool:
 
 def _is_presently_empty(value: Any) -> bool:
     """Return whether a tensor has no elements with the sizes of this capture's inputs, as far as these tell."""
-    return type(value) is FakeTensor and any(not is_of_data(n) and hint_of(n) == 0 for n in value.shape)
+    return type(value) is FakeTensor and any(map(_is_presently_zero, value.shape))
+
+
+def _is_presently_zero(n: Any) -> bool:
+    return n == 0 if type(n) is int else not is_of_data(n) and hint_of(n) == 0
 
 
 def _guard_empty(operands: tuple) -> None:
     """Guard that operands are empty that are so at present."""
     for value in filter(_is_presently_empty, operands):
-        for n in value.shape:
-            if not is_of_data(n) and hint_of(n) == 0:
-                bool(n == 0)
+        for n in filter(_is_presently_zero, value.shape):
+            bool(n == 0)
 
 
 @cache

@@ -249,7 +249,7 @@ def test_another_kernel_at_its_place():
 
 
 def test_a_custom_operator_around_a_kernel():
-    @torch.library.custom_op("framesmith_tests::doubled", mutates_args=("x",))
+    @torch.library.custom_op("framesmith_tests::doubled_by_kernel", mutates_args=("x",))
     def doubled(x: torch.Tensor) -> None:
         scale[(4,)](x, 70, 2.0, 1)
 
