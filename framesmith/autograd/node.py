@@ -188,9 +188,10 @@ class Differentiable:
     def _keeper(self, plan: _Backward, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> Keep | None:
         """Return what receives the code of a backward, if it is kept. One of some of the gradients is not after that of
         all was compiled: what it reads may then be more than what is found without it."""
-        keep, strides = self.keep_backward, tuple([strides_of(n) for n in placeholders_of(plan.graph)])
+        keep = self.keep_backward
         if keep is None or plan is not self._full and self._full.begun:
             return None
+        strides = tuple([strides_of(n) for n in placeholders_of(plan.graph)])
         return partial(keep, there, wanted, BackwardFacts(plan.reads, plan.checks, plan.taken, plan.spent, strides))
 
     def segments(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],

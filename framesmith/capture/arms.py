@@ -27,7 +27,7 @@ from . import data
 from . import trackers as t
 from .break_points import Stop, StopAt
 from .frame import Frame
-from .open_sizes import bind_sizes, widened
+from .size_widening import bind_sizes, widened
 from .stacked_lists import common_start, grown, own_lists, refill, row_of, stack_of, storages_of
 from .trackers.iterators import Walk
 from .trackers.symbolic_number import is_symbolic

@@ -36,7 +36,7 @@ from .break_points import Stop
 from .bytecode.control_flow import NaturalLoop, passed
 from .bytecode.liveness import liveness
 from .frame import RETURN, STOPPED, Frame
-from .open_sizes import bind_sizes, renewed, widened
+from .size_widening import bind_sizes, renewed, widened
 from .stacked_lists import Row, common_start, grown, own_lists, refill, row_of, stack_of, storages_of
 
 Step = Callable[[Sequence[t.Tensor]], tuple[t.Tracker, Sequence[t.Tracker]]]

@@ -25,26 +25,29 @@ by_decomposition(
 )
 
 
+def _lacks_elements(x: FakeTensor, dim: Any) -> bool:
+    """Return whether a reduction over `dim` (by default all dimensions) is of no elements, if a size may be 0."""
+    dims = dim if isinstance(dim, (list, tuple)) else () if dim is None else (dim,)
+    sizes = [x.shape[d] for d in dims if -x.dim() <= d < x.dim()] if dims else x.shape
+    return any(may_be_small(n) and not is_filled(n) for n in sizes)
+
+
 def _of_elements(func: Any) -> None:
     """Let a row of an operator that eager refuses on empty tensors assert elements if their number is
     data-dependent."""
     row = RULES[func]
 
     def checked(x: FakeTensor, dim: Any = None, *rest: Any, **named: Any) -> Any:
-        given = named.get("dim", dim)
-        dims = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
-        for n in [x.shape[d] for d in dims if -x.dim() <= d < x.dim()] if dims else x.shape:
-            if may_be_small(n) and not is_filled(n):
-                return NotImplemented
+        if _lacks_elements(x, named.get("dim", dim)):
+            return NotImplemented
         return row(x, *(() if dim is None and not rest else (dim, *rest)), **named)
 
     RULES[func] = checked
 
 
 def _norm_of_elements(x: FakeTensor, order: Any = 2, dim: Any = None, *_: Any, **__: Any) -> bool:
-    """Return whether a norm, a greatest or least element, is of no elements."""
-    sizes = x.shape if not dim else [x.shape[d] for d in dim]
-    return (order in (math.inf, -math.inf) or order < 0) and any(may_be_small(n) and not is_filled(n) for n in sizes)
+    """Return whether a norm that eager refuses on no elements is of none."""
+    return (order == math.inf or order < 0) and _lacks_elements(x, dim)
 
 
 doubted(aten.linalg_vector_norm.default, _norm_of_elements)

@@ -1,6 +1,5 @@
 """A second process takes over captures of the first, where all that they refer to is the same."""
 
-import shutil
 
 import pytest
 
@@ -80,19 +79,6 @@ class Program(processes.Program):
         assert (found["loaded"] == ["loaded"]) == (found["captured"] == 0), found
         assert len(found["graphs"]) == 1
         return found["loaded"] == ["loaded"]
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    made = Program(tmp_path_factory.mktemp("warm"))
-    assert not made.hits()
-    return made.folder
-
-
-@pytest.fixture
-def program(warm, tmp_path):
-    shutil.copytree(warm / "cache", tmp_path / "cache")
-    return Program(tmp_path)
 
 
 def test_a_second_process_captures_nothing(program):

@@ -1,6 +1,5 @@
 """A second process trains with the captures of the first, where all that they refer to is the same."""
 
-import shutil
 
 import pytest
 
@@ -72,19 +71,6 @@ class Program(processes.Program):
         assert found["ends"] in (["loaded"] * 2, ["compiled"] * 2), found
         assert (found["ends"] == ["loaded"] * 2) == (found["captured"] == 0), found
         return not found["captured"]
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    made = Program(tmp_path_factory.mktemp("warm"))
-    assert not made.hits()
-    return made.folder
-
-
-@pytest.fixture
-def program(warm, tmp_path):
-    shutil.copytree(warm / "cache", tmp_path / "cache")
-    return Program(tmp_path)
 
 
 def test_a_second_process_captures_and_compiles_nothing(tmp_path):

@@ -1,0 +1,18 @@
+"""The `Program` of a test's module, in a folder whose cache a process before has filled."""
+
+import shutil
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def warm(request, tmp_path_factory):
+    made = request.module.Program(tmp_path_factory.mktemp("warm"))
+    assert not made.hits()
+    return made.folder
+
+
+@pytest.fixture
+def program(request, warm, tmp_path):
+    shutil.copytree(warm / "cache", tmp_path / "cache")
+    return request.module.Program(tmp_path)
