@@ -6,17 +6,14 @@ runs in plain Python, and tell the user once where and why.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import itertools
-import os
 import re
 import sys
-import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -27,14 +24,12 @@ from torch.utils._pytree import tree_leaves
 
 from framesmith import _C
 from framesmith.agreement import agreed
-from framesmith.autograd.arms import copied
 from framesmith.autograd.joint import requires_grad, without_history
-from framesmith.autograd.node import Begun, Differentiable, Keep
-from framesmith.autograd.operators import evaluated
-from framesmith.backends import BACKENDS, NATIVE, Compiled, PendingGraph, begin_ahead, begin_native, run_user
+from framesmith.autograd.node import Differentiable
+from framesmith.backends import NATIVE, Compiled
 from framesmith.background import Job, in_foreground
 from framesmith.capture.dynamic_sizes import DynamicSizes
-from framesmith.capture.entry import Break, Captured, CompileFn, UserError, convert_frame
+from framesmith.capture.entry import Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, namespaces, resized_tensors, why_missed
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import is_continuation, origin
@@ -45,10 +40,10 @@ from framesmith.capture_cache.entries import CaptureCache, is_marked
 from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
-from framesmith.graph.control import close, results_of
 from framesmith.graph.digest import digest_text
-from framesmith.graph.traversal import placeholders_of
+from framesmith.graph_compiler import GradientCompiler, compile_graph, compile_plain
 from framesmith.hot_sizes import HotSizes, has_hot_sizes
+from framesmith.ledger import REPORT, Ledger, Record, Refusal, Use, internal_fault
 from framesmith.pipeline import Report
 from framesmith.runtime.seen_sizes import SeenSizes
 from framesmith.targets import expect
@@ -74,7 +69,6 @@ from framesmith.util.errors import (
 )
 from framesmith.util.interrupts import handlers_heard, raised_by_handler
 from framesmith.util.locks import COMPILE_LOCK
-from framesmith.util.priority import has_priority
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
 
@@ -84,59 +78,6 @@ miss so often). For a float one is enough."""
 OFTEN = 64  # captures of a code object after which the user is told
 IDLE = 12
 """Breaks without a tensor operation before them after which a function runs in plain Python."""
-
-REPORT = "Please report it to framesmith's maintainers with this message, the program and its input."
-
-
-@dataclass(slots=True)
-class Record:
-    """One captured frame, for `explain`."""
-
-    function: str
-    file: str
-    line: int
-    breaks: list[Break]
-    guards: list[str]
-    operators: Counter[str]
-    report: Report | None
-    instructions: int
-
-
-@dataclass(slots=True)
-class Refusal:
-    """One frame that runs in plain Python."""
-
-    function: str
-    file: str
-    line: int
-    reason: str
-    hint: str | None = None
-    internal: bool = False
-    """True for an internal fault, not a known limitation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """The number of calls that took a variant, the first call included."""
-
-    compile: int
-    function: str
-    file: str
-    line: int
-    uses: int
-    alive: bool
-    guards: list[str]
-
-
-@dataclass(slots=True)
-class Ledger:
-    """The record of a compiler's work, kept on demand."""
-
-    records: list[Record] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
-    fixed: list[str] = field(default_factory=list)
-    """Frames without dynamic code, which have a variant for each size, and the reason."""
-
 
 @dataclass(slots=True)
 class CodeState:
@@ -431,8 +372,11 @@ class FrameCompiler:
             hot = None
             if self.config.backend in NATIVE and has_hot_sizes(graph, self.config) and not requires_grad(graph):
                 config = self.config  # what is made here may not hold `self`
-                hot = HotSizes(graph, config.hot_sizes, lambda fixed, given: _straight(without_history(fixed), given,
-                                                                                       config)[0],
+
+                def fixed(graph: fx.Graph, given: Sequence[Any]) -> Compiled:
+                    return compile_plain(without_history(graph), given, config)[0]
+
+                hot = HotSizes(graph, config.hot_sizes, fixed,
                                f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
 
             def keep(image: Image, program: Differentiable | None = None) -> None:
@@ -441,7 +385,7 @@ class FrameCompiler:
                         self._captures.store(code, _called(code, func), func, made, image, program)
 
             with stage("back end"), without_default_device():
-                call, report = self._backend(graph, examples, keep if hot is None else None)
+                call, report = compile_graph(graph, examples, self.config, self.ledger, keep if hot is None else None)
             if report is None:
                 events.emit(_interpreted(graph, self.config.backend))
             compiled.append((operators, report))
@@ -523,7 +467,7 @@ class FrameCompiler:
             return None
         with stage("cache"), without_default_device():
             found = self._captures.load(code, _called(code, func), func, f_locals,
-                                        _Gradients(self.config, self.ledger))
+                                        GradientCompiler(self.config, self.ledger))
         if found is None:
             return None
         entry = self._entry(found.tree, code, found.residual, _instance(f_locals))
@@ -620,16 +564,6 @@ class FrameCompiler:
             )
         return user.idle > IDLE
 
-    def _backend(self, graph: fx.Graph, examples: Sequence[Any],
-                 keep: Callable[..., None] | None) -> tuple[Compiled, Report | None]:
-        if not requires_grad(graph):
-            return _straight(without_history(graph), examples, self.config, keep)
-        made = _Gradients(self.config, self.ledger)
-        program = made.differentiable(graph)
-        kept = None if keep is None else functools.partial(keep, program=program)
-        both = functools.partial(made.both, keep=kept) if self.config.backend in NATIVE else None
-        return program.in_engine(examples, both, kept), made.reports[0]
-
     # --------------------------------------------------------------------------------------------------------- refusals
 
     def _refuse(self, code: CodeType, refusal: Unsupported) -> Any:
@@ -660,7 +594,7 @@ class FrameCompiler:
         return _C.SKIP_RECURSIVE
 
     def _bug(self, code: CodeType, problem: Exception) -> Any:
-        key, reason = _internal_fault(problem)
+        key, reason = internal_fault(problem)
         place = "" if code.co_filename.startswith(_OWN) else f" ({code.co_filename}:{code.co_firstlineno})"
         self.warn(key, f"framesmith: {code.co_qualname}{place} runs in eager, as it would without framesmith, because "
                        f"of {reason}. {REPORT}")
@@ -773,166 +707,12 @@ def _argument(code: CodeType, func: FunctionType, path: str) -> str:
                   path)
 
 
-def _internal_fault(problem: Exception) -> tuple[str, str]:
-    """Return what identifies the fault, and what it is in words."""
-    where = traceback.extract_tb(problem.__traceback__)[-1]
-    fault = f"{type(problem).__name__}: {problem} [in {where.name}, {os.path.basename(where.filename)}:{where.lineno}]"
-    return (f"bug:{where.filename}:{where.lineno}", f"an internal fault of framesmith, not of your program: {fault}")
-
-
-def _tell_uncompiled(config: Config, ledger: Ledger | None, problem: Exception) -> None:
-    key, reason = _internal_fault(problem)
-    if config.warn:
-        log.warn_once(key, f"framesmith: a backward runs operator by operator because of {reason}. {REPORT}")
-    if ledger is not None:
-        ledger.refusals.append(Refusal("backward", "", 0, reason, REPORT, internal=True))
-    events.emit(events.Fallback("backward", "", 0, reason, REPORT, True))
-
-
 def _interpreted(graph: fx.Graph, backend: Any) -> events.GraphCompiled:
     """Return the event of a graph that has no code of ours."""
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", "a back end")
     number = events.next_graph()
     return events.GraphCompiled(number, "", events.graph_name(number), name, operators_of(graph), (), (), "", "", "",
                                 (), 0, 0)
-
-
-@contextlib.contextmanager
-def _part_of(owner: events.Compile | None, outcome: str = "compiled") -> Iterator[None]:
-    """Compile a part of what `owner` captured: its forward within that compile, else its backward."""
-    if events.current() is not None and events.current() is owner:
-        with events.part_of_graph("forward"):
-            yield
-    elif owner is None:
-        yield
-    else:
-        with events.compiling(owner.function, owner.file, owner.line, "backward", "backward") as now:
-            now.entries = owner.entries
-            yield
-            now.outcome = outcome
-
-
-@contextlib.contextmanager
-def _in_back_end(owner: events.Compile | None) -> Iterator[None]:
-    """Compile a part of what `owner` captured, in whatever thread. The caller holds the compile lock."""
-    with (handlers_heard(), dynamo_off(), collector_paused(), _part_of(owner), stage("total"), stage("back end"),
-          without_default_device()):
-        yield
-
-
-class _Gradients:
-    """Compiles the parts of a captured graph that needs gradients, for the compile that runs when it is made. It lives
-    as long as the graph, so it holds no compiler, whose variants would keep themselves alive. `ahead`: this is in the
-    background, so that no step is to wait for a backward. `reports`: of the parts, in the order of their compiles."""
-
-    def __init__(self, config: Config, ledger: Ledger | None) -> None:
-        self._how = config.partitioner, config.activation_budget, "repeat" not in config.left_out
-        self._config = config.with_(scoped_memory=True)
-        self._tell = functools.partial(_tell_uncompiled, config, ledger)
-        self._owner = events.current()
-        self.ahead = has_priority()
-        self.reports: list[Report | None] = []
-
-    def differentiable(self, graph: fx.Graph) -> Differentiable:
-        """Return a captured graph with its gradients; nothing is compiled yet."""
-        return Differentiable(graph, self._compile, *self._how, tell=self._tell,
-                              compile_backward=self._compile_backward if self.ahead else None)
-
-    def loading(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which a part is loaded instead of compiled."""
-        return _part_of(self._owner, "loaded")
-
-    def both(self, forward: fx.Graph, given: Sequence[Any], backwards: Sequence[fx.Graph],
-             keep: Keep | None) -> tuple[Compiled, Begun]:
-        """Begin the backward's compilation with the forward's; it continues while the forward runs."""
-        with COMPILE_LOCK, _in_back_end(self._owner):
-            begun = begin_native(forward, given, self._config)
-            with events.part_of_graph("backward"):
-                ahead = begun.waits or len(backwards) > 1 or has_priority()
-                later = [(graph, begin_ahead(graph, self._config)) for graph in backwards if ahead]
-        call = self._finish(begun, keep)
-        codes: Begun = {graph: functools.partial(self._finish, pending) for graph, pending in later if pending}
-        if not has_priority():
-            return call, codes
-        made = {graph: code(None) for graph, code in codes.items()}  # no step is to wait for it
-        return call, {graph: functools.partial(_first, code) for graph, code in made.items()}
-
-    def _compile(self, part: fx.Graph, given: Sequence[Any], keep: Keep | None) -> Compiled:
-        with COMPILE_LOCK, _in_back_end(self._owner):
-            call, report = _straight(part, given, self._config, keep)
-        self.reports.append(report)
-        return call
-
-    def _finish(self, begun: PendingGraph, keep: Keep | None) -> Compiled:
-        with COMPILE_LOCK, _in_back_end(self._owner):
-            call, report = begun.finish(keep)
-        self.reports.append(report)
-        return call
-
-    def _compile_backward(self, backward: fx.Graph, given: Sequence[Any], keep: Keep | None) -> Compiled:
-        """Run the backward by operators until a job has compiled it."""
-        if in_foreground():
-            return self._compile(backward, given, keep)
-        later = _Replaceable(functools.partial(evaluated, backward))
-        graph, made = copied(backward)  # the pipeline rewrites it
-        close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results_of(backward)])
-        shapes, entered = _without_data(graph, given), handed_over()
-
-        def code() -> Compiled | None:
-            with entered():
-                return later.replace(_or_told(self._tell, functools.partial(self._compile, graph, shapes, keep)))
-
-        owner = self._owner
-        Job(("backward", "", 0) if owner is None else (owner.function, owner.file, owner.line), code)
-        return later
-
-
-def _first(value: Compiled, *ignored: Any) -> Compiled:
-    return value
-
-
-def _straight(graph: fx.Graph, examples: Sequence[Any], config: Config,
-              keep: Keep | None = None) -> tuple[Compiled, Report | None]:
-    """Compile a graph without gradients. `keep`: receives it as data."""
-    if config.backend in NATIVE:
-        return begin_native(graph, examples, config).finish(keep)
-    if isinstance(config.backend, str):
-        return BACKENDS[config.backend](graph, examples, config)
-    return run_user(config.backend, graph, examples), None
-
-
-class _Replaceable:
-    """A callable that is replaced by other code when that is compiled."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
-
-    def __call__(self, given: Any) -> Any:
-        return self._call(given)
-
-    def replace(self, call: Compiled | None) -> Compiled | None:
-        """Let later calls take `call`, if there is one; returns it."""
-        self._call = call or self._call
-        return call
-
-
-def _or_told(tell: Callable[[Exception], None], compile: Callable[[], Compiled]) -> Compiled | None:
-    try:
-        return compile()
-    except Exception as problem:  # as it is, the backward is right
-        tell(problem)
-        return None
-
-
-def _without_data(graph: fx.Graph, given: Sequence[Any]) -> list[Any]:
-    """Return inputs of the same shapes, for a graph that is compiled after they have died; parameters, which live on,
-    unchanged."""
-    places = placeholders_of(graph)
-    return [x if place.meta.get("param") or not isinstance(x, torch.Tensor) else
-            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-            for place, x in zip(places, given, strict=True)]
 
 
 def _reasons(seen: CodeState) -> str:

@@ -83,8 +83,9 @@ class Tally(list):
 def make_callback(counts: Counter[str], reasons: Counter[str]) -> Any:
     """The frame callback of `compile`, for every function, and its counts."""
     from framesmith import _C
-    from framesmith.compiler import FrameCompiler, Ledger
+    from framesmith.compiler import FrameCompiler
     from framesmith.config import Config
+    from framesmith.ledger import Ledger
 
     def of_record(record: Any) -> list[str]:
         for b in record.breaks:

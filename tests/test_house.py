@@ -19,7 +19,7 @@ HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
-    {"backends", "extensions"}, {"hot_sizes", "background", "agreement"}, {"compiler"},
+    {"backends", "extensions"}, {"hot_sizes", "background", "agreement", "ledger"}, {"graph_compiler"}, {"compiler"},
     {"export", "shared_variants"}, {"distributed"}, {"package"}, {"tools", "onnx"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "peers", "cache", "drop_in", "dynamo_backend"},
     {"takeover", "running", "site", "bench", "serve"},

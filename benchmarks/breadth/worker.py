@@ -25,7 +25,7 @@ from benchmarks.breadth.case import Case, NoModel
 from benchmarks.breadth.exactness import Rounding, compiles_otherwise, raises_when_compiled
 from benchmarks.breadth.sizes import DYNAMIC, FIRST, Sizes, at, choices, only
 from benchmarks.comparing import assert_same
-from framesmith.compiler import Ledger
+from framesmith.ledger import Ledger
 from framesmith.util.errors import FramesmithError, Unsupported
 
 Outcome = dict[str, Any]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from framesmith import _C
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.export.build import build, prepare
 from framesmith.export.exported import Program
 from framesmith.export.trace import trace
 from framesmith.export.trees import flatten
+from framesmith.ledger import Ledger
 from framesmith.util.advice import advice
 from framesmith.util.errors import ExportError
 

@@ -15,9 +15,10 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from framesmith import _C
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.graph.traversal import placeholders_of
+from framesmith.ledger import Ledger
 from framesmith.tools.compared import Blame, Comparison
 from framesmith.tools.difference import distance, mismatch, to_float64
 from framesmith.tools.judge import tangent

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from framesmith import _C
 from framesmith.capture.entry import Break
-from framesmith.compiler import FrameCompiler, Ledger, Record, Refusal
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger, Record, Refusal
 from framesmith.tools.collect import collect
 from framesmith.tools.report import Report
 from framesmith.util import timing

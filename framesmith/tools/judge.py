@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from framesmith import _C
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 from framesmith.lower.table import PRIM_ROWS
 from framesmith.passes import IDENTITIES
 from framesmith.prims.registry import rules

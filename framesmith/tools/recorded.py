@@ -13,11 +13,12 @@ from torch import fx
 from framesmith import _C
 from framesmith.backends import Compiled
 from framesmith.capture_cache.graphs import Image
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.fake.layout import meets_itself
 from framesmith.graph.interpreter import run
 from framesmith.graph.traversal import copy_node
+from framesmith.ledger import Ledger
 from framesmith.pipeline import Report
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 from framesmith.wrapping import Request, wrap_function, wrap_module
 
 Scenario = Callable[[Any], Any]

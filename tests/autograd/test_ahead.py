@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import framesmith
-from framesmith import compiler, targets
+from framesmith import graph_compiler, targets
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def begun(monkeypatch):
         found.append((made := begin_ahead(graph, config)) is not None)
         return made
 
-    begin_ahead = compiler.begin_ahead
-    monkeypatch.setattr(compiler, "begin_ahead", begin)
+    begin_ahead = graph_compiler.begin_ahead
+    monkeypatch.setattr(graph_compiler, "begin_ahead", begin)
     monkeypatch.setattr(targets.Target, "aside", True)
     return found
 

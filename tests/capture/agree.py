@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 import framesmith
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 from framesmith.testing import CompileCounter
 from framesmith.wrapping import wrap_function
 

@@ -14,8 +14,9 @@ import torch
 
 import framesmith
 from framesmith import _C
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 from tests.capture.driver import same
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)

@@ -13,8 +13,9 @@ import torch
 import framesmith
 from framesmith import _C
 from framesmith.capture.entry import convert_frame
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 
 
 class Thing:

@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import framesmith
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 from framesmith.wrapping import wrap_function
 
 BATCHES = ((3, 5), (2, 7), (9, 3, 1), (5, 6, 7, 8), (4, 4, 2, 11, 3), (12, 1), (6, 8), (3, 3, 3))

@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
 import framesmith
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 from framesmith.testing import CompileCounter
 from framesmith.wrapping import wrap_function
 from tests.capture.agree import Fresh, differences, graded, observed

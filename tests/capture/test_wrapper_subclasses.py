@@ -8,8 +8,9 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 import framesmith
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 from framesmith.wrapping import wrap_function
 
 aten = torch.ops.aten

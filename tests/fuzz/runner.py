@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import framesmith
-from framesmith.compiler import Ledger
+from framesmith.ledger import Ledger
 from tests.fuzz import prelude
 from tests.fuzz.program import CALLS
 from tests.fuzz.snapshot import Numbers, TooLarge, difference, freeze

@@ -6,8 +6,9 @@ from torch import nn
 
 from benchmarks.comparing import assert_same
 from framesmith import _C
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 
 __all__ = ["Watched", "assert_same"]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import benchmarks.models  # noqa: F401
 import transformers
 import framesmith
-from framesmith.compiler import Ledger
+from framesmith.ledger import Ledger
 
 VOCABULARY = 99
 TOKENS = 14

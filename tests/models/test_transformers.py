@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from framesmith import _C
-from framesmith.compiler import FrameCompiler, Ledger
+from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
+from framesmith.ledger import Ledger
 
 from . import zoo
 from .comparing import Watched, assert_same

@@ -30,7 +30,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 import framesmith
-from framesmith.compiler import Ledger
+from framesmith.ledger import Ledger
 from framesmith.tools.difference import mismatch, strides
 from tests.fuzz.pool import run_all
 from tests.fuzz.runner import Verdict

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 import framesmith
-from framesmith.compiler import Ledger
+from framesmith.ledger import Ledger
 from framesmith.tools.difference import mismatch, strides, to_float64
 from tests.fuzz.pool import run_all
 from tests.fuzz.reduce import reduce, signature
