@@ -199,16 +199,16 @@ def main() -> None:
     parser.add_argument("--quantised", action="store_true", help="also: " + ", ".join(QUANTISED))
     parser.add_argument("--without", default="", help="peers to leave out: " + ", ".join(PEERS))
     parser.add_argument("--targets", default=",".join(TARGETS))
-    parser.add_argument("--again", action="store_true", help="measure what the file has, too")
+    parser.add_argument("--again", action="store_true", help="measure models that the file has, too")
     parser.add_argument("--out", type=Path, default=RESULTS / "package-cpu.json")
     given = parser.parse_args()
     wanted = [*given.models, *(QUANTISED if given.quantised else ())]
-    before = json.loads(given.out.read_text()) if given.out.exists() and not given.again else {}
+    before = json.loads(given.out.read_text()) if given.out.exists() else {}
     report: dict[str, Any] = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "needs": [],
                               "rows": [], "seconds": {}}
     if before.get("machine") == report["machine"]:
         report |= {key: before[key] for key in ("needs", "rows", "seconds")}
-    left = [model for model in wanted if model not in report["seconds"]]
+    left = [model for model in wanted if given.again or model not in report["seconds"]]
     with tempfile.TemporaryDirectory() as name:
         tools = Path(name)
         if left:
@@ -219,7 +219,8 @@ def main() -> None:
         for model in left:
             with tempfile.TemporaryDirectory(dir=tools) as folder:
                 begin = time.perf_counter()
-                report["rows"] += bench.rows(model, Path(folder))
+                rows = bench.rows(model, Path(folder))
+                report["rows"] = [row for row in report["rows"] if row["model"] != model] + rows
                 report["seconds"][model] = time.perf_counter() - begin
             given.out.write_text(json.dumps(report, indent=1) + "\n")
     show(report)

@@ -6,14 +6,16 @@ import ctypes
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 ABI = 1
 MAX_RANK = 8
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool")
 """By their number in the C interface."""
+REMEMBERED = 256
+"""Combinations of layouts of inputs for which the sizes of the outputs are kept."""
 BAD_ARGUMENT, BAD_FILE, UNSUPPORTED, SYSTEM, NO_MEMORY, BAD_INDEX = range(1, 7)
 
 
@@ -30,8 +32,7 @@ class _Tensor(ctypes.Structure):
                 ("size", ctypes.c_int64 * MAX_RANK), ("stride", ctypes.c_int64 * MAX_RANK))
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(NamedTuple):
     """Memory of the caller's: `address`, the name of a dtype, sizes, and strides in elements (all of them 0:
     row-major)."""
 
@@ -40,11 +41,21 @@ class Array:
     size: tuple[int, ...]
     stride: tuple[int, ...] = ()
 
-    def encode(self) -> _Tensor:
+    @property
+    def layout(self) -> bytes:
+        """All but the address, as C has it. Raises `RuntimeFailure` for a type or a rank that no package has."""
+        return _layout(self.dtype, self.size, self.stride)
+
+    def encode(self) -> bytes:
         """As C has it. Raises `RuntimeFailure` for a type or a rank that no package has."""
-        if self.dtype not in DTYPES or len(self.size) > MAX_RANK:
-            raise RuntimeFailure(BAD_ARGUMENT, f"a tensor of {self.dtype} with {len(self.size)} dimensions")
-        return _Tensor(self.address, DTYPES.index(self.dtype), len(self.size), self.size, self.stride)
+        return self.address.to_bytes(8, sys.byteorder) + self.layout
+
+
+@functools.lru_cache(1024)
+def _layout(dtype: str, size: tuple[int, ...], stride: tuple[int, ...]) -> bytes:
+    if dtype not in DTYPES or len(size) > MAX_RANK:
+        raise RuntimeFailure(BAD_ARGUMENT, f"a tensor of {dtype} with {len(size)} dimensions")
+    return bytes(_Tensor(0, DTYPES.index(dtype), len(size), size, stride))[_Tensor.dtype.offset:]
 
 
 @functools.cache
@@ -59,9 +70,8 @@ def runtime(path: str) -> Any:
     for name in ("manifest", "target", "verify", "reset", "free", "inputs", "outputs"):
         getattr(library, f"framesmith_{name}").argtypes = (pointer,)
     library.framesmith_free.restype = None
-    tensors = ctypes.POINTER(_Tensor)
-    library.framesmith_shapes.argtypes = library.framesmith_run.argtypes = (pointer, tensors, count, tensors, count)
-    library.framesmith_run_on.argtypes = (*library.framesmith_run.argtypes, pointer)
+    library.framesmith_shapes.argtypes = (pointer, ctypes.c_char_p, count, ctypes.POINTER(_Tensor), count)
+    library.framesmith_run_on.argtypes = (pointer, ctypes.c_char_p, count, ctypes.c_char_p, count, pointer)
     library.framesmith_set_threads.argtypes = (count,)
     if library.framesmith_abi() != ABI:
         raise RuntimeFailure(UNSUPPORTED, f"{path} has the interface {library.framesmith_abi()}, not {ABI}")
@@ -77,6 +87,7 @@ class Model:
 
     def _take(self, library: Any, make: Callable[[Any], int]) -> None:
         self._library, self._handle = library, ctypes.c_void_p()
+        self._shapes: dict[bytes, list[tuple[int, ...]]] = {}
         self._checked(make(ctypes.byref(self._handle)))
         self.manifest: dict[str, Any] = json.loads(library.framesmith_manifest(self._handle))
         self.target: str = library.framesmith_target(self._handle).decode()
@@ -106,13 +117,23 @@ class Model:
 
     def shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
         """The sizes of the outputs of a run on `inputs`."""
-        outputs = (_Tensor * len(self.manifest["outputs"]))()
-        given = (_Tensor * len(inputs))(*[x.encode() for x in inputs])
-        self._checked(self._library.framesmith_shapes(self._handle, given, len(given), outputs, len(outputs)))
-        return [tuple(t.size[: t.rank]) for t in outputs]
+        layouts = b"".join([x.layout for x in inputs])
+        found = self._shapes.get(layouts)
+        if found is None:
+            outputs = (_Tensor * len(self.manifest["outputs"]))()
+            self._checked(self._library.framesmith_shapes(self._handle, _encoded(inputs), len(inputs), outputs,
+                                                          len(outputs)))
+            if len(self._shapes) >= REMEMBERED:
+                self._shapes.clear()
+            found = self._shapes[layouts] = [tuple(t.size[: t.rank]) for t in outputs]
+        return found
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], team: int | None = None) -> None:
         """Run it: fills the memory of `outputs`. Other threads run Python meanwhile. `team`: address of a
         `framesmith_team`, the threads to run on; None: those of the runtime."""
-        given, results = ((_Tensor * len(arrays))(*[x.encode() for x in arrays]) for arrays in (inputs, outputs))
-        self._checked(self._library.framesmith_run_on(self._handle, given, len(given), results, len(results), team))
+        self._checked(self._library.framesmith_run_on(self._handle, _encoded(inputs), len(inputs), _encoded(outputs),
+                                                      len(outputs), team))
+
+
+def _encoded(arrays: Sequence[Array]) -> bytes:
+    return b"".join([x.encode() for x in arrays])

@@ -14,7 +14,7 @@ from framesmith.export.exported import Program
 from framesmith.export.exported import load as load_program
 from framesmith.export.trees import Tree, flatten, unflatten
 from framesmith.package.archive import is_package
-from framesmith.package.binding import BAD_ARGUMENT, BAD_INDEX, Array, Model, RuntimeFailure, runtime
+from framesmith.package.binding import BAD_ARGUMENT, BAD_INDEX, DTYPES, Array, Model, RuntimeFailure, runtime
 from framesmith.util.errors import PackageError
 
 ERRORS = {BAD_ARGUMENT: ValueError, BAD_INDEX: IndexError}
@@ -36,6 +36,9 @@ class Packaged:
         self.model, manifest = model, model.manifest
         self._arguments = Tree.from_json(manifest["arguments"]["tree"])
         self._fixed = {int(k): value for k, value in manifest["arguments"]["fixed"].items()}
+        args, kwargs = self._arguments.parts
+        flat = not kwargs.parts and not self._fixed and all(p.kind == "leaf" for p in args.parts)
+        self._flat = len(args.parts) if flat else None
         self._result = Tree.from_json(manifest["results"]["tree"])
         self._leaves = manifest["results"]["leaves"]
         self._dtypes = [getattr(torch, output["dtype"]) for output in manifest["outputs"]]
@@ -82,6 +85,8 @@ class Packaged:
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The tensors among the arguments, in order."""
+        if len(args) == self._flat and not kwargs and all(type(x) is torch.Tensor and x.is_cpu for x in args):
+            return [_in_memory(x.detach()) for x in args]
         leaves, tree = flatten((args, kwargs))
         if not self._arguments.accepts(tree):
             raise TypeError(f"the model was packaged for arguments {self._arguments}, not {tree}")
@@ -108,8 +113,11 @@ def _in_memory(x: torch.Tensor) -> torch.Tensor:
     return x if any(x.stride()) else x.clone(memory_format=torch.contiguous_format)
 
 
+_NAMES = {getattr(torch, name): name for name in DTYPES}
+
+
 def _array(x: torch.Tensor) -> Array:
-    return Array(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), x.stride())
+    return Array(x.data_ptr(), _NAMES.get(x.dtype) or str(x.dtype), x.shape, x.stride())
 
 
 def library_path() -> str:
