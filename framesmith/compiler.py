@@ -385,7 +385,7 @@ class FrameCompiler:
                         self._captures.store(code, _called(code, func), func, made, image, program)
 
             with stage("back end"), without_default_device():
-                call, report = compile_graph(graph, examples, self.config, self.ledger, keep if hot is None else None)
+                call, report = self.compile_graph(graph, examples, keep if hot is None else None)
             if report is None:
                 events.emit(_interpreted(graph, self.config.backend))
             compiled.append((operators, report))
@@ -563,6 +563,11 @@ class FrameCompiler:
                 f"{last.hint or advice(last.reason)}",
             )
         return user.idle > IDLE
+
+    def compile_graph(self, graph: fx.Graph, examples: Sequence[Any],
+                      keep: Callable[..., None] | None) -> tuple[Compiled, Report | None]:
+        """Compile a captured graph; subclasses run it otherwise. `keep`: receives it as data, for the cache."""
+        return compile_graph(graph, examples, self.config, self.ledger, keep)
 
     # --------------------------------------------------------------------------------------------------------- refusals
 

@@ -12,7 +12,6 @@ from torch import fx
 
 from framesmith import _C
 from framesmith.backends import Compiled
-from framesmith.capture_cache.graphs import Image
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.fake.layout import meets_itself
@@ -38,8 +37,8 @@ class Recorder(FrameCompiler):
         super().__init__(config.with_(dynamic=False, data_symbols=False, warn=False), Ledger())
         self.graphs: list[Recorded] = []
 
-    def _backend(self, graph: fx.Graph, examples: Sequence[Any],
-                 keep: Callable[[Image], None] | None = None) -> tuple[Compiled, Report | None]:
+    def compile_graph(self, graph: fx.Graph, examples: Sequence[Any],
+                      keep: Callable[..., None] | None = None) -> tuple[Compiled, Report | None]:
         kept = copied(graph)
 
         def call(inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -27,11 +27,11 @@ def fresh() -> Iterator[None]:
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of operators of the graphs that were compiled."""
     compiled: list[int] = []
-    backend = FrameCompiler._backend
+    backend = FrameCompiler.compile_graph
 
     def counted(self: FrameCompiler, graph: Any, *given: Any) -> Any:
         compiled.append(sum(node.op == "call_function" for node in graph.nodes))
         return backend(self, graph, *given)
 
-    monkeypatch.setattr(FrameCompiler, "_backend", counted)
+    monkeypatch.setattr(FrameCompiler, "compile_graph", counted)
     return compiled
