@@ -61,7 +61,7 @@ def agreed(compile: events.Compile, seconds: float, missed: str) -> Iterator[Non
 
 
 def _base(file: str) -> str:
-    """The name of a file: processes may run on several machines."""
+    """Return a file's name without its folders: processes may run on several machines."""
     return os.path.basename(file)
 
 

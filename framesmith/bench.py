@@ -77,8 +77,9 @@ def error_between(got: Any, want: Any) -> float | None:
 def measure(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], peers: Mapping[str, Peer],
             rounds: int = 15, seconds: float = 0.05,
             report: Callable[[str], object] = lambda name: None) -> dict[str, Row]:
-    """By contender: seconds of a call (median, low, high of rounds of about `seconds` each), speed-up over eager,
-    seconds of the first call, which compiles, and error against eager; or why it failed. `report` is told what begins.
+    """Measure a model beside its peers; returns by contender: seconds of a call (median, low, high of rounds of about
+    `seconds` each), speed-up over eager, seconds of the first call, which compiles, and error against eager; or why it
+    failed. `report` is told what begins.
     """
     if isinstance(model, nn.Module):
         model.eval()

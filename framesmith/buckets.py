@@ -104,8 +104,8 @@ class Bucketed:
 
     def _probed(self, bound: inspect.BoundArguments, groups: Mapping[Group, Sequence[Place]],
                 leaves: Sequence[torch.Tensor]) -> list[list[Fraction]]:
-        """By how much each dimension of each result grows with each group: the original is called with one group after
-        the other as it is."""
+        """Measure by how much each dimension of each result grows with each group: call the original with one group
+        after the other as it is."""
         found: list[list[Fraction]] = [[] for _ in leaves]
         for group in groups:
             others = {g: places for g, places in groups.items() if g != group}

@@ -40,7 +40,7 @@ def log_record(logger: logging.Logger, level: int, place: Place, msg: Any, *args
 
 @_unhooked
 def log_root(level: int, place: Place, msg: Any, *args: Any, extra: Any = None) -> None:
-    """The same for the functions of the module `logging`."""
+    """Log as the functions of the module `logging` do, at a line of the user's."""
     if not logging.root.handlers:
         logging.basicConfig()
     log_record(logging.root, level, place, msg, *args, extra=extra)
@@ -55,7 +55,7 @@ def warn_at(message: str, category: type[Warning], file: str, line: int, space: 
 
 @_unhooked
 def warn_above(message: str, category: type[Warning], up: int) -> None:
-    """The same at the line where the frame `up` levels above the residual code is."""
+    """Warn at the line where the frame `up` levels above the residual code is."""
     try:
         frame = sys._getframe(1 + up)  # this function, residual code, ...
     except ValueError:

@@ -81,7 +81,7 @@ class GuardTree(_C.GuardTree):
                     yield str(note.path), dims
 
     def describe(self) -> list[str]:
-        """One line a guard."""
+        """Return one line of text for each guard."""
         return [str(note) for note in self.notes]
 
 
@@ -147,7 +147,7 @@ class _Lowering:
         return self._remembered[key]
 
     def add_namespace(self, guard: Guard) -> None:
-        """All names looked up in one namespace make one check: the version of the whole is compared first."""
+        """Join all lookups in one namespace to one check: the version of the whole is compared first."""
         if type(guard.source) is not src.Pinned:
             raise GuardError(f"a namespace guard wants a pinned dict or class, not {guard.source}")
         owner = guard.source.obj

@@ -281,7 +281,7 @@ class Iteration(Session):
             it.get(self, "close").call(self, [], {})
 
     def send_into(self, it: t.Tracker, value: t.Tracker) -> tuple[t.Tracker | None, t.Tracker]:
-        """One step of `yield from it`: (the yielded value or None, the result when it is over)."""
+        """Do one step of `yield from it`: (the yielded value or None, the result when it is over)."""
         if isinstance(it, t.Generator):
             out = it.send(self, value if it.started else None)
             result, it.result = (it.result or t.NONE, None) if out is None else (t.NONE, it.result)

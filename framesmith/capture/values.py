@@ -125,7 +125,7 @@ class Values(Session):
         return self.remember(value, made)
 
     def remember(self, value: Any, tracker: t.Tracker) -> t.Tracker:
-        """One tracker an object, for the whole capture."""
+        """Keep one tracker for an object, for the whole capture."""
         self.seen[id(value)] = tracker
         self.keep.append(value)
         return tracker
@@ -266,7 +266,7 @@ def _dict(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
 
 
 def _factory(tracer: Any, value: Any, source: Source | None, d: t.Dict) -> None:
-    """The default factory of a defaultdict."""
+    """Return the default factory of a defaultdict."""
     if isinstance(value, collections.defaultdict):
         factory = tracer.wrap(value.default_factory, None if source is None else Attr(source, "default_factory"))
         d.factory = None if factory is t.NONE else factory

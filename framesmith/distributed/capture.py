@@ -80,7 +80,7 @@ def _sendable(*tensors: FakeTensor) -> None:
 
 
 def _kind(op: Any) -> str:
-    """The name of a reduction."""
+    """Return the name of a reduction."""
     if type(op) is not dist.ReduceOp.RedOpType or op is dist.ReduceOp.PREMUL_SUM:
         raise Unsupported("a collective with a reduction that has a factor")
     return str(op.name).lower()
@@ -148,7 +148,7 @@ for _name, _body in _FUNCTIONS.items():
 
 
 def _splits(x: FakeTensor, size: int, given: Sequence[int] | None) -> list[int]:
-    """The sizes of the parts of a tensor, one for each process."""
+    """Return the sizes of the parts of a tensor, one for each process."""
     if not given:
         if not x.dim() or x.shape[0] % size:
             raise Unsupported("all_to_all of a size that the group does not divide")
@@ -166,7 +166,7 @@ def _wait(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _moved(x: FakeTensor, size: int, dim: int) -> torch.Tensor:
-    """The parts of the first dimension side by side along another."""
+    """Put the parts of the first dimension side by side along another."""
     return torch.movedim(x.unflatten(0, (size, -1)), 0, dim).flatten(dim, dim + 1) if dim else x
 
 
@@ -176,6 +176,6 @@ def _stacked(x: FakeTensor, size: int, dim: int, cat_dim: int) -> torch.Tensor:
 
 @by_name("torch._utils._maybe_view_chunk_cat", "torch._utils._chunk_or_narrow_cat")
 def _arranged(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-    """The parts of one dimension side by side along another. PyTorch's function loads the peer's symbolic sizes."""
+    """Put the parts of one dimension side by side along another. PyTorch's function loads the peer's symbolic sizes."""
     given = [*args, *kwargs.values()]
     return tracer.torch_call(_moved if len(given) == 3 else _stacked, given, {})  # type: ignore[no-any-return]

@@ -71,7 +71,7 @@ class Chain:
                 if self.is_trained(n) or self.whole.places[n][1] in self.whole.written]
 
     def _beginnings(self) -> list[int]:
-        """The places of the first readers of parameters."""
+        """Return the places of the first readers of parameters."""
         return sorted({self.first[n] for n in self.state() if self.whole.places[n][0] == "parameter"})
 
     def crossing(self, cut: int) -> list[fx.Node]:
@@ -93,7 +93,8 @@ class Chain:
         return [*found, len(self.order)]
 
     def _over(self, spans: Iterable[tuple[int, int, int]]) -> list[int]:
-        """By cut, the sum of the weights of those spans (place before, last place, weight) that it lies in."""
+        """Return, by cut, the sum of the weights of those spans (place before, last place, weight) that it lies
+        in."""
         steps = [0] * (len(self.order) + 2)
         for before, last, weight in spans:
             steps[before + 1] += weight

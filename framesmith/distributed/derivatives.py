@@ -28,8 +28,8 @@ class _Collective(torch.autograd.Function):
 
 
 def _summed(op: Any, back: Any, size: int) -> Any:
-    """A row of an operator that reduces: only sums have a derivative. `size`: how many of its arguments behind the
-    first are its opposite's, too."""
+    """Return a row of an operator that reduces: only sums have a derivative. `size`: how many of its arguments behind
+    the first are its opposite's, too."""
 
     def row(x: FakeTensor, kind: str, *how: Any) -> Any:
         if kind != "sum" and x.requires_grad and torch.is_grad_enabled():

@@ -111,7 +111,7 @@ def _on_meta(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
 
 
 def _loss(results: Sequence[Tensor]) -> Tensor:
-    """The sum of means of the results that require grad; a model without any has no backward."""
+    """Return the sum of means of the results that require grad; a model without any has no backward."""
     means = [x.abs().mean() if x.is_complex() else x.mean() for x in results if x.requires_grad]
     return torch.stack(means).sum() if means else torch.zeros((), requires_grad=True)
 

@@ -33,7 +33,7 @@ class _Default:
 
 
 def default_group(tracer: Any) -> Any:
-    """The default process group, guarded."""
+    """Return the default process group, and guard it."""
     read = c10d._get_default_group
     known = tracer.readings.get((read, ()))
     if known is None:
@@ -43,7 +43,7 @@ def default_group(tracer: Any) -> Any:
 
 
 def group_of(tracer: Any, given: t.Tracker) -> Any:
-    """The process group that an argument names, of which this process is a member."""
+    """Return the process group that an argument names, of which this process is a member."""
     group = given.real(tracer)
     if group is None:
         return default_group(tracer)
@@ -83,7 +83,7 @@ def _of_mesh(path: str) -> None:
 
 
 def named_in_class(path: str) -> Any:
-    """The function of a class of a loaded module, by its path; or the getter of a property."""
+    """Return the function of a class of a loaded module, by its path; or the getter of a property."""
     owner, _, name = path.rpartition(".")
     found = vars(named(owner))[name]
     return getattr(found, "fget", found)

@@ -22,7 +22,8 @@ Cost = Callable[[Link, float, int], float]
 
 
 def _ring(link: Link, size: float, ranks: int, segments: int = 1) -> float:
-    """Each rank sends a part to the next one, ranks - 1 times, in segments that wait for each other."""
+    """Simulate a ring: each rank sends a part to the next one, ranks - 1 times, in segments that wait for each
+    other."""
     return (ranks - 1) * (segments * link.latency + size / ranks / link.rate)
 
 
@@ -102,12 +103,13 @@ SEGMENT = 1 << 20
 
 
 def _gloo_gather(link: Link, size: float, ranks: int) -> float:
-    """Each part is sent in two halves."""
+    """Simulate Gloo's gather: each part is sent in two halves."""
     return _ring(link, size, ranks, 2)
 
 
 def _gloo_reduce(link: Link, size: float, ranks: int) -> float:
-    """Each part is sent in segments, of which there are two at least; then the sums go around likewise."""
+    """Simulate Gloo's reduction: each part is sent in segments, of which there are two at least; then the sums go
+    around likewise."""
     return 2 * _ring(link, size, ranks, max(2, ceil(ceil(size / SEGMENT) / ranks)))
 
 

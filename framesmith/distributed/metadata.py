@@ -64,7 +64,7 @@ def waited(x: FakeTensor) -> FakeTensor:
 
 
 def _split(x: FakeTensor) -> tuple[Any, ...]:
-    """The sizes of a tensor whose first dimension is divided among processes."""
+    """Return the sizes of a tensor whose first dimension is divided among processes."""
     if not x.dim():
         raise Unsupported("a collective that divides a tensor of no dimension")
     return tuple(_checked(x).shape)

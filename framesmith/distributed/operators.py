@@ -69,7 +69,7 @@ class Wait:
         return f"wait for {self.name}"
 
     def at(self, line: str) -> Wait:
-        """The same, at a line of the user's."""
+        """Return the same, at a line of the user's."""
         return Wait(self.name, line)
 
     def __call__(self, x: torch.Tensor, *operands: torch.Tensor) -> None:

@@ -117,7 +117,7 @@ def _register(chain: Chain, stage: Stage, names: Sequence[str]) -> None:
 
 
 def _sent(node: fx.Node, grad: bool) -> Tensor:
-    """A tensor like the one that is sent: its dimensions in their order in memory."""
+    """Return a tensor like the one that is sent: its dimensions in their order in memory."""
     x = like(node)
     return x.permute(memory_order(x)).requires_grad_(grad)
 

@@ -141,7 +141,8 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def _loss(out: Any) -> Tensor:
-    """The loss of a result: `loss` where it has one, or else the sum of means of its floating-point tensors."""
+    """Return the loss of a result: `loss` where it has one, or else the sum of means of its floating-point
+    tensors."""
     if isinstance(loss := getattr(out, "loss", None), Tensor):
         return loss
     values = [x.mean() for x in tree_leaves(out) if isinstance(x, Tensor) and x.requires_grad]

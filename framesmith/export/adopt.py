@@ -31,7 +31,8 @@ def is_exported(model: Any) -> bool:
 
 
 def adopt(program: Any, operators: str) -> Program:
-    """The same program as one of ours, in an operator set. Raises `ExportError` for what it has that ours have not."""
+    """Return the same program as one of ours, in an operator set. Raises `ExportError` for what it has that ours have
+    not."""
     signature = program.graph_signature
     symbols = _symbols(program)
     graph = fx.Graph()
@@ -109,7 +110,7 @@ def _refuse_call(node: fx.Node) -> None:
 
 
 def _place(node: fx.Node) -> tuple[tuple[str, int, str], ...]:
-    """The innermost place of a stack trace in text."""
+    """Return the innermost place of a stack trace in text."""
     lines = [line for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip().startswith("File ")]
     if not lines:
         return ()

@@ -30,7 +30,7 @@ _NOT_IDENTIFIER = re.compile(r"\W+")
 
 def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], arguments: Any, name: str,
           joint: bool = False) -> Program:
-    """The program of a traced call; `joint`: with its backward."""
+    """Build the program of a traced call; `joint`: with its backward."""
     graph, places = traced.graph, list(traced.places)
     outputs: list[tuple[str, Any]] = [*[("result", None)] * traced.results,
                                       *[("mutation", ("buffer", name)) for name in traced.written]]
@@ -69,7 +69,7 @@ def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], ar
 
 
 def _state(traced: Traced, specs: Any, outputs: list[tuple[str, Any]]) -> dict[str, torch.Tensor]:
-    """The tensors that the program takes or gives; what it writes is its own."""
+    """Return the tensors that the program takes or gives; what it writes is its own."""
     names = [target for kind, target in specs if kind in STATE]
     names += [leaf.value for leaf in traced.leaves if leaf.kind == "state"]
     written = {place[1] for kind, place in outputs if kind == "mutation" and place[0] in STATE}
@@ -79,8 +79,8 @@ def _state(traced: Traced, specs: Any, outputs: list[tuple[str, Any]]) -> dict[s
 
 def prepare(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
             dynamic_shapes: Any) -> tuple[tuple[Any, ...], dict[str, Any], Shapes, list[str]]:
-    """The arguments with each tensor apart from the others and from the model, what is asked of their dimensions, and
-    what their leaves are called."""
+    """Prepare a call; returns the arguments with each tensor apart from the others and from the model, what is asked of
+    their dimensions, and what their leaves are called."""
     shapes = read_shapes(dynamic_shapes, getattr(model, "forward", model), args, kwargs)
     leaves, tree = flatten((args, kwargs))
     known = {id(x) for x in (*model.parameters(), *model.buffers())} if isinstance(model, torch.nn.Module) else set()

@@ -157,7 +157,7 @@ def _by_argument(shapes: Any, forward: Callable[..., Any], args: tuple[Any, ...]
 
 
 def _children(value: Any) -> tuple[list[Any], list[Any]]:
-    """The parts of a container, as the tree has them, and their names."""
+    """Return the parts of a container, as the tree has them, and their names."""
     children, _ = pytree.SUPPORTED_NODES[_kind(value)].flatten_fn(value)
     names = list(value) if isinstance(value, Mapping) and len(value) == len(children) else list(range(len(children)))
     return list(children), names

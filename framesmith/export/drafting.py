@@ -75,7 +75,7 @@ def draft(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _breaks(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Obstacle]:
-    """All places at which the program cannot be captured, found by running it in pieces."""
+    """Find all places at which the program cannot be captured, by running it in pieces."""
 
     def call_model(*args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs)

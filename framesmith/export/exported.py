@@ -21,7 +21,7 @@ class Program(Runnable):
 
     @staticmethod
     def of(program: Runnable) -> Program:
-        """The same program, with this class's methods."""
+        """Return the same program, with this class's methods."""
         return Program(**{f.name: getattr(program, f.name) for f in fields(Runnable) if not f.name.startswith("_")})
 
     def __str__(self) -> str:
@@ -45,28 +45,29 @@ class Program(Runnable):
         return text.difference(self, other)
 
     def apply(self, *passes: Callable[[fx.Graph], Any]) -> Program:
-        """The program after passes: each gets a copy of the FX graph, and changes it or returns another. Inputs and
-        outputs are unchanged; metadata are recomputed, and operators converted to the program's set."""
+        """Return the program after passes: each gets a copy of the FX graph, and changes it or returns another. Inputs
+        and outputs are unchanged; metadata are recomputed, and operators converted to the program's set."""
         made: Runnable = self
         for change in passes:
             made = rebuilding.apply(made, change)
         return Program.of(made)
 
     def to(self, operators: str) -> Program:
-        """The program in another operator set: "core", "prims" or "aten"."""
+        """Return the program in another operator set: "core", "prims" or "aten"."""
         if operators not in SETS:
             raise ExportError(f"operators is one of {', '.join(SETS)}, not {operators!r}")
         return Program.of(rebuilding.rebuilt(self, operators=operators))
 
     def module(self) -> nn.Module:
-        """The program as a module with its parameters and buffers; `framesmith.compile` takes it."""
+        """Return the program as a module with its parameters and buffers; `framesmith.compile` takes it."""
         return ExportedModule(self)
 
     def unflatten(self) -> nn.Module:
-        """The program as a tree of modules with the original's paths, each with a graph of its own."""
+        """Return the program as a tree of modules with the original's paths, each with a graph of its own."""
         return unflattened(self)
 
 
 def load(path: str | os.PathLike[str]) -> Program:
-    """The program in a file. Raises `ExportError` for a file that is damaged, of another kind, or of a newer format."""
+    """Load the program in a file. Raises `ExportError` for a file that is damaged, of another kind, or of a newer
+    format."""
     return Program.of(file.load(path))

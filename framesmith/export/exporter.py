@@ -28,7 +28,8 @@ def export_program(model: Model, args: Args = ..., kwargs: Kwargs = ..., *, dyna
                    operators: str = ..., joint: bool = ..., mode: Literal["draft"]) -> Draft: ...
 def export_program(model: Model, args: Args = (), kwargs: Kwargs = None, *, dynamic_shapes: Any = None,
                    operators: str = "core", joint: bool = False, mode: str = "strict") -> Program | Draft:
-    """The program that `model(*args, **kwargs)` is, as one graph. A `torch.export.ExportedProgram` is taken, too.
+    """Export the program that `model(*args, **kwargs)` is, as one graph. A `torch.export.ExportedProgram` is taken,
+    too.
 
     `dynamic_shapes`: which sizes vary (see `export.dims`). `operators`: "core" ATen, "prims", or "aten" as captured.
     `joint`: with its backward, for the parameters and arguments that require grad. `mode="draft"`: go on past each

@@ -89,7 +89,7 @@ def _store(x: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def program_json(program: Runnable) -> dict[str, Any]:
-    """The program without its tensors, as plain data."""
+    """Return the program without its tensors, as plain data."""
     return {
         "name": program.name, "operators": program.operators, "torch": torch.__version__,
         "dimensions": [[d.name, d.lo, d.hi] for d in program.constraints.dimensions],
@@ -128,8 +128,8 @@ def _control_out(target: Control) -> dict[str, Any]:
 
 
 def target_name(target: Any) -> str:
-    """The name of what a node calls: `aten.add.Tensor`, `prims.add`, `operator.mul`. Raises `ExportError` for what has
-    none."""
+    """Return the name of what a node calls: `aten.add.Tensor`, `prims.add`, `operator.mul`. Raises `ExportError` for
+    what has none."""
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     if isinstance(target, Prim):
@@ -157,7 +157,7 @@ def _value_out(val: Any) -> Any:
 
 
 def _out(x: Any) -> Any:
-    """An argument as JSON: lists stand for lists, everything that JSON has not is an object with one key."""
+    """Encode an argument as JSON: lists stand for lists, everything that JSON has not is an object with one key."""
     if x is None or isinstance(x, bool | int | str):
         return x
     if isinstance(x, float):
@@ -188,7 +188,8 @@ def _relation_out(rel: Any) -> Any:
 # --- in
 
 def load(path: str | os.PathLike[str]) -> Runnable:
-    """The program in a file. Raises `ExportError` for a file that is damaged, of another kind, or of a newer format."""
+    """Load the program in a file. Raises `ExportError` for a file that is damaged, of another kind, or of a newer
+    format."""
     try:
         with safetensors.safe_open(os.fspath(path), "pt") as file:
             metadata = file.metadata() or {}

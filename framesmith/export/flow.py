@@ -25,7 +25,7 @@ def fields_of(target: Control) -> dict[str, Any]:
 
 
 def made_of(kind: str, arms: Sequence[fx.Graph], fields: dict[str, Any]) -> Control:
-    """The node of these arms. Raises `ExportError` for an unknown kind."""
+    """Return the node of these arms. Raises `ExportError` for an unknown kind."""
     if kind not in KINDS or set(fields) != set(KINDS[kind][1]) or len(arms) != (2 if kind == "branch" else 1):
         raise ExportError(f"there is no control flow {kind} of {len(arms)} arms and {sorted(fields)}")
     cls = KINDS[kind][0]
@@ -33,12 +33,12 @@ def made_of(kind: str, arms: Sequence[fx.Graph], fields: dict[str, Any]) -> Cont
 
 
 def with_arms(target: Control, change: Callable[[fx.Graph], fx.Graph]) -> Control:
-    """The node with other arms."""
+    """Return the node with other arms."""
     return made_of(target.__name__, [change(arm) for arm in target.arms], fields_of(target))  # type: ignore[attr-defined]
 
 
 def of_copies(arm: fx.Graph, spec: Callable[[Any], Any], copy: Callable[..., list[Any]]) -> fx.Graph:
-    """An arm with what `copy(arm, into, values, inputs)` copies."""
+    """Return an arm with what `copy(arm, into, values, inputs)` copies."""
     into = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     for place in arm.nodes:
@@ -50,7 +50,7 @@ def of_copies(arm: fx.Graph, spec: Callable[[Any], Any], copy: Callable[..., lis
 
 
 def calls(graph: fx.Graph) -> Iterator[fx.Node]:
-    """The calls of operators in a graph and in the arms of its control flow."""
+    """Return the calls of operators in a graph and in the arms of its control flow."""
     for node in graph.nodes:
         if isinstance(node.target, Control):
             for arm in node.target.arms:

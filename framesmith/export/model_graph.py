@@ -135,7 +135,7 @@ def _of_program(program: Runnable) -> _Captured:
 
 def _state(model: nn.Module, read: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, list[str]],
                                                                  dict[str, str]]:
-    """All tensors of a module by their first names, their other names, and kinds."""
+    """Return all tensors of a module by their first names, their other names, and kinds."""
     state: dict[str, Tensor] = dict(read)
     first = {id(x): name for name, x in state.items()}
     names: dict[str, list[str]] = {name: [] for name in state}
@@ -243,7 +243,7 @@ def _call(graph: fx.Graph, target: Any, args: Any, kwargs: Any, val: Any) -> fx.
 
 
 def _on_meta(x: Any) -> Any:
-    """A meta tensor of the metadata of a value, or a tuple of them."""
+    """Return a meta tensor of the metadata of a value, or a tuple of them."""
     if isinstance(x, tuple | list):
         return tuple(map(_on_meta, x))
     if x is None:

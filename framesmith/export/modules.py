@@ -68,7 +68,7 @@ class Unflattened(nn.Module):
 
 
 def unflattened(program: Runnable) -> nn.Module:
-    """The program as a tree of modules."""
+    """Return the program as a tree of modules."""
     places = {i.name: i for i in program.inputs}
     nodes = [n for n in program.graph.nodes if n.op == "call_function"]
     owner = {node: places[node.name] for node in program.graph.nodes if node.op == "placeholder"}

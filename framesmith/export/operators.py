@@ -54,7 +54,7 @@ _MORE = (
 
 
 def _overloads(names: str) -> frozenset[Any]:
-    """Those of the operators that this version of PyTorch has."""
+    """Return those of the operators that this version of PyTorch has."""
     pairs = [name.partition(".")[::2] for name in names.split()]
     packets = [(getattr(aten, name, None), overload or "default") for name, overload in pairs]
     return frozenset(getattr(p, o) for p, o in packets if p is not None and o in p.overloads())
@@ -124,7 +124,7 @@ class _Lowering(Recorder):
             self.open.pop()
 
     def _viewed(self, args: tuple, kwargs: dict) -> Any:
-        """A view; of what lies otherwise in memory here than in eager, a view of a copy."""
+        """Return a view; of what lies otherwise in memory here than in eager, a view of a copy."""
         try:
             return super().dispatch(aten.view.default, args, kwargs)
         except (RuntimeError, GuardError):
@@ -166,7 +166,7 @@ class _Lowering(Recorder):
 
 
 def _as_recorded(made: Any, spec: Any) -> Any:
-    """A prim's reference may leave another dtype than the prim's."""
+    """Return a result in its recorded dtype: a prim's reference may leave another dtype than the prim's."""
     if isinstance(spec, Spec) and isinstance(made, torch.Tensor) and made.dtype is not spec.dtype:
         return aten._to_copy.default(made, dtype=spec.dtype)
     return made
@@ -177,7 +177,7 @@ def _env_of(given: list[FakeTensor]) -> Any:
 
 
 def _in_prims(func: Any, args: tuple, kwargs: dict) -> tuple[fx.Graph, list[FakeTensor]] | None:
-    """One operator call as a graph of prims, and the tensors that it takes; None if it has no rule."""
+    """Return one operator call as a graph of prims, and the tensors that it takes; None if it has no rule."""
     graph = fx.Graph()
     given: list[Any] = []
 
@@ -218,7 +218,7 @@ class Replay:
         self.copies: list[tuple[fx.Node, Any]] = []
 
     def run(self, graph: fx.Graph) -> list[Any]:
-        """The values of the outputs; writes of inputs are kept apart, in `copies`."""
+        """Return the values of the outputs; writes of inputs are kept apart, in `copies`."""
         for node in graph.nodes:
             stack = node.meta.get("stack", ())
             self.recorder.stack = stack if isinstance(stack, Stack) else Stack.of(stack, node.meta.get("modules", ()))
@@ -268,7 +268,7 @@ class Replay:
 
 
 def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv) -> tuple[fx.Graph, list[fx.Node]]:
-    """The graph in a dialect, and the placeholders (of `graph`) that it writes, whose new values follow its
+    """Return the graph in a dialect, and the placeholders (of `graph`) that it writes, whose new values follow its
     outputs."""
     env.closed = True
     if hasattr(env, "inside"):

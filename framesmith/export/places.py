@@ -12,7 +12,7 @@ class Stack(tuple[Place, ...]):
 
     @staticmethod
     def of(stack: tuple[Place, ...], modules: tuple[tuple[str, int], ...]) -> Stack:
-        """The stack with these modules."""
+        """Return the stack with these modules."""
         made = Stack(stack)
         made.modules = modules
         return made

@@ -109,7 +109,7 @@ class Runnable:
         return any(o.kind == "gradient" for o in self.outputs)
 
     def with_graph(self, graph: fx.Graph, operators: str, outputs: list[Output]) -> Runnable:
-        """The program with another graph of the same inputs."""
+        """Return the program with another graph of the same inputs."""
         return replace(self, graph=graph, operators=operators, outputs=outputs, _flat=None)
 
     # --- running it
@@ -157,7 +157,7 @@ class Runnable:
         return [v for o, v in zip(self.outputs, out, strict=True) if o.kind != "gradient"], found
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The leaves of the arguments. Raises TypeError or ValueError where they do not fit."""
+        """Return the leaves of the arguments. Raises TypeError or ValueError where they do not fit."""
         leaves, tree = flatten((args, kwargs))
         if not self.arguments.accepts(tree):
             names = self.arguments.parts[1].keys
@@ -171,8 +171,8 @@ class Runnable:
         return leaves
 
     def sizes(self, leaves: list[Any]) -> dict[str, int]:
-        """The sizes of the dimensions that vary, for these leaves. Raises TypeError or ValueError where a tensor does
-        not fit."""
+        """Return the sizes of the dimensions that vary, for these leaves. Raises TypeError or ValueError where a tensor
+        does not fit."""
         values: dict[str, int] = {}
         late: list[tuple[Input, int, Expr, int]] = []
         for i in self.inputs:
@@ -198,7 +198,8 @@ class Runnable:
         return values
 
     def _given(self, leaves: list[Any]) -> list[torch.Tensor]:
-        """The graph's inputs but for tangents; a tensor that lies otherwise in memory than the example is copied."""
+        """Return the graph's inputs but for tangents; a tensor that lies otherwise in memory than the example is
+        copied."""
         return [_laid_out(leaves[i.target], i.spec) if i.kind == "input" else self.state[i.target].detach()
                 for i in self.inputs if i.kind != "tangent"]
 
@@ -217,7 +218,7 @@ class Runnable:
 
 
 def _laid_out(x: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """The tensor with strides in the order of the example's."""
+    """Return the tensor with strides in the order of the example's."""
     if spec.stride is None:
         return x
     order = sorted(range(x.dim()), key=lambda d: (-_hinted_stride(spec.stride[d]), d))  # type: ignore[index]
@@ -232,7 +233,7 @@ def _laid_out(x: torch.Tensor, spec: Spec) -> torch.Tensor:
 
 
 def _hinted_stride(stride: Any) -> int:
-    """A stride for sizes that are all 97, to put strides in order."""
+    """Return a stride for sizes that are all 97, to put strides in order."""
     return stride if isinstance(stride, int) else stride.evaluate({s.name: 97 for s in stride.free})
 
 

@@ -30,7 +30,7 @@ class RangedEnv(ShapeEnv):
         self.wishes: dict[str, Wish] = {}
 
     def declare(self, wish: Wish, size: int, label: str) -> Symbol:
-        """The symbol of a named dimension or of a hint; `size`: that of the example."""
+        """Return the symbol of a named dimension or of a hint; `size`: that of the example."""
         name = wish.name if isinstance(wish, Dim) else _identifier(label)
         if keyword.iskeyword(name) or hasattr(builtins, name):
             name += "_"
@@ -56,7 +56,7 @@ class RangedEnv(ShapeEnv):
         return symbol
 
     def _hint(self, lo: int, hi: int | None) -> int:
-        """A size that is no other symbol's."""
+        """Return a size that is no other symbol's."""
         free = [n for n in range(lo + 1, lo + 2 + len(self.hints)) if n not in self.hints.values()]
         return lo if hi is not None and free[0] > hi else free[0]
 
@@ -134,8 +134,8 @@ class Constraints:
 
 
 def settle(env: RangedEnv, guards: list[tuple[ShapeGuard, str, str]]) -> Constraints:
-    """The ranges and relations that the guards (with the user's place and line) leave, and the declarations that they
-    break."""
+    """Return the ranges and relations that the guards (with the user's place and line) leave, and the declarations that
+    they break."""
     out = Constraints()
     bounds = {s.name: [s.lo or 0, s.hi] for s in env.symbols}
     for guard, place, line in guards:

@@ -22,7 +22,7 @@ from framesmith.util.errors import ExportError, VerifyError
 
 
 def environment(constraints: Constraints, specs: list[Any]) -> RangedEnv:
-    """A shape environment with the symbols of the specs, in which the constraints are known."""
+    """Return a shape environment with the symbols of the specs, in which the constraints are known."""
     env = RangedEnv()
     symbols = {s.name: s for spec in specs if isinstance(spec, Spec) for n in spec.shape if isinstance(n, Expr)
                for s in n.free}
@@ -37,7 +37,7 @@ def environment(constraints: Constraints, specs: list[Any]) -> RangedEnv:
 
 
 def rebuilt(program: Runnable, graph: fx.Graph | None = None, operators: str | None = None) -> Runnable:
-    """The program with `graph` (its own by default) in its place, in a dialect. `graph` has the same inputs and
+    """Return the program with `graph` (its own by default) in its place, in a dialect. `graph` has the same inputs and
     outputs; what it calls may be any functional operator."""
     source, dialect = graph or program.graph, operators or program.operators
     placeholders = placeholders_of(source)
@@ -64,7 +64,7 @@ def rebuilt(program: Runnable, graph: fx.Graph | None = None, operators: str | N
 
 
 def _of_prims(graph: fx.Graph) -> fx.Graph:
-    """A graph of prims, with the metadata that their rules give."""
+    """Return a graph of prims, with the metadata that their rules give."""
 
     def read(x: Any) -> Any:
         if isinstance(x, fx.Node):
@@ -81,7 +81,8 @@ def _of_prims(graph: fx.Graph) -> fx.Graph:
 
 
 def apply(program: Runnable, change: Callable[[fx.Graph], Any]) -> Runnable:
-    """The program that a pass makes of it: `change` gets a copy of the graph, and changes it or returns another."""
+    """Return the program that a pass makes of it: `change` gets a copy of the graph, and changes it or returns
+    another."""
     copy = fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     result = copy.graph_copy(program.graph, values)

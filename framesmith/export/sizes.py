@@ -52,7 +52,7 @@ class SizeNodes:
                             self.places[symbol] = node, d, size
 
     def of(self, value: Any) -> Any:
-        """A plain number, or the node that computes the expression."""
+        """Return a plain number, or the node that computes the expression."""
         if isinstance(value, torch.SymInt):
             value = expr_of(value)
         elif isinstance(value, torch.SymFloat | torch.SymBool):
@@ -133,7 +133,8 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def parse_size(text: str | int, symbols: Mapping[str, Expr]) -> int | Expr:
-    """The size that a text (as `Expr` prints it) means; nothing is evaluated. Raises `ExportError` for another text."""
+    """Return the size that a text (as `Expr` prints it) means; nothing is evaluated. Raises `ExportError` for another
+    text."""
     if isinstance(text, int):
         return text
 

@@ -38,7 +38,7 @@ aten, prims = torch.ops.aten, SimpleNamespace(**table)
 
 
 def python_text(program: Any) -> str:
-    """The program as a module of Python that runs."""
+    """Return the program as a module of Python that runs."""
     constraints = program.constraints
     about = [f"{program.name}: {program.operators} operators", *(f"dimension {d}" for d in constraints.dimensions),
              *(f"where {r}" for r in constraints.relations), f"arguments {program.arguments}",
@@ -57,7 +57,7 @@ def python_text(program: Any) -> str:
 
 
 def _statements(node: fx.Node) -> Iterator[str]:
-    """The call as statements: of control flow, its arms are functions of a list before it."""
+    """Return the call as statements: of control flow, its arms are functions of a list before it."""
     arms = node.target.arms if isinstance(node.target, Control) else ()
     for k, arm in enumerate(arms):
         yield f"def {node.name}_arm_{k}(given):"
@@ -72,7 +72,7 @@ def _statements(node: fx.Node) -> Iterator[str]:
 
 
 def call_text(node: fx.Node, name: Callable[[fx.Node], str] = lambda n: n.name) -> str:
-    """The call as Python."""
+    """Return the call as Python."""
     args = [argument_text(a, name) for a in node.args]
     if isinstance(node.target, Control):
         target: Any = node.target
@@ -92,7 +92,7 @@ def _callee(target: Any) -> str:
 
 
 def argument_text(x: Any, name: Callable[[fx.Node], str] = lambda n: n.name) -> str:
-    """An argument as Python."""
+    """Return an argument as Python."""
     if isinstance(x, fx.Node):
         return name(x)
     if isinstance(x, tuple | list):
@@ -154,7 +154,7 @@ def _interface(program: Any) -> Iterator[str]:
 
 
 def _calls(program: Any) -> Iterator[str]:
-    """A line for each call, with what makes its arguments in the place of their names."""
+    """Print a line for each call, with what makes its arguments in the place of their names."""
     places = {i.name: str(i.target) for i in program.inputs}
 
     def name(node: fx.Node) -> str:

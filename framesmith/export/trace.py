@@ -172,8 +172,8 @@ def written_state(traced: Traced) -> list[str]:
 def _trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], shapes: Shapes,
            labels: list[str], training: bool, changing: set[int],
            unrolled: frozenset[t.Place]) -> tuple[Traced, set[int]]:
-    """The capture, and the tensors of which it assumes data: none of those that are `changing`, by identity.
-    `unrolled`: loops that are no nodes."""
+    """Capture a call; returns the capture, and the tensors of which it assumes data: none of those that are `changing`,
+    by identity. `unrolled`: loops that are no nodes."""
     code, call = _root(model)
     state = read_state()
     recorder = Recorder()
@@ -216,7 +216,7 @@ def _root(model: Callable[..., Any]) -> tuple[types.CodeType, Any]:
 
 
 def _content(tracer: _Tracer, node: fx.Node, changing: set[int]) -> tuple[torch.Tensor, Callable[[], None]] | None:
-    """The elements of an input, and what assumes them; None of an input whose elements change."""
+    """Return the elements of an input, and what assumes them; None of an input whose elements change."""
     x = next((i for i in tracer.inputs if i.fake._alias.storage.input is node), None)
     found = None if x is None or id(x.value) in changing else data.content(tracer, node)
     if x is None or found is None:
@@ -266,13 +266,13 @@ def _captured(tracer: _Tracer, code: types.CodeType, call: Any, args: tuple[Any,
 
 
 def _spec(tracer: _Tracer, x: torch.Tensor) -> Spec:
-    """The metadata of a tensor that the program does not read."""
+    """Return the metadata of a tensor that the program does not read."""
     shape = tracer.shapes_of.get(id(x)) or tracer.symbolic_shape(x, Local("x")) or tuple(x.shape)
     return Spec(tuple(map(size_of, shape)), x.dtype, x.device, tuple(map(size_of, strides_like(x, shape))))
 
 
 def _run(lines: list[str], text: str, space: dict[str, Any]) -> Any:
-    """The program's result, made of leaves by the statements that would make it of tensors."""
+    """Return the program's result, made of leaves by the statements that would make it of tensors."""
     module = compile("\n".join([*lines, f"__fs_result = {text}"]), "<result of the export>", "exec")
     try:
         exec(module, space)
@@ -325,8 +325,8 @@ def _leaf(x: Any, names: _Names) -> Leaf:
 
 
 def _effects(tracer: Tracer, rebuilder: Rebuilder, names: _Names) -> tuple[list[str], list[str]]:
-    """The buffers that the program sets (their values become outputs), and what else it changes outside of tensors,
-    which an exported program does not do."""
+    """Return the buffers that the program sets (their values become outputs), and what else it changes outside of
+    tensors, which an exported program does not do."""
     written, dropped = [], []
     read = {id(i.value) for i in tracer.inputs}
     for x in tracer.mutated.values():

@@ -108,8 +108,8 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch
 
 
 def flatten(value: Any, is_leaf: Callable[[Any], bool] = lambda x: False) -> tuple[list[Any], Tree]:
-    """The leaves of a value, and its tree. Raises `ExportError` for an object that is neither tensor, plain data, nor
-    made of such."""
+    """Return the leaves of a value, and its tree. Raises `ExportError` for an object that is neither tensor, plain
+    data, nor made of such."""
     leaves: list[Any] = []
 
     def visit(x: Any) -> Tree:
@@ -141,7 +141,7 @@ def flatten(value: Any, is_leaf: Callable[[Any], bool] = lambda x: False) -> tup
 
 
 def unflatten(leaves: Sequence[Any], tree: Tree) -> Any:
-    """The value of a tree with these leaves."""
+    """Return the value of a tree with these leaves."""
     rest = iter(leaves)
     return _unflatten(rest, tree)
 
@@ -157,7 +157,7 @@ def _name(cls: type) -> str:
 
 
 def _registered(name: str) -> type | None:
-    """The class of that name which this process has registered with pytree."""
+    """Return the class of that name which this process has registered with pytree."""
     return next((cls for cls in pytree.SUPPORTED_NODES if isinstance(cls, type) and _name(cls) == name), None)
 
 

@@ -30,7 +30,8 @@ def _unpermuted(base: Node, value: Node, args: tuple, val: FakeTensor) -> tuple[
 
 
 def _unexpanded(base: Node, value: Node, args: tuple, val: FakeTensor) -> tuple[Any, tuple]:
-    """An expansion to no elements writes nothing; one that repeats elements is refused before it comes here."""
+    """Write through an expansion: one to no elements writes nothing; one that repeats elements is refused before it
+    comes here."""
     if 0 in value.meta["val"].shape and 0 not in val.shape:
         return None, (base,)
     return aten.reshape.default, (value, list(val.shape))

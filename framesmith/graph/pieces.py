@@ -115,7 +115,7 @@ def pieces(graph: fx.Graph) -> Steps:
 
 
 def _terms(output: Any) -> tuple[fx.Node, ...]:
-    """The terms of a sum of results of control flow; none of any other value."""
+    """Return the terms of a sum of results of control flow; none of any other value."""
     found, todo = [], [output]
     while todo:
         node = todo.pop()

@@ -25,7 +25,7 @@ def _waits(node: Node) -> bool:
 
 
 def _source(node: Node) -> Node:
-    """What a chain of views is of."""
+    """Return the value that a chain of views begins with."""
     while node.op == "call_function" and is_view(node.target) and isinstance(node.args[0], Node):
         node = node.args[0]
     return node

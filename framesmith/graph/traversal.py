@@ -23,7 +23,7 @@ def copy_node(graph: Graph, node: Node, made: Callable[[Node], Node]) -> Node:
 
 
 def copy_graph(graph: Graph, change: Callable[[Any], Any]) -> Graph:
-    """A copy of a graph in which each argument and each value is changed."""
+    """Return a copy of a graph in which each argument and each value is changed."""
     made = Graph()
     nodes: dict[Node, Node] = {}
     for node in graph.nodes:

@@ -47,7 +47,7 @@ class Array(NamedTuple):
         return _layout(self.dtype, self.size, self.stride)
 
     def encode(self) -> bytes:
-        """As C has it. Raises `RuntimeFailure` for a type or a rank that no package has."""
+        """Return it as C has it. Raises `RuntimeFailure` for a type or a rank that no package has."""
         return self.address.to_bytes(8, sys.byteorder) + self.layout
 
 
@@ -60,7 +60,7 @@ def _layout(dtype: str, size: tuple[int, ...], stride: tuple[int, ...]) -> bytes
 
 @functools.cache
 def runtime(path: str) -> Any:
-    """The runtime library at `path`. Raises OSError, and `RuntimeFailure` if it has another interface."""
+    """Return the runtime library at `path`. Raises OSError, and `RuntimeFailure` if it has another interface."""
     library = ctypes.CDLL(path)
     for name in ("error", "manifest", "target"):
         getattr(library, f"framesmith_{name}").restype = ctypes.c_char_p
@@ -116,7 +116,7 @@ class Model:
         self._checked(self._library.framesmith_verify(self._handle))
 
     def shapes(self, inputs: Sequence[Array]) -> list[tuple[int, ...]]:
-        """The sizes of the outputs of a run on `inputs`."""
+        """Return the sizes of the outputs of a run on `inputs`."""
         layouts = b"".join([x.layout for x in inputs])
         found = self._shapes.get(layouts)
         if found is None:

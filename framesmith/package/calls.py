@@ -29,7 +29,7 @@ NONE = "framesmith::Operand{}"
 
 
 def print_calls(plan: Plan) -> str:
-    """The function that runs the plan's calls. All of them `is_known`."""
+    """Print the function that runs the plan's calls. All of them `is_known`."""
     out = Indented()
     with out.block("FS_ENTRY int fs_call(int index, void** p, const i64* n) {", "}"):
         with out.block("switch (index) {", "}"):
@@ -43,7 +43,7 @@ def print_calls(plan: Plan) -> str:
 
 
 def sources_of(plan: Plan) -> tuple[str, ...]:
-    """The sources that the plan's calls need, each once."""
+    """Return the sources that the plan's calls need, each once."""
     found = {name: None for call in plan.externs for name in _CALLS[call.name][0]}
     return tuple(found)
 
@@ -66,7 +66,7 @@ def _integer(value: Integer) -> str:
 
 
 def _operand(plan: Plan, arg: Any) -> str:
-    """A tensor of the plan, as an `Operand`."""
+    """Return a tensor of the plan, as an `Operand`."""
     if arg is None:
         return NONE
     value = plan.values[arg.value]

@@ -58,7 +58,7 @@ class Captured:
 
 def capture(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any],
             dynamic_shapes: Any) -> Captured:
-    """The call `model(*args, **kwargs)`. Raises `ExportError` and `PackageError`."""
+    """Capture the call `model(*args, **kwargs)`. Raises `ExportError` and `PackageError`."""
     given, named, shapes, labels = prepare(model, args, dict(kwargs), dynamic_shapes)
     traced = _checked(trace(model, given, named, shapes, labels))
     leaves, tree = flatten((given, named))
@@ -90,7 +90,7 @@ def captured_program(program: Program) -> Captured:
 
 
 def _flat(program: Program) -> nn.Module:
-    """The program's graph as a module of its tensors alone."""
+    """Return the program's graph as a module of its tensors alone."""
     root, graph = nn.Module(), fx.Graph()
     values: dict[fx.Node, fx.Node] = {}
     states: dict[fx.Node, str] = {}
@@ -117,7 +117,7 @@ def _flat(program: Program) -> nn.Module:
 
 
 def _example(lo: int, hi: int | None, k: int) -> int:
-    """A size in a range that differs from other dimensions' where it can."""
+    """Return a size in a range that differs from other dimensions' where it can."""
     return max(lo, min(hi if hi is not None else 1 << 30, max(lo, 2) + 2 * k + 1))
 
 
@@ -165,8 +165,8 @@ def _captured(traced: Traced, leaves: list[Any], tensors: Sequence[int], names: 
 
 
 def _writing(traced: Traced) -> tuple[fx.Graph, list[tuple[str, Any]]]:
-    """The graph, and what its placeholders take, where the buffers that the program sets are written as others are.
-    Raises `PackageError` for one that gets another shape or type, or becomes another tensor that lives on."""
+    """Return the graph, and what its placeholders take, where the buffers that the program sets are written as others
+    are. Raises `PackageError` for one that gets another shape or type, or becomes another tensor that lives on."""
     graph, places = copy_graph(traced.graph, lambda value: value), list(traced.places)
     placeholders = placeholders_of(graph)
     output = next(n for n in graph.nodes if n.op == "output")
@@ -194,7 +194,7 @@ def _writing(traced: Traced) -> tuple[fx.Graph, list[tuple[str, Any]]]:
 
 
 def _root(node: fx.Node) -> fx.Node:
-    """The node whose memory a value lies in."""
+    """Return the node whose memory a value lies in."""
     while is_view(node.target):
         node = node.all_input_nodes[0]
     return node

@@ -78,20 +78,20 @@ def _refuse(pending: PendingGraph, generated: Generated) -> None:
 
 
 def _library(generated: Generated, target: PortableTarget) -> bytes:
-    """The kernels, the operators that they call, and the threads that they run on, in one library."""
+    """Compile the kernels, the operators that they call, and the threads that they run on, in one library."""
     names = ("package/code/team.cpp", *sources_of(generated.plan))
     units = [*generated.units, print_calls(generated.plan), *map(_included, names)]
     return target.cache.library(units, target.toolchain).read_bytes()
 
 
 def _included(name: str) -> str:
-    """A translation unit that is a source of the package; its digest stands for what it includes."""
+    """Return a translation unit that is a source of the package; its digest stands for what it includes."""
     return f'#include "{name}"  // {package_identity()}\n'
 
 
 def _plan(generated: Generated, frozen: Sequence[torch.Tensor], captured: Captured,
           dimensions: Mapping[str, str]) -> tuple[dict[str, Any], tuple[torch.Tensor, ...]]:
-    """The plan as JSON, and its constants: what is frozen, and the parameters that code reads as they are.
+    """Return the plan as JSON, and its constants: what is frozen, and the parameters that code reads as they are.
     `dimensions`: by symbol."""
     plan, given, inputs = generated.plan, captured.places, captured.values
     constants = [frozen[k].contiguous() for k in generated.order]
@@ -117,7 +117,7 @@ def _plan(generated: Generated, frozen: Sequence[torch.Tensor], captured: Captur
 
 
 def elements(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]) -> torch.Tensor:
-    """The elements of a tensor in memory, from the first to the last, where these strides find them."""
+    """Return the elements of a tensor in memory, from the first to the last, where these strides find them."""
     span = 1 + sum((n - 1) * s for n, s in zip(size, stride)) if tensor.numel() else 0
     return tensor.detach().as_strided((span,), (1,)).contiguous()
 

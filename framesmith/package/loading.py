@@ -84,7 +84,7 @@ class Packaged:
             raise PackageError(str(e)) from None
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """The tensors among the arguments, in order."""
+        """Return the tensors among the arguments, in order."""
         if len(args) == self._flat and not kwargs and all(type(x) is torch.Tensor and x.is_cpu for x in args):
             return [_in_memory(x.detach()) for x in args]
         leaves, tree = flatten((args, kwargs))
@@ -108,7 +108,7 @@ _LEAVES: dict[str, Callable[..., Any]] = {
 
 
 def _in_memory(x: torch.Tensor) -> torch.Tensor:
-    """The tensor with its values in memory, and with some stride: C takes strides of zeros for row-major."""
+    """Return the tensor with its values in memory, and with some stride: C takes strides of zeros for row-major."""
     x = x.resolve_conj().resolve_neg()
     return x if any(x.stride()) else x.clone(memory_format=torch.contiguous_format)
 
@@ -121,7 +121,7 @@ def _array(x: torch.Tensor) -> Array:
 
 
 def library_path() -> str:
-    """The runtime library that is installed with the package."""
+    """Return the runtime library that is installed with the package."""
     found = os.environ.get("FRAMESMITH_RUNTIME") or next(
         map(str, sorted(Path(__file__).parent.parent.glob("_runtime*.so"))), None)
     if found is None:

@@ -31,8 +31,8 @@ class Machine:
     prefix: str
 
     def toolchain(self, host: Toolchain) -> Toolchain:
-        """The toolchain that makes code for this machine; `host` makes it for this one. What it links needs nothing but
-        the C and C++ libraries. Raises `PackageError` where there is no compiler."""
+        """Return the toolchain that makes code for this machine; `host` makes it for this one. What it links needs
+        nothing but the C and C++ libraries. Raises `PackageError` where there is no compiler."""
         compiler = host.compiler
         if self.machine != platform.machine():
             found = shutil.which(f"{self.prefix}-g++")
@@ -63,7 +63,7 @@ MACHINES = {m.name: m for m in (
 
 
 def machines_of(names: Sequence[str]) -> list[Machine]:
-    """The machines of these names, in the order in which a runtime tries them. Raises `PackageError`."""
+    """Return the machines of these names, in the order in which a runtime tries them. Raises `PackageError`."""
     unknown = [name for name in names if name not in MACHINES]
     if unknown or not names:
         raise PackageError(f"targets are some of {', '.join(MACHINES)}, not {', '.join(unknown) or 'none'}")

@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 def _contents(manifest: dict[str, Any], state: Mapping[str, torch.Tensor],
               compiled: list[Compiled]) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and the members. Constants that targets share are there once."""
+    """Return the manifest and the members. Constants that targets share are there once."""
     members: dict[str, bytes] = {}
     names: dict[str, str] = {}
 

@@ -35,7 +35,8 @@ class Sized:
 
 
 def with_plain_symbols(graph: fx.Graph, dimensions: Sequence[Dimension]) -> Sized:
-    """A copy of a graph with symbols of its own for the dimensions. Nothing but the ranges is known of them."""
+    """Return a copy of a graph with symbols of its own for the dimensions. Nothing but the ranges is known of
+    them."""
     plain = [Dimension(f"s{k}", d.lo, d.hi) for k, d in enumerate(dimensions)]
     env = environment(Constraints(plain), [])
     symbols = {d.name: symbol for d, symbol in zip(dimensions, env.symbols, strict=True)}
@@ -59,8 +60,8 @@ def _renamed(value: Any, symbols: Mapping[str, Symbol], env: ShapeEnv) -> Any:
 
 
 def size_over(size: int | Expr, names: Sequence[str]) -> int | list[int]:
-    """A size of an input as a manifest has it: an int; or number, scale and offset of the dimension, of those `names`,
-    that it follows from."""
+    """Return a size of an input as a manifest has it: an int; or number, scale and offset of the dimension, of those
+    `names`, that it follows from."""
     if isinstance(size, int):
         return size
     terms, offset = linear(size)

@@ -80,8 +80,8 @@ def config(interface: Interface, batch: str | None, name: str, delay: float, ins
 
 
 def _tensor(kind: str, tensor: Tensor, joins: bool) -> str:
-    """A size that varies is -1; that of the batch is left out. Triton has no tensors without dimensions: they are of
-    one element on the way."""
+    """Describe a tensor for Triton: a size that varies is -1; that of the batch is left out. Triton has no tensors
+    without dimensions: they are of one element on the way."""
     sizes = [size if isinstance(size, int) else -1 for size in tensor.shape[joins:]]
     datatype = DATATYPES[tensor.dtype]
     shape = f"dims: {sizes}" if sizes else "dims: [1] reshape { shape: [] }"

@@ -68,7 +68,7 @@ def start() -> None:
 
 
 def next_of_its_name() -> str | None:
-    """The file of the `sitecustomize` that this one hides."""
+    """Return the file of the `sitecustomize` that this one hides."""
     folders = [p for p in sys.path if p and Path(p).resolve() != _HERE]
     return next((str(file) for p in folders if (file := Path(p) / "sitecustomize.py").is_file()), None)
 

@@ -31,7 +31,7 @@ class FloatExpr:
         return frozenset().union(*(a.free for a in self.args if not isinstance(a, float)))
 
     def evaluate(self, env: Mapping[Any, int]) -> float:
-        """Its value when each symbol (or symbol's name) has the value that `env` gives."""
+        """Return its value when each symbol (or symbol's name) has the value that `env` gives."""
         if self.op == "const":
             return self.args[0]
         return OPS[self.op](*(a.evaluate(env) for a in self.args))

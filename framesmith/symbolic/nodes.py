@@ -137,7 +137,7 @@ class Expr:
 
     # --- meaning
     def evaluate(self, env: Mapping[Any, int]) -> int:
-        """Its value when each symbol (or symbol's name) has the value that `env` gives."""
+        """Return its value when each symbol (or symbol's name) has the value that `env` gives."""
         raise NotImplementedError
 
     def rebuild(self, args: tuple[Expr, ...]) -> Expr:

@@ -42,7 +42,7 @@ class Rel:
         return frozenset().union(*(a.free for a in self.args))
 
     def evaluate(self, env: Mapping[Any, int]) -> bool:
-        """Its truth when each symbol (or symbol's name) has the value that `env` gives."""
+        """Return its truth when each symbol (or symbol's name) has the value that `env` gives."""
         return _EVALUATE[self.op](self.args, env)
 
     def subs(self, mapping: Mapping[Expr, Expr | int] | Substitution) -> Rel:

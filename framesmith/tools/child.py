@@ -126,7 +126,7 @@ class Child:
 
 
 def _run_forked(pipe: Connection, work: Callable[[Any], Any], setup: Setup, words: int) -> None:
-    """The forked process: never returns. Its work is a thread's of its own, which has no part in OpenMP's threads of
+    """Be the forked process; never returns. Its work is a thread's of its own, which has no part in OpenMP's threads of
     the parent, that are not there."""
     try:
         faulthandler.disable()  # it may hold another descriptor of the parent's
@@ -140,7 +140,7 @@ def _run_forked(pipe: Connection, work: Callable[[Any], Any], setup: Setup, word
 
 
 def serve(descriptor: int) -> None:
-    """The fresh interpreter: answer until the other end is closed."""
+    """Be the fresh interpreter: answer until the other end is closed."""
     pipe = Connection(descriptor)
     _answer(pipe, *pickle.loads(pipe.recv_bytes()))
 

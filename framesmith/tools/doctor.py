@@ -198,7 +198,7 @@ def _triton() -> Finding:
 
 
 def _end_to_end() -> Finding:
-    """One call, compiled by a `FrameCompiler` as `compile` makes it."""
+    """Run one call, compiled by a `FrameCompiler` as `compile` makes it."""
     start = time.perf_counter()
     code = ("import torch, framesmith; f = framesmith.compile(lambda x: (x * 2).sum(1), fullgraph=True, "
             "options={'cache': False}); x = torch.ones(3, 5); assert f(x).tolist() == [10.0] * 3")

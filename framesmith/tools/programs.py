@@ -255,7 +255,7 @@ def _tensor_text(one: Input, data: Data, grad: bool) -> str:
 
 
 def text(program: Program, data: Data) -> str:
-    """Its text: `program`, a function of `inputs`, and `p`, the parameters that it reads."""
+    """Print its text: `program`, a function of `inputs`, and `p`, the parameters that it reads."""
     names: dict[fx.Node, str] = {}
     plain: list[tuple[str, Input]] = []
     params: list[tuple[str, Input]] = []

@@ -155,7 +155,7 @@ Sized = Callable[[torch.Tensor], Shape]
 
 
 def _product(node: Node, shape: Sized, first: int = 0) -> Expr:
-    """Of matrices (or of vectors) of which `args[first]` is summed over its last dimension."""
+    """Size the product of matrices (or of vectors) of which `args[first]` is summed over its last dimension."""
     return 2 * prod(shape(node.meta["val"])) * shape(_operand(node, first))[-1]
 
 

@@ -27,7 +27,7 @@ class Indented:
 
     @contextmanager
     def indent(self) -> Iterator[None]:
-        """One step deeper inside the `with`."""
+        """Indent one step deeper inside the `with`."""
         outer = self._prefix
         self._prefix = outer + self._step
         try:

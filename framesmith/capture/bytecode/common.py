@@ -14,12 +14,12 @@ BINARY = ("add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "p
 
 
 def name_of(ins: Any, code: CodeType, names: tuple[str, ...]) -> None:
-    """The argument indexes co_names."""
+    """Return the name in co_names that the argument indexes."""
     ins.val = code.co_names[ins.arg]
 
 
 def const_of(ins: Any, code: CodeType, names: tuple[str, ...]) -> None:
-    """The argument indexes co_consts."""
+    """Return the constant in co_consts that the argument indexes."""
     ins.val = code.co_consts[ins.arg]
 
 

@@ -192,12 +192,12 @@ def _has_dict(tracer: Any, x: t.Partial) -> bool:
 
 
 def _with_dict(x: Any) -> bool:
-    """A partial has an instance dict."""
+    """Answer for a version of Python whose partials have an instance dict."""
     return instance_dict(x) is not None
 
 
 def _without_dict(x: Any) -> bool:
-    """A partial has no instance dict."""
+    """Answer for a version of Python whose partials have no instance dict."""
     return instance_dict(x) is None
 
 

@@ -162,7 +162,7 @@ class _Printer:
         return f"{self.base(name, HEAD)} + lines * {self.given[name].stride[2]}"
 
     def load_rows(self) -> None:
-        """The tangent, `total` and `delta` of the present rows."""
+        """Load the tangent, `total` and `delta` of the present rows."""
         mask = f", lines < {self.m}, other=0" if "y" in self.s.live else ""
         self.line(f"gs = {self.rows('g', 'lines')}")
         self.line(f"total_of = tl.load({self.of_rows('total')}{mask})")
@@ -170,7 +170,7 @@ class _Printer:
         self.line(f"delta_of = tl.load({self.of_rows('delta')}{mask})")
 
     def index(self, name: str, first: str) -> None:
-        """The rows or columns of the tile that begins at `first`."""
+        """Print the rows or columns of the tile that begins at `first`."""
         dim, end, size = ("y", self.m, "YBLOCK") if name == ROW else ("x", self.n, "XBLOCK")
         lines = "lines" if name == ROW else "places"
         self.line(f"{lines} = {first} + tl.arange(0, {size})")

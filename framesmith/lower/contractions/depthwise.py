@@ -73,7 +73,7 @@ def depthwise(x: torch.Tensor, packed: torch.Tensor, geometry: Geometry) -> torc
 
 @lowers_extern(depthwise)
 def lower_depthwise(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
-    """One `Compute` over (image, line, column, channel)."""
+    """Lower to one `Compute` over (image, line, column, channel)."""
     x, packed, g = args
     x = ctx.realise(x, row_major(x.shape))
     packed = ctx.realise(packed)

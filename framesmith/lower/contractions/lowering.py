@@ -60,7 +60,7 @@ class TilePlan:
 
 @lowers_extern(contract)
 def lower_contract(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stored:
-    """One `Compute` over (image, line, group, m, n), each axis of extent 1 left out but m and n."""
+    """Lower to one `Compute` over (image, line, group, m, n), each axis of extent 1 left out but m and n."""
     x, packed, g = args
     x = ctx.realise(x, row_major(x.shape))
     packed = ctx.realise(packed)

@@ -57,7 +57,7 @@ packed_rows.is_pure = True  # type: ignore[attr-defined]
 
 @lowers_extern(packed_rows)
 def lower_packed_rows(ctx: Context, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Computed:
-    """One element of the packed weight for each of the result."""
+    """Read one element of the packed weight for each of the result."""
     packed, indices, count = args
     packed, spec = ctx.realise(packed), node.meta["val"]
     row, panel = looked_up(ctx, indices, count, False), LINE * spec.shape[-1]

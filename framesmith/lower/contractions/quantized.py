@@ -97,7 +97,8 @@ def _rows(add: Nodes, node: fx.Node, n: int, groups: int) -> fx.Node:
 
 
 def pack_integers(weight: torch.Tensor, k: int, n: int, bits: int, turned: bool) -> torch.Tensor:
-    """The integers of a matrix (k, n), or of its transpose where it is `turned`, as csrc/quantized.cpp reads them."""
+    """Pack the integers of a matrix (k, n), or of its transpose where it is `turned`, as csrc/quantized.cpp reads
+    them."""
     per = WORD // bits
     matrix = weight.reshape(n, k).t() if turned else weight.reshape(k, n)
     words = torch.nn.functional.pad(matrix.to(torch.int32) & ((1 << bits) - 1), (0, -n % PANEL, 0, -k % per))
@@ -107,6 +108,6 @@ def pack_integers(weight: torch.Tensor, k: int, n: int, bits: int, turned: bool)
 
 
 def rows_of_groups(numbers: torch.Tensor, n: int, groups: int) -> torch.Tensor:
-    """The scales or zero points of (column, group) as rows of groups, filled up to whole panels."""
+    """Arrange the scales or zero points of (column, group) as rows of groups, filled up to whole panels."""
     rows = numbers.reshape(n, groups).t().to(torch.float32)
     return torch.nn.functional.pad(rows, (0, -n % PANEL)).reshape(-1)

@@ -121,8 +121,9 @@ def _pack(graph: fx.Graph, like: fx.Node, group: tuple[fx.Node, ...], gates: int
 
 
 def pack_rnn(weights: Sequence[torch.Tensor], gates: int, lanes: int) -> torch.Tensor:
-    """The weights of a layer and direction as csrc/rnn.cpp reads them, for vectors of so many floats: panels of `lanes`
-    units, in each a row for each input, and in it a vector for each gate; then so for the states; then both biases."""
+    """Pack the weights of a layer and direction as csrc/rnn.cpp reads them, for vectors of so many floats: panels of
+    `lanes` units, in each a row for each input, and in it a vector for each gate; then so for the states; then both
+    biases."""
     if lanes == HOST.lanes:
         return library.pack_rnn(weights, gates)
     w_x, w_h, *biases = weights
