@@ -243,7 +243,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         if value.requires_grad and not is_differentiable(value.dtype):
             raise OddTensor("an integer tensor that requires grad")
         name = f"i{len(self.inputs)}"
-        shape = None if is_param(source) else self.symbolic_shape(value, source)
+        param = is_param(source) or (type(source) is Attr and source in self.wrapped_parts and is_param(source.base))
+        shape = None if param else self.symbolic_shape(value, source)
         fake = self.fake_input(value, name, shape)
         if value.requires_grad:
             # autograd makes the node of a view that was written by operators, which are no part of the graph
@@ -252,7 +253,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             fake._alias.node.meta["requires_grad"] = self.recorder.follows_grad = True
         layout = () if shape is None else self.symbolic_layout(value, source, shape)
         self.guard(source, "tensor", tensor_spec(value, *layout))
-        if is_param(source) and not has_function(type(value)):
+        if param and not has_function(type(value)):
             fake._alias.node.meta["param"] = True
         else:
             fake._alias.node.meta["passing"] = True

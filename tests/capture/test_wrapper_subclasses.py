@@ -187,6 +187,24 @@ def test_a_quantised_weight(frozen):
     torch.testing.assert_close(fast(x), model(x))
 
 
+def test_a_quantised_weight_is_computed_once_until_a_part_changes():
+    layer = nn.Linear(64, 64)
+    layer.weight = nn.Parameter(Quantised.of(layer.weight.detach()), requires_grad=False)
+    fast, ledger = compiled(layer.forward)
+    x = torch.randn(5, 64)
+    changes = (lambda w: None, lambda w: w.numbers.add_(1), lambda w: w.scale.mul_(2),
+               lambda w: setattr(w, "scale", w.scale * 3), lambda w: setattr(layer, "weight", nn.Parameter(
+                   Quantised.of(torch.randn(64, 64)), requires_grad=False)))
+    with torch.no_grad():
+        for change in changes:
+            for _ in range(3):
+                change(layer.weight)
+                for _ in range(2):
+                    torch.testing.assert_close(fast(x), layer(x))
+    (record,) = ledger.records
+    assert record.report.constants
+
+
 PROGRAMS = {
     "once": lambda w, x: w * x,
     "twice": lambda w, x: (w * x) * x + w,
