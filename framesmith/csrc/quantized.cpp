@@ -3,13 +3,14 @@
 //   a float     for each row of B in a group:  the row as floats, times elements of A; the sum, times its scale
 //   a integer   for each four rows of B:       sums of four products by VNNI, where the processor has it
 //
-// B is read once for a tile of rows, as integers: with few rows of A the product takes the time of reading it.
+// B is read once for a tile of rows, as integers: with few rows of A the product takes the time of reading it. With many,
+// blocks of B become floats in L2, and the product is that of floats (blocks.h).
 #include "quantized.h"
 
 #include <cstring>
 #include <vector>
 
-#include "tile.h"
+#include "blocks.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -24,6 +25,7 @@ constexpr int kPanels = W == 16 ? 2 : 1;         // of a tile
 constexpr int kMostRows = W == 16 ? 8 : 4;
 constexpr i64 kTileColumns = kPanels * kPanelColumns;
 constexpr i64 kParallel = 1 << 18;               // multiply-adds from which a second thread pays
+constexpr i64 kManyRows = 4 * kMostRows;         // of A, from which B is made floats
 
 // Which part of the result a tile is.
 struct Place {
@@ -109,6 +111,40 @@ template <int BITS, int MR> void float_tile(const QuantizedProduct& q, const Pla
       store(out + i * q.b.n + v * W, total[i][v / kVectors][v % kVectors], (int)std::min(place.live - v * W, i64(W)));
 }
 
+// Rows [k0, k0 + depth) and columns [j0, j0 + n) of B as floats, packed as in blocks.h. `j0`: a multiple of W.
+template <int BITS> void unpack(const QuantizedProduct& q, i64 k0, i64 depth, i64 j0, i64 n, float* out) {
+  constexpr i64 per = 32 / BITS;
+  const i64 padded = round_up(q.b.n, kPanelColumns), size = (q.b.k + per - 1) / per * kPanelColumns;
+  for (i64 j = 0; j < n; j += W) {
+    const i64 panel = j / kColumns * kColumns, wide = std::min(kColumns, round_up(n - panel, W)), column = j0 + j;
+    const int32_t* const words = q.b.at + column / kPanelColumns * size + column % kPanelColumns;
+    vf scale = fs::splat(1.0f), zero{};
+    for (i64 k = k0; k < k0 + depth; k++) {
+      if (k == k0 || k % q.group == 0) {
+        if (q.scale) scale = load(q.scale + k / q.group * padded + column, full);
+        if (q.zero) zero = load(q.zero + k / q.group * padded + column, full);
+      }
+      vi row;
+      std::memcpy(&row, words + k / per * kPanelColumns, sizeof(vi));
+      store(out + panel * depth + (k - k0) * wide + (j - panel),
+            (__builtin_convertvector(integers<BITS>(row, (int)(k % per)), vf) - zero) * scale, full);
+    }
+  }
+}
+
+template <int BITS> void multiply_many_rows(const QuantizedProduct& q, int threads) {
+  const i64 panels = (q.b.n + kColumns - 1) / kColumns, parts = std::min<i64>(threads, panels);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && q.m * q.b.n * q.b.k > kParallel)
+  for (i64 part = 0; part < parts; part++) {
+    const i64 begin = share(panels, part, parts) * kColumns, end = share(panels, part + 1, parts) * kColumns;
+    const Problem p{q.m, std::min(end, q.b.n) - begin, q.b.k, {q.a, 0, q.a_row, 1}, {},
+                    {q.c + begin, 0, q.b.n, 1}, {}, false};
+    multiply(
+        p, [&](i64 k0, i64 depth, i64 j0, i64 n, float* out) { unpack<BITS>(q, k0, depth, begin + j0, n, out); },
+        [&p](auto... tile) { put_rows(p, tile...); });
+  }
+}
+
 // ------------------------------------------------------------------------------------------------------------ integers
 
 // Rows of A, filled up to whole words; `flipped` have 128 added to each element, for VNNI, which takes them unsigned.
@@ -187,6 +223,8 @@ bool has_vnni() { return false; }
 }  // namespace
 
 void multiply_quantized(const QuantizedProduct& q, int threads) {
+  if (q.m >= kManyRows)
+    return (q.b.bits == 8 ? multiply_many_rows<8> : multiply_many_rows<4>)(q, threads);
   for_tiles(q.m, q.b, threads, [&](auto rows, const Place& place) {
     (q.b.bits == 8 ? float_tile<8, rows.value> : float_tile<4, rows.value>)(q, place);
   });

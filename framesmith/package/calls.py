@@ -148,7 +148,7 @@ def _integers(plan: Plan, args: Sequence[Any], results: Sequence[Any]) -> str:
 
 _CODE = "package/code/"
 _PRODUCT = (_CODE + "product.cpp", "csrc/matmul.cpp")
-_QUANTIZED = (_CODE + "quantized.cpp", "csrc/quantized.cpp")
+_QUANTIZED = (_CODE + "quantized.cpp", "csrc/quantized.cpp", "csrc/matmul.cpp")
 _RECURRENCE = (_CODE + "recurrence.cpp", "csrc/rnn.cpp")
 _CALLS: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "framesmith::attention": ((_CODE + "attention.cpp", "csrc/attention.cpp"), _attention),

@@ -8,7 +8,7 @@ import framesmith
 from framesmith.lower.contractions.quantized import pack_integers, rows_of_groups
 
 library = torch.ops.framesmith
-SHAPES = [(1, 64, 32), (5, 67, 45), (33, 130, 100), (8, 3, 5), (9, 64, 16)]
+SHAPES = [(1, 64, 32), (5, 67, 45), (33, 130, 100), (8, 3, 5), (9, 64, 16), (70, 1700, 421)]
 
 
 def integers(bits, *shape):
