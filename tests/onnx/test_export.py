@@ -79,19 +79,65 @@ def test_a_model_is_exported_in_one_call(path):
     assert np.allclose(of_onnxruntime(path)({"input": x.numpy()})[0], model(x).detach(), atol=1e-6)
 
 
-def test_state_that_is_written_is_an_output(path):
-    class Counter(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(()))
+class Counter(nn.Module):
+    """Writes a buffer and returns it, and reads another that it does not write."""
 
-        def forward(self, x):
-            self.calls += 1
-            return x + self.calls
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("x", torch.full((), 3.0))
+        self.register_buffer("step", torch.full((), 2.0), persistent=False)
 
-    framesmith.onnx.export(Counter(), path, (torch.ones(2),))
-    assert [o.name for o in onnx.load(path).graph.output] == ["output", "new_calls"]
-    assert of_onnxruntime(path)({"x": np.ones(2, np.float32)})[1] == 1
+    def forward(self, x):
+        self.x += self.step
+        return x + self.x, self.x
+
+
+class Cache(nn.Module):
+    """Keys of the positions so far, of which each call writes one, and an argument that it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.randn(4, 3))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("last", torch.zeros(1, 3))
+
+    def forward(self, key, seen):
+        self.last.copy_(key)  # written, and not read
+        self.keys.index_copy_(0, self.position, key)
+        self.position += 1
+        seen.add_(key[0].sum())
+        mask = torch.arange(4) < self.position
+        return {"found": self.keys @ key[0] * mask, "seen": seen, "at": self.position}
+
+
+@pytest.mark.parametrize("engine", [of_onnxruntime, of_openvino])
+@pytest.mark.parametrize("model, steps", [
+    (Counter, lambda: [(torch.randn(2),) for _ in range(4)]),
+    (Cache, lambda: [(torch.randn(1, 3), torch.ones(2)) for _ in range(4)]),
+], ids=["counter", "cache"])
+def test_state_that_is_written_goes_from_call_to_call(path, engine, model, steps):
+    if engine is of_openvino:
+        pytest.importorskip("openvino")
+    torch.manual_seed(0)
+    model, steps = model(), steps()
+    program = framesmith.export(model, steps[0], operators="onnx")
+    framesmith.onnx.export(program, path)
+    state = {k: v.clone().numpy() for k, v in framesmith.onnx.initial_state(program).items()}
+    assert set(state) == ({"x_state"} if isinstance(model, Counter) else {"keys", "position"})
+    run, outputs = engine(path), [o.name for o in onnx.load(path).graph.output]
+    assert outputs == (["output_0", "output_1", "new_x_state"] if isinstance(model, Counter) else
+                       ["found", "seen_1", "at", "new_seen", "new_last", "new_keys", "new_position"])
+    for args in steps:
+        given = [x.clone().numpy() for x in args]
+        names = [i.name for i in onnx.load(path).graph.input][:len(given)]
+        got = dict(zip(outputs, run(dict(zip(names, given, strict=True)) | state), strict=True))
+        want = flatten(model(*args))[0]
+        assert not difference(want, list(got.values())[:len(want)], [])
+        state = {name: got[f"new_{name}"] for name in state}
+        buffers = dict(model.named_buffers())
+        assert all(np.allclose(x, buffers[name.removesuffix("_state")]) for name, x in state.items())
+        assert all(np.allclose(got[f"new_{name}"], x) for name, x in zip(names, args) if f"new_{name}" in got)
+    assert [i.name for i in onnx.load(path).graph.initializer if i.name in state] == []
 
 
 def test_weights_apart(path):
