@@ -234,6 +234,17 @@ def test_tensors_of_places(path):
     run_both(places, path, (torch.randn(3, 4, 5), torch.tensor([[2, 0], [1, -1]]), torch.tensor([0, 2])))
 
 
+def sums(x, places, rows):
+    more = torch.index_put(x, (places, -places), rows[:, 0], accumulate=True)
+    return x.index_add(0, places, rows), x.index_add(-1, places, rows.T), more, x.index_put((places,), rows, True)
+
+
+def test_sums_at_equal_places(path):
+    """Without ScatterND: with several threads, ONNX Runtime loses elements."""
+    made = run_both(sums, path, (torch.randn(5, 5), torch.tensor([2, 0, 2, 2, 1, 1]), torch.randn(6, 5)))
+    assert "ScatterND" not in {n.op_type for n in made.graph}
+
+
 def pooled(x):
     return nn.functional.adaptive_avg_pool2d(x, (3, 2)), nn.functional.max_pool2d(x, 2, return_indices=True)
 

@@ -101,21 +101,27 @@ def _neutral(reduce: str, dtype: torch.dtype) -> float:
     return {"sum": 0, "prod": 1, "amax": least, "amin": most}[reduce]
 
 
-def _along(m: Emitter, x: Value, dim: int, index: Value, source: Value, reduction: str = "none") -> Value:
-    """Whole slices of a value written, or added to what is there, at places along a dimension."""
+def _along(m: Emitter, x: Value, dim: int, index: Value, source: Value) -> Value:
+    """Whole slices of a value written at places along a dimension."""
     if not rank(x):
-        made = _along_first(m, m.unsqueeze(x, 0), index, m("Reshape", source, m.ints([-1])), reduction)
+        made = _along_first(m, m.unsqueeze(x, 0), index, m("Reshape", source, m.ints([-1])))
         return m("Reshape", made, m.ints([]))
     dim = dim % rank(x)
     swap = list(range(rank(x)))
     swap[0], swap[dim] = dim, 0
-    made = _along_first(m, m.transpose(x, swap), index, m.transpose(source, swap), reduction)
-    return m.transpose(made, swap)
+    return m.transpose(_along_first(m, m.transpose(x, swap), index, m.transpose(source, swap)), swap)
 
 
-def _along_first(m: Emitter, x: Value, index: Value, source: Value, reduction: str) -> Value:
-    places = m("Reshape", _places(m, index), m.ints([-1, 1]))
-    return m("ScatterND", x, places, source, reduction=reduction)
+def _along_first(m: Emitter, x: Value, index: Value, source: Value) -> Value:
+    return m("ScatterND", x, m("Reshape", _places(m, index), m.ints([-1, 1])), source)
+
+
+def _added(m: Emitter, x: Value, dim: int, places: Value, source: Value, dims: int) -> Value:
+    """Add slices of a value with `dims` dimensions to others along one. Not by ScatterND: ONNX Runtime's kernel has a
+    data race where places are equal."""
+    column = [-1 if d == dim else 1 for d in range(dims)]
+    wide = m("Expand", m("Reshape", places, m.ints(column)), m("Shape", source))
+    return m("ScatterElements", x, wide, source, axis=dim, reduction="add")  # type: ignore[no-any-return]
 
 
 @indexing(aten.index_add.default)
@@ -123,7 +129,10 @@ def _index_add(m: Emitter, x: Value, dim: int, index: Value, source: Value, *, a
     if dtype_of(x) is torch.bool:
         raise NoForm("a sum of bools")
     scaled = source if not isinstance(alpha, Value) and alpha == 1 else m("Mul", source, m.number(alpha, m.out.dtype))
-    return _along(m, x, dim, index, scaled, "add")
+    if not rank(x):
+        made = _added(m, m.unsqueeze(x, 0), 0, _places(m, index), m("Reshape", scaled, m.ints([-1])), 1)
+        return m("Reshape", made, m.ints([]))
+    return _added(m, x, dim % rank(x), _places(m, index), scaled, rank(x))
 
 
 @indexing(aten.index_copy.default)
@@ -211,6 +220,8 @@ def _index(m: Emitter, x: Value, indices: Sequence[Any]) -> Value:
 @indexing(aten.index_put.default)
 def _index_put(m: Emitter, x: Value, indices: Sequence[Any], values: Value, accumulate: bool = False) -> Value:
     dims, places, most = _coordinates(m, x, indices)
+    if 0 in shape_of(x):
+        return x
     if places is None:
         made = m("Expand", values, m("Shape", x))
         return m("Add", x, made) if accumulate else made
@@ -224,9 +235,25 @@ def _index_put(m: Emitter, x: Value, indices: Sequence[Any], values: Value, accu
             values = m("Reshape", values, m("Concat", m.ints([1] * (count - rank(values))), m("Shape", values), axis=0))
         values = m.transpose(values, [*range(before, before + most), *range(before), *range(before + most, count)])
     inner = [m("Shape", moved, start=len(dims))] if rest else []
-    shape = m.concat([m("Shape", places, end=-1), *inner], 0)
-    made = m("ScatterND", moved, places, m("Expand", values, shape), reduction="add" if accumulate else "none")
+    values = m("Expand", values, m.concat([m("Shape", places, end=-1), *inner], 0))
+    if accumulate:
+        flat = m.concat([m.ints([-1]), *inner], 0)
+        made = _added(m, m("Reshape", moved, flat), 0, _counted_through(m, moved, places, len(dims)),
+                      m("Reshape", values, flat), 1 + len(rest))
+        made = m("Reshape", made, m("Shape", moved))
+    else:
+        made = m("ScatterND", moved, places, values)
     return m.transpose(made, [order.index(d) for d in range(rank(x))])
+
+
+def _counted_through(m: Emitter, x: Value, places: Value, dims: int) -> Value:
+    """Return places [..., dims] in the first dimensions of a value as places in these as one."""
+    made = m("Gather", places, m.constant(0, torch.int64), axis=-1)
+    for d in range(1, dims):
+        size, place = m("Shape", x, start=d, end=d + 1), m("Gather", places, m.constant(d, torch.int64), axis=-1)
+        beyond = m("Where", m("Less", place, m.constant(0, torch.int64)), m("Add", place, size), place)
+        made = m("Add", m("Mul", made, size), beyond)
+    return made
 
 
 # --- masks
