@@ -294,3 +294,82 @@ def test_products_of_groups_with_weights_of_the_file(path):
 
 def test_sizes(path):
     run_both(sizes, path, (torch.randn(4, 6),), (torch.randn(7, 6),), dynamic_shapes=({0: BATCH},))
+
+
+# --- bags of a table's rows
+OFFSETS = [0, 2, 2, 5, 9]
+
+
+def bagged(mode, *, offsets=OFFSETS, ended=False, weighted=False, dtype=torch.int64, table=torch.float32, padding=None):
+    """A model of one table, and its arguments."""
+    torch.manual_seed(0)
+    model = nn.EmbeddingBag(7, 3, mode=mode, include_last_offset=ended, padding_idx=padding, dtype=table)
+    starts = torch.tensor(offsets, dtype=dtype)
+    weights = (torch.rand(9, dtype=table),) if weighted else ()
+    return model, (torch.tensor([1, 4, 2, 6, 2, 0, 2, 2, 2], dtype=dtype), starts, *weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("ended", [False, True], ids=["", "ended"])
+@pytest.mark.parametrize("padding", [None, 2, -1])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max", "weighted"])
+def test_bags(path, mode, padding, ended, dtype):
+    model, args = bagged("sum" if mode == "weighted" else mode, ended=ended, weighted=mode == "weighted", dtype=dtype,
+                         padding=padding)
+    starts = torch.tensor([0, 0, 3, 3, 9], dtype=dtype)
+    run_both(model, path, args, (args[0].flip(0), starts, *args[2:]))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_many_elements(path, mode):
+    sizes = torch.tensor([0, 1, 70, 0, 3, 17, 4, 5, 16, 0])
+    model, index = bagged(mode)[0], torch.randint(0, 7, (int(sizes.sum()),))
+    run_both(model, path, (index, sizes.cumsum(0) - sizes), (index, sizes.flip(0).cumsum(0) - sizes.flip(0)))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_without_elements(path, mode):
+    model, (index, starts) = bagged(mode)
+    run_both(model, path, (index[:0], torch.zeros(3, dtype=torch.int64)))
+    run_both(model, path, (index[:0], starts[:0]))
+
+
+@pytest.mark.parametrize("table", [torch.float64, torch.float16])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_in_other_dtypes(path, mode, table):
+    run_both(*[f(bagged(mode, table=table)) for f in (lambda b: b[0], lambda b: path, lambda b: b[1])])
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("size", [1, 3])
+def test_bags_of_one_size_are_gathered(path, mode, size):
+    model, (index, _) = bagged(mode)
+    for dtype in (torch.int64, torch.int32):
+        rows = index.to(dtype).reshape(-1, size)
+        made = run_both(model, path, (rows,), (rows[:1],), (rows[1:],), dynamic_shapes=({0: BATCH},))
+        found = {n.op_type for n in made.graph} - {"Cast", "Reshape", "Shape", "Concat", "Range", "Mul"}
+        assert found == ({"Gather"} if size == 1 else {"Gather", f"Reduce{mode.capitalize()}"})
+
+
+def test_bags_whose_offsets_the_file_has(path):
+    model, (index, _) = bagged("mean", ended=True)
+
+    def program(index):
+        return model(index, torch.tensor([0, 3, 6, 9])), model(index, torch.tensor([0, 3, 7, 9]))
+
+    made = run_both(program, path, (index,))
+    assert [n.op_type for n in made.graph].count("Loop") == 1
+
+
+def test_bags_in_openvino(path):
+    pytest.importorskip("openvino")
+    for mode in ("sum", "mean", "max"):
+        model, args = bagged(mode)
+        run_both(model, path, args, engine=of_openvino)
+
+
+def test_products_of_integers(path):
+    a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((20, 32), (32, 16)))
+    run_both(torch._int_mm, path, (a, b))
+    made = run_both(torch._int_mm, path, (a, b), (a[:18], b), dynamic_shapes=({0: BATCH}, None))
+    assert [n.op_type for n in made.graph] == ["MatMulInteger"]

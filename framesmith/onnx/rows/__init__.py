@@ -2,6 +2,7 @@
 
 from framesmith.onnx.rows import (
     attention,
+    bags,
     contractions,
     control,
     draws,

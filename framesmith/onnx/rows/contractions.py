@@ -19,6 +19,11 @@ def _matmul(m: Emitter, a: Value, b: Value) -> Value:
     return m("MatMul", a, b)
 
 
+@contraction(aten._int_mm.default)
+def _integer_product(m: Emitter, a: Value, b: Value) -> Value:
+    return m("MatMulInteger", a, b)
+
+
 @contraction(aten.linear.default)
 def _linear(m: Emitter, x: Value, weight: Value, bias: Value | None = None) -> Value:
     if rank(weight) == 1:
