@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 import torch
 
 from framesmith.onnx.emitter import LAST, Emitter, Value, dtype_of, shape_of
+from framesmith.onnx.graphs import inner_graph
 from framesmith.onnx.table import aten, row
 
 indexing = partial(row, "indexing")
@@ -80,29 +82,15 @@ def _reduced(m: Emitter, operator: str, x: Value, starts: Value, width: Any, end
     within = m("Sub", every, m("Gather", starts, bag, axis=0))
     ends = m("Slice", m("Concat", starts, length, axis=0), m.ints([1]), m.ints([LAST]))
     sizes = m.unsqueeze(m("Sub", ends, starts), 1)
-    x, bag = _rounds(m, "ReduceMax" if operator == "ReduceMax" else "ReduceSum", x, bag, within, width)
+    state = x, bag, within
+    body = inner_graph(m, [(ir.DataType.INT64, 0), (ir.DataType.BOOL, 0), *zip([v.dtype for v in state], (2, 1, 1))],
+                       partial(_round, "ReduceMax" if operator == "ReduceMax" else "ReduceSum"))
+    x, bag, _ = m("Loop", None, _any_above(m, within), *state, body=body, outputs=3)
     empty = m("Expand", m("Cast", zero, to=dtype), m("Concat", m("Shape", starts), m.ints([width]), axis=0))
     made = m("ScatterND", empty, m.unsqueeze(bag, 1), x)
     if operator == "ReduceMean":
         made = m("Div", made, m("Cast", m("Max", sizes, one), to=dtype))
     return m.slice(made, 0, 0, -1) if ended else made  # type: ignore[no-any-return]
-
-
-def _rounds(m: Emitter, operator: str, x: Value, bag: Value, within: Value, width: Any) -> tuple[Value, Value]:
-    """Return one element of each bag that has some, and its bag. `within`: the place of an element in its bag."""
-    inner = Emitter(m.opset, m)
-    several = Value(name=m.unique("several"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
-    counted = Value(name=m.unique("round"), type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([]))
-    row_shape = ir.Shape([None, width if isinstance(width, int) else None])
-    state = [Value(name=m.unique(name), type=ir.TensorType(v.dtype), shape=shape)
-             for name, v, shape in (("x", x, row_shape), ("bag", bag, ir.Shape([None])), ("place", within, ir.Shape([None])))]
-    results = _round(inner, operator, *state)
-    outputs = [_any_above(inner, results[2]), *results]
-    for value, like in zip(outputs, [several, *state], strict=True):
-        value.name, value.dtype, value.shape = m.unique("reduced"), like.dtype, like.shape
-    body = ir.Graph([counted, several, *state], outputs, nodes=inner.nodes, name=m.unique("body"))
-    made = m("Loop", None, _any_above(m, within), x, bag, within, body=body, outputs=3)
-    return made[0], made[1]
 
 
 def _any_above(m: Emitter, x: Value) -> Value:
@@ -111,15 +99,16 @@ def _any_above(m: Emitter, x: Value) -> Value:
     return m("Greater", m("ReduceMax", padded, keepdims=0), m.constant(0, torch.int64))
 
 
-def _round(m: Emitter, operator: str, x: Value, bag: Value, within: Value) -> tuple[Value, Value, Value]:
-    """Return elements, bags and places after neighbours have been reduced to one."""
+def _round(operator: str, m: Emitter, _: Value, __: Value, x: Value, bag: Value, within: Value) -> Sequence[Value]:
+    """Reduce neighbours to one: whether any are left, the elements, the bag of each, and its place there."""
     radix = m.constant(RADIX, torch.int64)
     first = m.squeeze(m("NonZero", m("Equal", m("Mod", within, radix), m.constant(0, torch.int64))), 0)
     places = m("Add", m.unsqueeze(first, 1), m.constant(list(range(RADIX)), torch.int64))
     own = m("Gather", bag, first, axis=0)
     bags = m("Gather", m("Concat", bag, m.constant([-1] * RADIX, torch.int64), axis=0), places, axis=0)
-    same = m("Equal", bags, m.unsqueeze(own, 1))
+    same = m.unsqueeze(m("Equal", bags, m.unsqueeze(own, 1)), 2)
     neutral = m("Cast", m.constant(-math.inf if operator == "ReduceMax" else 0.0, torch.float32), to=x.dtype)
     last = m("Sub", m("Size", bag), m.constant(1, torch.int64))
-    groups = m("Where", m.unsqueeze(same, 2), m("Gather", x, m("Min", places, last), axis=0), neutral)
-    return m(operator, groups, m.ints([1]), keepdims=0), own, m("Div", m("Gather", within, first, axis=0), radix)
+    groups = m("Where", same, m("Gather", x, m("Min", places, last), axis=0), neutral)
+    within = m("Div", m("Gather", within, first, axis=0), radix)
+    return _any_above(m, within), m(operator, groups, m.ints([1]), keepdims=0), own, within
