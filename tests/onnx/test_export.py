@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -296,6 +297,90 @@ def test_sizes(path):
     run_both(sizes, path, (torch.randn(4, 6),), (torch.randn(7, 6),), dynamic_shapes=({0: BATCH},))
 
 
+# --- scans and orders, at the edges
+NAN, INF = float("nan"), float("inf")
+EDGES = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0], [-INF, -INF, INF, NAN, 1.0], [NAN, 2.0, NAN, INF, INF],
+                      [-INF, -INF, -INF, -INF, -INF], [0.0, -0.0, 4.0, -2.0, 0.5]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("fn", [torch.cumprod, torch.cummax, torch.cummin, torch.logcumsumexp])
+def test_scans(path, fn, dim, dtype):
+    if fn is torch.logcumsumexp and dtype is torch.int64:
+        pytest.skip("of fractions alone")
+    x = EDGES.nan_to_num(7, 100, -100).to(dtype) if dtype is torch.int64 else EDGES.to(dtype)
+    run_both(lambda x: fn(x, dim), path, (x,), (x[:1, :2],), (x[:3],), dynamic_shapes=({0: BATCH, 1: LENGTH},))
+
+
+@pytest.mark.parametrize("fn", [torch.median, torch.nanmedian])
+def test_medians(path, fn):
+    x = torch.cat([EDGES, torch.tensor([[NAN] * 5, [1, NAN, 0, 2, NAN]])])
+    run_both(lambda x: (fn(x, 1).values, fn(x, 0, keepdim=True).values), path, (x,), (x[4:5],), (x[:2],),
+             dynamic_shapes=({0: BATCH},))
+    run_both(lambda x: (fn(x), fn(x.nan_to_num(0))), path, (x,), (x[4:],), dynamic_shapes=({0: BATCH},))
+    if fn is torch.median:
+        run_both(lambda x: fn(x, 1), path, (x[:3],))
+
+
+def shared_out(x):
+    return nn.functional.adaptive_max_pool2d(x, (3, 2), return_indices=True)
+
+
+def test_the_greatest_of_windows_that_share_out_an_image(path):
+    torch.manual_seed(0)
+    run_both(shared_out, path, (torch.randn(2, 3, 7, 5),))
+    run_both(shared_out, path, (torch.randn(3, 7, 2),), (torch.randn(1, 7, 2),), dynamic_shapes=({0: BATCH},))
+    run_both(shared_out, path, (torch.zeros(1, 1, 4, 4),))  # of equal ones the first
+
+
+def unpooled(x):
+    values, places = nn.functional.max_pool2d(x, 2, return_indices=True)
+    return nn.functional.max_unpool2d(values, places, 2)
+
+
+def test_unpooling(path):
+    run_both(unpooled, path, (torch.randn(2, 3, 4, 6),), (torch.randn(5, 3, 8, 4),),
+             dynamic_shapes=({0: BATCH, 2: 2 * framesmith.Dim("rows"), 3: 2 * framesmith.Dim("columns")},))
+
+
+def test_places_in_rows_of_bounds(path):
+    bounds, x = torch.randn(3, 6), torch.randn(3, 4)
+    order = bounds.argsort(-1)
+    run_both(lambda b, x, s: (torch.searchsorted(b, x, sorter=s), torch.searchsorted(b.sort(-1).values, x, right=True),
+                              torch.searchsorted(b[0].sort().values, x, side="right", out_int32=True)),
+             path, (bounds, x, order))
+
+
+def test_means_of_scattered_numbers(path):
+    x, places = torch.randn(4, 3), torch.tensor([[0, 1, 1], [0, 2, 1], [0, 2, 3]])
+    for dtype in (torch.float32, torch.int64):
+        given = ((x * 9).to(dtype), places, (torch.randn(3, 3) * 9).to(dtype))
+        run_both(lambda x, i, s: (x.scatter_reduce(0, i, s, "mean"), x.scatter_reduce(0, i, s, "mean",
+                 include_self=False)), path, given)
+
+
+def test_the_inverse_of_erf(path):
+    x = torch.cat([torch.linspace(-1, 1, 101), torch.tensor([NAN, 2, -2, 1e-30, 0.9999999])])
+    run_both(torch.erfinv, path, (x,))
+
+
+@pytest.mark.parametrize("draw, least", [
+    (lambda x: x.clone().uniform_(2, 5), 2), (lambda x: x.clone().exponential_(0.5), 0),
+    (lambda x: x.clone().normal_(3, 2), -INF), (lambda x: torch.randint_like(x, 3, 9), 3),
+    (lambda x: torch.normal(3.0, 2.0, (4000,)), -INF), (lambda x: torch.normal(x, x + 1), -INF),
+], ids=["uniform", "exponential", "normal_", "randint_like", "normal", "normal about"])
+def test_random_numbers_have_the_distribution(path, draw, least):
+    torch.manual_seed(0)
+    onnxruntime.set_seed(0)
+    x = torch.ones(4000)
+    program = framesmith.export(draw, (x,), operators="onnx")
+    framesmith.onnx.export(program, path)
+    got, want = torch.from_numpy(of_onnxruntime(path)(inputs_of(program, [x]))[0]), draw(x)
+    assert got.shape == want.shape and got.dtype == want.dtype and got.min() >= least
+    assert abs(got.mean() - want.mean()) < 0.12 * want.std() and abs(got.std() / want.std() - 1) < 0.15
+
+
 # --- bags of a table's rows
 OFFSETS = [0, 2, 2, 5, 9]
 
@@ -370,6 +455,9 @@ def test_bags_in_openvino(path):
 
 def test_products_of_integers(path):
     a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((20, 32), (32, 16)))
+    a[0], b[:, 0], b[:, 1] = -128, -128, 127
+    unsigned = (a.int() + 128).to(torch.uint8)
+    run_both(lambda a, b: torch._int_mm(a, b), path, (unsigned, b))
     run_both(torch._int_mm, path, (a, b))
     made = run_both(torch._int_mm, path, (a, b), (a[:18], b), dynamic_shapes=({0: BATCH}, None))
     assert [n.op_type for n in made.graph] == ["MatMulInteger"]

@@ -12,6 +12,7 @@ from framesmith.onnx.rows import (
     pointwise,
     recurrent,
     reductions,
+    scans,
     sizes,
     sorting,
     views,

@@ -15,15 +15,14 @@ from framesmith.onnx.emitter import LAST, Emitter, Value, dtype_of, shape_of
 from framesmith.onnx.graphs import inner_graph
 from framesmith.onnx.table import aten, row
 
-indexing = partial(row, "indexing")
-SUM, MEAN, MAX = range(3)
+bags = partial(row, "embedding bags")
 RADIX = 4
 """How many neighbours a round reduces to one element."""
 
 
-@indexing(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
+@bags(aten._embedding_bag_forward_only.default)
 def _embedding_bag(m: Emitter, table: Value, index: Value, offsets: Value, scale_grad_by_freq: bool = False,
-                   mode: int = SUM, sparse: bool = False, weights: Value | None = None, ended: bool = False,
+                   mode: int = 0, sparse: bool = False, weights: Value | None = None, ended: bool = False,
                    padding: int = -1) -> Any:
     """Gather rows of the table, and reduce those of each bag, in float32 at least as in eager."""
     wide = torch.float64 if dtype_of(table) is torch.float64 else torch.float32

@@ -84,12 +84,25 @@ def _scatter_add(m: Emitter, x: Value, dim: int, index: Value, source: Value) ->
 @indexing(aten.scatter_reduce.two)
 def _scatter_reduce(m: Emitter, x: Value, dim: int, index: Value, source: Value, reduce: str, *,
                     include_self: bool = True) -> Value:
-    if reduce not in REDUCTIONS or dtype_of(x) is torch.bool:
-        raise NoForm(f"a scatter with the reduction {reduce}, of {str(dtype_of(x)).removeprefix('torch.')}")
+    if dtype_of(x) is torch.bool:
+        raise NoForm(f"a scatter with the reduction {reduce}, of bool")
+    if reduce == "mean":
+        return _scatter_mean(m, x, dim, index, source, include_self)
     if not include_self:  # what is written begins with what leaves the sources as they are
         neutral = _filled(m, index, _neutral(reduce, dtype_of(x)), dtype_of(x))
         x = m.describe(_scattered(m, x, dim, index, neutral), spec_of(x))
     return _scattered(m, x, dim, index, source, REDUCTIONS[reduce])
+
+
+def _scatter_mean(m: Emitter, x: Value, dim: int, index: Value, source: Value, include_self: bool) -> Value:
+    dtype = dtype_of(x)
+    total = _scatter_reduce(m, x, dim, index, source, "sum", include_self=include_self)
+    zeros = _filled(m, x, int(include_self), dtype)
+    number = _scattered(m, zeros, dim, index, _filled(m, index, 1, dtype), "add")
+    number = m("Max", number, m.constant(1, dtype))
+    if dtype.is_floating_point:
+        return m("Div", total, number)
+    return m("Div", m("Sub", total, m("Mod", total, number)), number)  # rounded down
 
 
 def _neutral(reduce: str, dtype: torch.dtype) -> float:
@@ -140,17 +153,37 @@ def _index_copy(m: Emitter, x: Value, dim: int, index: Value, source: Value) -> 
     return _along(m, x, dim, index, source)
 
 
-@indexing(aten.index_fill.int_Scalar)
+@indexing(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def _index_fill(m: Emitter, x: Value, dim: int, index: Value, value: Any) -> Value:
     sizes = m.sizes(x)
     if sizes:
         sizes[dim % rank(x)] = m("Size", index)
-    return _along(m, x, dim, index, m.full(sizes, value, m.out.dtype))
+    filling = m.cast(value, m.out.dtype)
+    return _along(m, x, dim, index, m("Expand", filling, m.ints(sizes)))
 
 
 @indexing(aten.take.default)
 def _take(m: Emitter, x: Value, index: Value) -> Value:
     return m("Gather", m("Reshape", x, m.ints([-1])), _places(m, index), axis=0)
+
+
+@indexing(aten.put.default)
+def _put(m: Emitter, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    if 0 in shape_of(index):
+        return x
+    flat = [m("Reshape", v, m.ints([-1])) for v in (x, _places(m, index), source)]
+    return m.like(m("ScatterElements", *flat, axis=0, reduction="add" if accumulate else "none"), x)
+
+
+@indexing(aten.searchsorted.Tensor)
+def _searchsorted(m: Emitter, bounds: Value, x: Value, *, out_int32: bool = False, right: bool = False,
+                  side: str | None = None, sorter: Value | None = None) -> Value:
+    if sorter is not None:
+        bounds = m.describe(_gather(m, bounds, -1, sorter), spec_of(bounds))
+    if rank(bounds) > 1:  # a row of bounds for each row of numbers
+        bounds = m.describe(m.unsqueeze(bounds, -2), Spec((*shape_of(bounds)[:-1], 1, shape_of(bounds)[-1]),
+                                                          dtype_of(bounds), spec_of(bounds).device))
+    return _bucketize(m, x, bounds, out_int32=out_int32, right=right or side == "right")  # type: ignore[no-any-return]
 
 
 @indexing(aten.bucketize.Tensor, aten.bucketize.Scalar)
