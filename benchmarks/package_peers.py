@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import torch
 from torch.utils._pytree import tree_leaves
 
+import framesmith
 import framesmith.onnx
 
 HERE = Path(__file__).parent
@@ -87,9 +90,18 @@ def build_tools(folder: Path) -> None:
 
 
 # --- ONNX Runtime and OpenVINO, from Python: their wheels have no other interface -------------------------------------
-def _onnx_file(model: Any, tensors: Tensors, folder: Path) -> Path:
-    framesmith.onnx.export(model, folder / "ort.onnx", tensors)
-    return folder / "ort.onnx"
+def _onnx_file(model: Any, tensors: Tensors, folder: Path, name: str = "ort") -> Path:
+    """The file, and beside it the state that a call writes, which the file takes and gives."""
+    program = framesmith.export(model, tensors, operators="onnx")
+    framesmith.onnx.export(program, folder / f"{name}.onnx")
+    if state := framesmith.onnx.initial_state(program):
+        np.savez(folder / f"{name}.npz", **{key: x.numpy() for key, x in state.items()})
+    return folder / f"{name}.onnx"
+
+
+def _state_of(file: Path) -> dict[str, np.ndarray]:
+    found = file.with_suffix(".npz")
+    return dict(np.load(found)) if found.exists() else {}
 
 
 def _onnx_call(file: Path, tensors: Tensors) -> Callable[[], Any]:
@@ -98,15 +110,31 @@ def _onnx_call(file: Path, tensors: Tensors) -> Callable[[], Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    feed = {x.name: t.numpy() for x, t in zip(session.get_inputs(), tensors, strict=True)}
-    return lambda: [torch.from_numpy(x) for x in session.run(None, feed)]
+    state, outputs = _state_of(file), [x.name for x in session.get_outputs()]
+    given = [*[x.numpy() for x in tensors], *state.values()]
+    of_array = onnxruntime.OrtValue.ortvalue_from_numpy
+    feed = {x.name: of_array(v) for x, v in zip(session.get_inputs(), given, strict=True)}
+
+    def call() -> list[torch.Tensor]:
+        found = dict(zip(outputs, session.run_with_ort_values(outputs, feed), strict=True))
+        feed.update({name: found[f"new_{name}"] for name in state})
+        return [torch.from_numpy(x.numpy()) for name, x in found.items() if not name.startswith("new_")]
+
+    return call
 
 
 def _openvino_file(model: Any, tensors: Tensors, folder: Path) -> Path:
     import openvino
+    from openvino._offline_transformations import apply_make_stateful_transformation
 
-    framesmith.onnx.export(model, folder / "source.onnx", tensors)
-    openvino.save_model(openvino.convert_model(folder / "source.onnx"), folder / "openvino.xml", compress_to_fp16=False)
+    source = _onnx_file(model, tensors, folder, "openvino")
+    made = openvino.convert_model(source)
+    results = [x.name for x in onnx.load(source, load_external_data=False).graph.output if x.name[:4] != "new_"]
+    apply_make_stateful_transformation(made, {name: f"new_{name}" for name in _state_of(source)})
+    for state in made.get_results()[len(results):]:
+        made.remove_result(state)
+    source.unlink()
+    openvino.save_model(made, folder / "openvino.xml", compress_to_fp16=False)
     return folder / "openvino.xml"
 
 
@@ -115,6 +143,9 @@ def _openvino_call(file: Path, tensors: Tensors) -> Callable[[], Any]:
 
     config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     request = openvino.Core().compile_model(file, "CPU", config).create_infer_request()
+    state = _state_of(file)
+    for variable in request.query_state():
+        variable.state = openvino.Tensor(state[variable.name.partition("new_")[0]])
     given = [t.numpy() for t in tensors]
     return lambda: [torch.from_numpy(x.copy()) for x in request.infer(given).values()]
 

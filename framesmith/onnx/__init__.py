@@ -5,6 +5,6 @@ import importlib.util
 if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
     raise ModuleNotFoundError(f"framesmith.onnx needs {' and '.join(missing)}: pip install 'framesmith[onnx]'")
 
-from framesmith.onnx.exporter import NoOnnxForm, export  # noqa: E402
+from framesmith.onnx.exporter import NoOnnxForm, export, initial_state  # noqa: E402
 
-__all__ = ["NoOnnxForm", "export"]
+__all__ = ["NoOnnxForm", "export", "initial_state"]

@@ -16,10 +16,11 @@ from torch import fx
 
 from framesmith.export.exported import Program
 from framesmith.export.exporter import export_program
-from framesmith.export.program import STATE
+from framesmith.export.program import STATE, Input
 from framesmith.export.sizes import SizeNodes
 from framesmith.export.trees import Tree
 from framesmith.graph.control import close
+from framesmith.graph.traversal import placeholders_of
 from framesmith.onnx import rows as _rows  # noqa: F401 - fills the table
 from framesmith.onnx.emitter import Emitter, NoForm, Problem, Value
 from framesmith.onnx.graphs import emit_graph
@@ -52,7 +53,8 @@ def export(model: Callable[..., Any] | Program, path: str | os.PathLike[str], ar
     """Write `model(*args, **kwargs)`, or a program of `framesmith.export`, as an ONNX file, and return it.
 
     Inputs are called as the model's arguments, outputs by their place in its result, and dimensions as in
-    `dynamic_shapes` (see `framesmith.export`). State that a call writes is an output of its own, `new_` and its name.
+    `dynamic_shapes` (see `framesmith.export`). State that a call writes is an output of its own, `new_` and its name in
+    the `state_dict`, and where the call reads it an input, too, for the next call (see `initial_state`).
     `optimize`: fold constants, and remove what is not needed. `external_data`: keep weights in a file beside it, by
     default if they are too large for one.
 
@@ -78,6 +80,7 @@ def export(model: Callable[..., Any] | Program, path: str | os.PathLike[str], ar
 def _optimize(model: ir.Model) -> None:
     """Fold constants, and leave out what is not needed. onnxscript's rewrite rules are left out: their patterns take an
     epsilon of 1e-8 for 0."""
+    names = [v.name for v in model.graph.outputs]
     optimizer.fold_constants(model)
     ir.passes.Sequential(
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
@@ -85,61 +88,71 @@ def _optimize(model: ir.Model) -> None:
         common.CommonSubexpressionEliminationPass(), common.DeduplicateInitializersPass(),
         common.RemoveUnusedNodesPass(), common.OutputFixPass(), common.NameFixPass(),
     )(model)
+    for value, name in zip(model.graph.outputs, names, strict=True):  # equal outputs were merged, and made apart
+        value.name = name
 
 
 def to_model(program: Program, opset: int) -> ir.Model:
     """Return the program, in the operator set of the table, as an ONNX model."""
     m = Emitter(opset)
-    given, inputs = [], []
-    for i, name in zip(program.inputs, input_names(program), strict=True):
+    taken = inputs_of_file(program)
+    names, given = {i.name: name for name, i in taken.items()}, {}
+    for i in [*taken.values(), *[i for i in program.inputs if i.name not in names]]:
         try:
-            if i.kind in STATE:
-                given.append(m.initializer(str(i.target), program.state[i.target]))
-            else:
-                given.append(m.describe(Value(name=m.unique(name)), i.spec))
-                inputs.append(given[-1])
+            given[i.name] = (m.describe(Value(name=m.unique(names[i.name])), i.spec) if i.name in names else
+                             m.initializer(str(i.target), program.state[i.target]))
         except NoForm as e:
             raise NoOnnxForm([Problem(str(i.target), "", str(e))]) from None
-    names = [m.unique(name) for name in _output_names(program)]
-    found = emit_graph(m, program.graph, given)
+    inputs = [given[name] for name in names]
+    results = [m.unique(name) for name in _output_names(program, given)]
+    found = emit_graph(m, program.graph, [given[i.name] for i in program.inputs])
     if m.problems:
         raise NoOnnxForm(m.problems)
-    outputs = _outputs(m, program, dict(zip([i.name for i in program.inputs], given, strict=True)), found)
+    outputs = _outputs(m, program, given, found)
     if not outputs:
         raise ExportError("a program that gives no tensor and no size")
-    for value, name in zip(outputs, names, strict=True):
+    for value, name in zip(outputs, results, strict=True):
         value.name = name
     used = [v for v in m.initializers.values() if v.uses()]
     graph = ir.Graph(inputs, outputs, nodes=m.nodes, initializers=used, opset_imports={"": opset}, name=program.name)
     return ir.Model(graph, ir_version=IR_VERSION, producer_name="framesmith")
 
 
-def input_names(program: Program) -> list[str]:
-    """Return the names of the graph's inputs in the model; names of the graph itself differ from Python's own."""
-    return [str(n.target) for n in program.graph.nodes if n.op == "placeholder"]
+def inputs_of_file(program: Program) -> dict[str, Input]:
+    """Return what the file takes, by name: arguments, then the state that a call reads and writes."""
+    written = {o.target for o in program.outputs if o.kind == "mutation"}
+    places = list(zip(placeholders_of(program.graph), program.inputs, strict=True))
+    arguments = {str(n.target): i for n, i in places if i.kind not in STATE}  # the graph's names may differ
+    state = [i for n, i in places if i.kind in STATE and i.name in written and n.users]
+    return arguments | {f"{i.target}_state" if i.target in arguments else str(i.target): i for i in state}
 
 
-def _output_names(program: Program) -> Iterator[str]:
+def initial_state(program: Program) -> dict[str, torch.Tensor]:
+    """Return what the file takes beside arguments in a first call: the state that a call reads and writes, by name."""
+    return {name: program.state[i.target] for name, i in inputs_of_file(program).items() if i.kind in STATE}
+
+
+def _output_names(program: Program, given: dict[str, Value]) -> Iterator[str]:
     """Yield the names of the outputs: leaves of the result by their place in it, new state by the name of the old."""
     for name, leaf in zip(leaf_names(program.result), program.results, strict=True):
         if leaf.kind != "constant":
             yield name
-    targets = {i.name: i.target if i.kind in STATE else i.name for i in program.inputs}
-    yield from (f"new_{targets[o.target]}" for o in program.outputs if o.kind == "mutation")
+    yield from (f"new_{given[o.target].name}" for o in program.outputs if o.kind == "mutation")
 
 
 def _outputs(m: Emitter, program: Program, inputs: dict[str, Value], found: list[Any]) -> list[Value]:
     """Return the outputs of the graph: the tensors and sizes among the leaves of the result, then what the program
     writes."""
-    leaves = {i.target: inputs[i.name] for i in program.inputs if i.kind == "input"}
-    state = {i.target: inputs[i.name] for i in program.inputs if i.kind in STATE}
+    written = {o.target: v for o, v in zip(program.outputs, found, strict=True) if o.kind == "mutation"}
+    after = inputs | written
+    leaves = {i.target: after[i.name] for i in program.inputs if i.kind == "input"}
+    state = {i.target: after[i.name] for i in program.inputs if i.kind in STATE}
     of_kind: dict[str, Callable[[Any], Any]] = {
         "output": found.__getitem__, "input": leaves.__getitem__, "size": lambda size: _size(m, program, inputs, size),
         "state": lambda name: state.get(name) or m.initializer(name, program.state[name]),
     }
     values = [of_kind[leaf.kind](leaf.value) for leaf in program.results if leaf.kind != "constant"]
-    values += [v for o, v in zip(program.outputs, found, strict=True) if o.kind == "mutation"]
-    return [_output(m, value) for value in values]
+    return [_output(m, value) for value in (*values, *written.values())]
 
 
 def _output(m: Emitter, value: Any) -> Value:

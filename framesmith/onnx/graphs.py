@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import onnx_ir as ir
 from torch import fx
 
 from framesmith.graph.control import Control, results_of
@@ -68,3 +69,12 @@ def _stand_in(m: Emitter, val: Any) -> Any:
     return value
 
 
+def inner_graph(m: Emitter, inputs: Sequence[tuple[Any, int]], emit: Callable[..., Sequence[Value]]) -> ir.Graph:
+    """Return the body of a loop or scan: what `emit(emitter, *values)` makes of inputs of these dtypes and ranks."""
+    inner = Emitter(m.opset, m)
+    given = [Value(name=m.unique("given"), type=ir.TensorType(dtype), shape=ir.Shape([None] * dims))
+             for dtype, dims in inputs]
+    outputs = emit(inner, *given)
+    for value in outputs:
+        value.name = m.unique("made")
+    return ir.Graph(given, outputs, nodes=inner.nodes, name=m.unique("body"))

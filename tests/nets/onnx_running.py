@@ -12,7 +12,8 @@ import torch
 
 from framesmith.export import Program
 from framesmith.export.trees import flatten
-from framesmith.onnx.exporter import input_names
+from framesmith.onnx import initial_state
+from framesmith.onnx.exporter import inputs_of_file
 from framesmith.tools.difference import distance, mismatch
 
 DRAWS = frozenset(("RandomUniformLike", "RandomNormalLike", "Bernoulli", "Multinomial", "Dropout"))
@@ -64,9 +65,9 @@ def of_openvino(path: Path) -> Run:
 
 
 def inputs_of(program: Program, leaves: Sequence[Any]) -> dict[str, np.ndarray]:
-    """The arguments of a call, by the names that the file has for them."""
-    return {name: leaves[i.target].detach().contiguous().numpy()
-            for name, i in zip(input_names(program), program.inputs, strict=True) if i.kind == "input"}
+    """The arguments of a call and the state that it writes, by the names that the file has for them."""
+    given = {name: leaves[i.target] for name, i in inputs_of_file(program).items() if i.kind == "input"}
+    return {name: x.detach().contiguous().numpy() for name, x in (given | initial_state(program)).items()}
 
 
 def expected(program: Program, result: Any) -> list[torch.Tensor]:

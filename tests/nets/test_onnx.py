@@ -12,6 +12,8 @@ OPERATORS = [
     "add", "atan2", "clamp", "where", "pow", "remainder", "bitwise_and", "eq", "sum", "amax", "argmin", "cumsum",
     "any", "matmul", "cat", "split", "permute", "roll", "flip", "tril", "diagonal", "index_select", "gather",
     "scatter_add", "index_put", "masked_fill", "topk", "sort", "index_add", "scatter_reduce.amax",
+    "cumprod", "cummax", "cummin", "scatter_reduce.mean", "index_fill", "put", "searchsorted", "median", "nanmedian",
+    "nn.functional.bilinear", "angle", "block_diag", "logspace",
 ]  # fmt: skip
 OF_FLOATS = [
     "expm1", "log1p", "round", "var", "softmax", "nn.functional.gelu", "nn.functional.layer_norm",
@@ -20,6 +22,9 @@ OF_FLOATS = [
     "nn.functional.avg_pool1d", "nn.functional.adaptive_avg_pool2d", "nn.functional.interpolate.bilinear",
     "nn.functional.grid_sample", "nn.functional.pad.reflect", "nn.functional.unfold",
     "nn.functional.scaled_dot_product_attention", "linalg.vector_norm",
+    "logcumsumexp", "std", "std_mean", "erfinv", "nn.functional.pdist", "nn.functional.embedding_bag",
+    "nn.functional.adaptive_max_pool1d", "nn.functional.adaptive_max_pool2d", "nn.functional.adaptive_max_pool3d",
+    "nn.functional.max_unpool2d", "nn.functional.max_unpool3d", "masked.median",
 ]  # fmt: skip
 FOUND = [  # sizes of 0, small epsilons, negative widths, equal elements, windows beyond the image
     ("nn.functional.poisson_nll_loss", "int64", 14), ("nn.functional.cosine_embedding_loss", "bool", 0),

@@ -2,6 +2,7 @@
 
 from framesmith.onnx.rows import (
     attention,
+    bags,
     contractions,
     control,
     draws,
@@ -11,6 +12,7 @@ from framesmith.onnx.rows import (
     pointwise,
     recurrent,
     reductions,
+    scans,
     sizes,
     sorting,
     views,

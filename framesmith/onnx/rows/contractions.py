@@ -19,6 +19,11 @@ def _matmul(m: Emitter, a: Value, b: Value) -> Value:
     return m("MatMul", a, b)
 
 
+@contraction(aten._int_mm.default)
+def _integer_product(m: Emitter, a: Value, b: Value) -> Value:
+    return m("MatMulInteger", a, b)
+
+
 @contraction(aten.linear.default)
 def _linear(m: Emitter, x: Value, weight: Value, bias: Value | None = None) -> Value:
     if rank(weight) == 1:
@@ -137,7 +142,11 @@ def _convolution(m: Emitter, x: Value, weight: Value, bias: Value | None, stride
 
 @contraction(aten._cdist_forward.default)
 def _cdist(m: Emitter, a: Value, b: Value, p: float, mode: int | None) -> Value:
-    off = m("Abs", m("Sub", m.unsqueeze(a, rank(a) - 1), m.unsqueeze(b, rank(b) - 2)))
+    return _norm(m, m("Abs", m("Sub", m.unsqueeze(a, rank(a) - 1), m.unsqueeze(b, rank(b) - 2))), p)
+
+
+def _norm(m: Emitter, off: Value, p: float) -> Value:
+    """Return a norm of the last dimension of numbers that are not negative."""
     over, dtype = m.ints([-1]), m.out.dtype
     if p == 0:
         one, zero = m.constant(1, dtype), m.constant(0, dtype)
@@ -150,3 +159,19 @@ def _cdist(m: Emitter, a: Value, b: Value, p: float, mode: int | None) -> Value:
     return m("Pow", total, m.constant(1 / p, dtype))
 
 
+@contraction(aten._trilinear.default)
+def _trilinear(m: Emitter, a: Value, b: Value, c: Value, of_a: Sequence[int], of_b: Sequence[int], of_c: Sequence[int],
+               summed: Sequence[int], unroll_dim: int = 1) -> Value:
+    spread = [m.unsqueeze(x, *dims) if dims else x for x, dims in ((a, of_a), (b, of_b), (c, of_c))]
+    made = m("Mul", m("Mul", spread[0], spread[1]), spread[2])
+    return m("ReduceSum", made, m.ints(summed), keepdims=0) if summed else made
+
+
+@contraction(aten._pdist_forward.default)
+def _distances(m: Emitter, x: Value, p: float = 2) -> Value:
+    rows = shape_of(x)[0]
+    if not isinstance(rows, int):
+        raise NoForm("the distances of rows of which the number varies")
+    pairs = torch.triu_indices(rows, rows, 1)
+    a, b = (m("Gather", x, m.constant(side.tolist(), torch.int64), axis=0) for side in pairs)
+    return _norm(m, m("Abs", m("Sub", a, b)), p)

@@ -78,3 +78,38 @@ def _multinomial(m: Emitter, x: Value, count: int, replacement: bool = False, *,
     return m.squeeze(made, 0) if single else made
 
 
+@draw(aten.uniform.default)
+def _uniform(m: Emitter, x: Value, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Value:
+    return _drawn(m, "RandomUniformLike", m("Shape", x), m.out.dtype, low=float(low), high=float(high))
+
+
+@draw(aten.exponential.default)
+def _exponential(m: Emitter, x: Value, rate: float = 1.0, *, generator: Any = None) -> Value:
+    rest = m("Sub", m.constant(1, m.out.dtype), _drawn(m, "RandomUniformLike", m("Shape", x), m.out.dtype))
+    return m("Mul", m("Log", rest), m.constant(-1 / rate, m.out.dtype))  # rest is above 0
+
+
+@draw(aten.normal_functional.default)
+def _normal_like(m: Emitter, x: Value, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Value:
+    return _drawn(m, "RandomNormalLike", m("Shape", x), m.out.dtype, mean=float(mean), scale=float(std))
+
+
+@draw(aten.normal.float_float)
+def _normal(m: Emitter, mean: float, std: float, size: Sequence[Any], **_: Any) -> Value:
+    return _drawn(m, "RandomNormalLike", m.ints(size), m.out.dtype, mean=float(mean), scale=float(std))
+
+
+@draw(aten.normal.Tensor_Tensor)
+def _normal_about(m: Emitter, mean: Value, std: Value, *, generator: Any = None) -> Value:
+    zero = m("Mul", m("Add", mean, std), m.constant(0, m.out.dtype))
+    return m("Add", m("Mul", std, _drawn(m, "RandomNormalLike", m("Shape", zero), m.out.dtype)), mean)
+
+
+@draw(aten.randint_like.default)
+def _randint_like(m: Emitter, x: Value, high: int, **options: Any) -> Value:
+    return _randint(m, 0, high, m.sizes(x), **options)  # type: ignore[no-any-return]
+
+
+@draw(aten.randint_like.low_dtype)
+def _randint_like_from(m: Emitter, x: Value, low: int, high: int, **options: Any) -> Value:
+    return _randint(m, low, high, m.sizes(x), **options)  # type: ignore[no-any-return]

@@ -84,12 +84,25 @@ def _scatter_add(m: Emitter, x: Value, dim: int, index: Value, source: Value) ->
 @indexing(aten.scatter_reduce.two)
 def _scatter_reduce(m: Emitter, x: Value, dim: int, index: Value, source: Value, reduce: str, *,
                     include_self: bool = True) -> Value:
-    if reduce not in REDUCTIONS or dtype_of(x) is torch.bool:
-        raise NoForm(f"a scatter with the reduction {reduce}, of {str(dtype_of(x)).removeprefix('torch.')}")
+    if dtype_of(x) is torch.bool:
+        raise NoForm(f"a scatter with the reduction {reduce}, of bool")
+    if reduce == "mean":
+        return _scatter_mean(m, x, dim, index, source, include_self)
     if not include_self:  # what is written begins with what leaves the sources as they are
         neutral = _filled(m, index, _neutral(reduce, dtype_of(x)), dtype_of(x))
         x = m.describe(_scattered(m, x, dim, index, neutral), spec_of(x))
     return _scattered(m, x, dim, index, source, REDUCTIONS[reduce])
+
+
+def _scatter_mean(m: Emitter, x: Value, dim: int, index: Value, source: Value, include_self: bool) -> Value:
+    dtype = dtype_of(x)
+    total = _scatter_reduce(m, x, dim, index, source, "sum", include_self=include_self)
+    zeros = _filled(m, x, int(include_self), dtype)
+    number = _scattered(m, zeros, dim, index, _filled(m, index, 1, dtype), "add")
+    number = m("Max", number, m.constant(1, dtype))
+    if dtype.is_floating_point:
+        return m("Div", total, number)
+    return m("Div", m("Sub", total, m("Mod", total, number)), number)  # rounded down
 
 
 def _neutral(reduce: str, dtype: torch.dtype) -> float:
@@ -101,21 +114,27 @@ def _neutral(reduce: str, dtype: torch.dtype) -> float:
     return {"sum": 0, "prod": 1, "amax": least, "amin": most}[reduce]
 
 
-def _along(m: Emitter, x: Value, dim: int, index: Value, source: Value, reduction: str = "none") -> Value:
-    """Whole slices of a value written, or added to what is there, at places along a dimension."""
+def _along(m: Emitter, x: Value, dim: int, index: Value, source: Value) -> Value:
+    """Whole slices of a value written at places along a dimension."""
     if not rank(x):
-        made = _along_first(m, m.unsqueeze(x, 0), index, m("Reshape", source, m.ints([-1])), reduction)
+        made = _along_first(m, m.unsqueeze(x, 0), index, m("Reshape", source, m.ints([-1])))
         return m("Reshape", made, m.ints([]))
     dim = dim % rank(x)
     swap = list(range(rank(x)))
     swap[0], swap[dim] = dim, 0
-    made = _along_first(m, m.transpose(x, swap), index, m.transpose(source, swap), reduction)
-    return m.transpose(made, swap)
+    return m.transpose(_along_first(m, m.transpose(x, swap), index, m.transpose(source, swap)), swap)
 
 
-def _along_first(m: Emitter, x: Value, index: Value, source: Value, reduction: str) -> Value:
-    places = m("Reshape", _places(m, index), m.ints([-1, 1]))
-    return m("ScatterND", x, places, source, reduction=reduction)
+def _along_first(m: Emitter, x: Value, index: Value, source: Value) -> Value:
+    return m("ScatterND", x, m("Reshape", _places(m, index), m.ints([-1, 1])), source)
+
+
+def _added(m: Emitter, x: Value, dim: int, places: Value, source: Value, dims: int) -> Value:
+    """Add slices of a value with `dims` dimensions to others along one. Not by ScatterND: ONNX Runtime's kernel has a
+    data race where places are equal."""
+    column = [-1 if d == dim else 1 for d in range(dims)]
+    wide = m("Expand", m("Reshape", places, m.ints(column)), m("Shape", source))
+    return m("ScatterElements", x, wide, source, axis=dim, reduction="add")  # type: ignore[no-any-return]
 
 
 @indexing(aten.index_add.default)
@@ -123,7 +142,10 @@ def _index_add(m: Emitter, x: Value, dim: int, index: Value, source: Value, *, a
     if dtype_of(x) is torch.bool:
         raise NoForm("a sum of bools")
     scaled = source if not isinstance(alpha, Value) and alpha == 1 else m("Mul", source, m.number(alpha, m.out.dtype))
-    return _along(m, x, dim, index, scaled, "add")
+    if not rank(x):
+        made = _added(m, m.unsqueeze(x, 0), 0, _places(m, index), m("Reshape", scaled, m.ints([-1])), 1)
+        return m("Reshape", made, m.ints([]))
+    return _added(m, x, dim % rank(x), _places(m, index), scaled, rank(x))
 
 
 @indexing(aten.index_copy.default)
@@ -131,17 +153,37 @@ def _index_copy(m: Emitter, x: Value, dim: int, index: Value, source: Value) -> 
     return _along(m, x, dim, index, source)
 
 
-@indexing(aten.index_fill.int_Scalar)
+@indexing(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def _index_fill(m: Emitter, x: Value, dim: int, index: Value, value: Any) -> Value:
     sizes = m.sizes(x)
     if sizes:
         sizes[dim % rank(x)] = m("Size", index)
-    return _along(m, x, dim, index, m.full(sizes, value, m.out.dtype))
+    filling = m.cast(value, m.out.dtype)
+    return _along(m, x, dim, index, m("Expand", filling, m.ints(sizes)))
 
 
 @indexing(aten.take.default)
 def _take(m: Emitter, x: Value, index: Value) -> Value:
     return m("Gather", m("Reshape", x, m.ints([-1])), _places(m, index), axis=0)
+
+
+@indexing(aten.put.default)
+def _put(m: Emitter, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    if 0 in shape_of(index):
+        return x
+    flat = [m("Reshape", v, m.ints([-1])) for v in (x, _places(m, index), source)]
+    return m.like(m("ScatterElements", *flat, axis=0, reduction="add" if accumulate else "none"), x)
+
+
+@indexing(aten.searchsorted.Tensor)
+def _searchsorted(m: Emitter, bounds: Value, x: Value, *, out_int32: bool = False, right: bool = False,
+                  side: str | None = None, sorter: Value | None = None) -> Value:
+    if sorter is not None:
+        bounds = m.describe(_gather(m, bounds, -1, sorter), spec_of(bounds))
+    if rank(bounds) > 1:  # a row of bounds for each row of numbers
+        bounds = m.describe(m.unsqueeze(bounds, -2), Spec((*shape_of(bounds)[:-1], 1, shape_of(bounds)[-1]),
+                                                          dtype_of(bounds), spec_of(bounds).device))
+    return _bucketize(m, x, bounds, out_int32=out_int32, right=right or side == "right")  # type: ignore[no-any-return]
 
 
 @indexing(aten.bucketize.Tensor, aten.bucketize.Scalar)
@@ -211,6 +253,8 @@ def _index(m: Emitter, x: Value, indices: Sequence[Any]) -> Value:
 @indexing(aten.index_put.default)
 def _index_put(m: Emitter, x: Value, indices: Sequence[Any], values: Value, accumulate: bool = False) -> Value:
     dims, places, most = _coordinates(m, x, indices)
+    if 0 in shape_of(x):
+        return x
     if places is None:
         made = m("Expand", values, m("Shape", x))
         return m("Add", x, made) if accumulate else made
@@ -224,9 +268,25 @@ def _index_put(m: Emitter, x: Value, indices: Sequence[Any], values: Value, accu
             values = m("Reshape", values, m("Concat", m.ints([1] * (count - rank(values))), m("Shape", values), axis=0))
         values = m.transpose(values, [*range(before, before + most), *range(before), *range(before + most, count)])
     inner = [m("Shape", moved, start=len(dims))] if rest else []
-    shape = m.concat([m("Shape", places, end=-1), *inner], 0)
-    made = m("ScatterND", moved, places, m("Expand", values, shape), reduction="add" if accumulate else "none")
+    values = m("Expand", values, m.concat([m("Shape", places, end=-1), *inner], 0))
+    if accumulate:
+        flat = m.concat([m.ints([-1]), *inner], 0)
+        made = _added(m, m("Reshape", moved, flat), 0, _counted_through(m, moved, places, len(dims)),
+                      m("Reshape", values, flat), 1 + len(rest))
+        made = m("Reshape", made, m("Shape", moved))
+    else:
+        made = m("ScatterND", moved, places, values)
     return m.transpose(made, [order.index(d) for d in range(rank(x))])
+
+
+def _counted_through(m: Emitter, x: Value, places: Value, dims: int) -> Value:
+    """Return places [..., dims] in the first dimensions of a value as places in these as one."""
+    made = m("Gather", places, m.constant(0, torch.int64), axis=-1)
+    for d in range(1, dims):
+        size, place = m("Shape", x, start=d, end=d + 1), m("Gather", places, m.constant(d, torch.int64), axis=-1)
+        beyond = m("Where", m("Less", place, m.constant(0, torch.int64)), m("Add", place, size), place)
+        made = m("Add", m("Mul", made, size), beyond)
+    return made
 
 
 # --- masks

@@ -141,6 +141,40 @@ def _radians(m: Emitter, x: Value) -> Value:
     return m("Mul", *_reals(m, x), m.constant(math.pi / 180, m.out.dtype))
 
 
+@pointwise(aten.angle.default)
+def _angle(m: Emitter, x: Value) -> Value:
+    (x,), zero = _reals(m, x), m.constant(0, m.out.dtype)
+    angle = m("Where", m("Less", x, zero), m.constant(math.pi, m.out.dtype), zero)
+    return m("Where", m("IsNaN", x), x, angle)
+
+
+def _polynomial(m: Emitter, x: Value, *coefficients: float) -> Value:
+    """Return a polynomial; the coefficient of the highest power comes first."""
+    made = m.constant(coefficients[0], m.out.dtype)
+    for c in coefficients[1:]:
+        made = m("Add", m("Mul", made, x), m.constant(c, m.out.dtype))
+    return made
+
+
+@pointwise(aten.erfinv.default)
+def _erfinv(m: Emitter, x: Value) -> Value:
+    """A rational function in the middle and one at the ends, then two steps of Newton's, as in eager."""
+    (x,), dtype = _reals(m, x), m.out.dtype
+    one, size = m.constant(1, dtype), m("Abs", x)
+    z = m("Mul", x, x)
+    middle = m("Mul", x, m("Div", _polynomial(m, z, -0.140543331, 0.914624893, -1.645349621, 0.886226899),
+                           _polynomial(m, z, 0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0)))
+    half = m("Div", m("Sub", one, size), m.constant(2, dtype))
+    z = m("Sqrt", m("Neg", m("Log", half)))
+    end = m("Div", _polynomial(m, z, 1.641345311, 3.429567803, -1.624906493, -1.970840454),
+            _polynomial(m, z, 1.637067800, 3.543889200, 1.0))
+    made = m("Where", m("LessOrEqual", size, m.constant(0.7, dtype)), middle, m("Mul", m("Sign", x), end))
+    for _ in range(2):
+        slope = m("Mul", m("Exp", m("Neg", m("Mul", made, made))), m.constant(2 / math.sqrt(math.pi), dtype))
+        made = m("Sub", made, m("Div", m("Sub", m("Erf", made), x), slope))
+    return m("Where", m("Equal", size, one), m("Mul", x, m.constant(math.inf, dtype)), made)
+
+
 @pointwise(aten.isnan.default)
 def _isnan(m: Emitter, x: Value) -> Value:
     return m("IsNaN", x if dtype_of(x).is_floating_point else m.cast(x, torch.float32))
@@ -217,6 +251,11 @@ def _rounded_quotient(m: Emitter, a: Any, b: Any, *, rounding_mode: str | None) 
     if rounding_mode == "floor":
         return m("Floor", found)
     return m("Where", m("Less", found, m.constant(0, m.out.dtype)), m("Ceil", found), m("Floor", found))
+
+
+@pointwise(aten.floor_divide.default, aten.floor_divide.Scalar)
+def _floor_quotient(m: Emitter, a: Any, b: Any) -> Value:
+    return _rounded_quotient(m, a, b, rounding_mode="floor")  # type: ignore[no-any-return]
 
 
 @pointwise(aten.fmod.Tensor, aten.fmod.Scalar)

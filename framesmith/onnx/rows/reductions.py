@@ -146,6 +146,17 @@ def _variance_and_mean(m: Emitter, x: Value, dim: Any = None, *, correction: Any
     return made, mean
 
 
+@reduction(aten.std.correction)
+def _deviation(m: Emitter, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Value:
+    return m("Sqrt", _variance(m, x, dim, correction=correction, keepdim=keepdim))
+
+
+@reduction(aten.std_mean.correction)
+def _deviation_and_mean(m: Emitter, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    variance, mean = _variance_and_mean(m, x, dim, correction=correction, keepdim=keepdim)
+    return m("Sqrt", variance), mean
+
+
 @reduction(aten.linalg_vector_norm.default)
 def _vector_norm(m: Emitter, x: Value, order: float = 2, dim: Any = None, keepdim: bool = False, *,
                  dtype: Any = None) -> Value:

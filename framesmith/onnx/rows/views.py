@@ -300,6 +300,25 @@ def _linspace(m: Emitter, start: Any, end: Any, steps: int, **_: Any) -> Value:
     return m.constant(found.tolist(), m.out.dtype)
 
 
+@view(aten.logspace.default)
+def _logspace(m: Emitter, start: Any, end: Any, steps: int, base: float = 10.0, **_: Any) -> Value:
+    if not all(isinstance(v, int | float) for v in (start, end, steps)):
+        raise NoForm("points between sizes that vary")
+    return m.constant(torch.logspace(start, end, steps, base, dtype=m.out.dtype).tolist(), m.out.dtype)
+
+
+@view(aten.block_diag.default)
+def _block_diagonal(m: Emitter, blocks: Sequence[Value]) -> Value:
+    wide = [m("Reshape", m.cast(x, m.out.dtype), m.ints([*[1] * (2 - rank(x)), *m.sizes(x)])) for x in blocks]
+    ends = [m("Shape", x) for x in wide]
+    made = wide[0]
+    for x, end in zip(wide[1:], ends[1:], strict=True):
+        before = m("Shape", made)
+        none = m.constant([0, 0], torch.int64)
+        made = m("Add", m("Pad", made, m("Concat", none, end, axis=0)), m("Pad", x, m("Concat", before, none, axis=0)))
+    return made
+
+
 @view(aten.eye.m)
 def _eye(m: Emitter, rows: Any, columns: Any, **_: Any) -> Value:
     return m("EyeLike", m.full([rows, columns], 0, m.out.dtype))

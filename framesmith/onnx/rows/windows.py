@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from framesmith.onnx.emitter import Emitter, NoForm, Value, dtype_of, rank, shape_of
@@ -124,6 +125,56 @@ def _shares(size: int, parts: int) -> list[list[float]]:
 window(aten._adaptive_avg_pool2d.default, aten.adaptive_avg_pool2d.default)(_adaptive(2))
 window(aten._adaptive_avg_pool3d.default, aten.adaptive_avg_pool3d.default)(_adaptive(3))
 window(aten.adaptive_avg_pool1d.default)(_adaptive(1))
+
+
+def _adaptive_greatest(count: int) -> Any:
+    """Return a row of the greatest of windows that share out an image: each is gathered, the last element of a short
+    one several times."""
+    def emit(m: Emitter, x: Value, sizes: Any) -> Any:
+        have, parts = list(shape_of(x)[-count:]), _each(sizes, count)
+        if not all(isinstance(n, int) and n for n in (*have, *parts)):
+            raise NoForm("windows that share out an image of which the size varies")
+        outer, flat = rank(x) - count, np.zeros((), np.int64)
+        made = x
+        for d, (n, k) in enumerate(zip(have, parts, strict=True)):
+            bounds = [(j * n // k, -(-(j + 1) * n // k)) for j in range(k)]
+            wide = max(end - start for start, end in bounds)
+            places = np.array([[min(start + j, end - 1) for j in range(wide)] for start, end in bounds])
+            made = m("Gather", made, m.constant(places.tolist(), torch.int64), axis=outer + 2 * d)
+            flat = np.expand_dims(flat * n, (-1, -2)) + places
+        last = [outer + 2 * d for d in range(count)], [outer + 2 * d + 1 for d in range(count)]
+        made = m("Reshape", m.transpose(made, [*range(outer), *last[0], *last[1]]), m.ints([0] * outer + [*parts, -1]))
+        order = [*range(0, 2 * count, 2), *range(1, 2 * count, 2)]
+        flat = flat.transpose(order).reshape(*parts, -1)
+        at = m("ArgMax", made, axis=outer + count, keepdims=1)
+        every = m("Expand", m.constant(flat.tolist(), torch.int64), m("Shape", made))
+        return (m("ReduceMax", made, m.ints([-1]), keepdims=0),
+                m.squeeze(m("GatherElements", every, at, axis=outer + count), -1))
+
+    return emit
+
+
+window(aten.adaptive_max_pool2d.default)(_adaptive_greatest(2))
+window(aten.adaptive_max_pool3d.default)(_adaptive_greatest(3))
+
+
+def _unpooled(count: int) -> Any:
+    def emit(m: Emitter, x: Value, index: Value, sizes: Sequence[Any], *_: Any) -> Value:
+        outer = m.ints(m.sizes(x)[:-count])
+        area = m.constant(1, torch.int64)
+        for n in sizes:
+            area = m("Mul", area, m.number(n, torch.int64))
+        whole = m("Concat", outer, m("Reshape", area, m.ints([1])), axis=0)
+        columns = m("Concat", outer, m.ints([-1]), axis=0)
+        made = m("ScatterElements", m("Expand", m.constant(0, dtype_of(x)), whole), m("Reshape", index, columns),
+                 m("Reshape", x, columns), axis=rank(x) - count)
+        return m("Reshape", made, m("Concat", outer, m.ints(sizes), axis=0))  # type: ignore[no-any-return]
+
+    return emit
+
+
+window(aten.max_unpool2d.default)(_unpooled(2))
+window(aten.max_unpool3d.default)(_unpooled(3))
 
 
 @window(aten.col2im.default)
