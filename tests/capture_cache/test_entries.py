@@ -142,6 +142,34 @@ def test_what_the_program_says_of_a_function_is_compared(outcome):
     assert outcome(multiplied, x) == "loaded"
 
 
+def doubled(fn):
+    def wrapper(x):
+        return fn(x) * 2
+    return wrapper
+
+
+@doubled
+@doubled
+def decorated(x):
+    return x + 1
+
+
+def calls_decorated(x):
+    return decorated(x) - 1
+
+
+def test_what_the_program_says_of_a_function_beneath_a_decorator_is_compared(outcome):
+    x = torch.randn(4)
+    assert [outcome(calls_decorated, x) for _ in range(2)] == ["compiled", "loaded"]
+    inner = decorated.__closure__[0].cell_contents
+    framesmith.allow_in_graph(inner)
+    try:
+        assert outcome(calls_decorated, x) != "loaded"
+    finally:
+        registry.CALLS.pop(inner)
+    assert outcome(calls_decorated, x) == "loaded"
+
+
 class Net(nn.Module):
     gain = 2
 

@@ -26,6 +26,14 @@ def pick(x):
     return helper(x) if TABLE["mode"] == "add" else helper(x) - 3
 
 
+def plus(shift, level):
+    def decorated(method):
+        def wrapper(self, x):
+            return method(self, x) + shift * level if torch.backends.mha.get_fastpath_enabled() else x
+        return wrapper
+    return decorated
+
+
 class Block(nn.Module):
     factor = 3.0
 
@@ -37,7 +45,12 @@ class Block(nn.Module):
     def forward(self, x):
         for _ in range(self.steps):
             x = pick(self.linear(x)) * self.factor
-        return {"out": x, "sizes": SIZES}
+        return {"out": self.shifted(x), "sizes": SIZES}
+
+    @plus(0.5, 2)
+    @plus(0.5, level=3)
+    def shifted(self, x):
+        return x - 1
 """
 
 PROGRAM = """
@@ -104,10 +117,14 @@ def test_a_loaded_graph_is_reported_as_the_one_that_was_compiled(tmp_path):
     ("self.steps = 2", "self.steps = 3", False),
     ("SCALE = 2.0", "SCALE = 2", False),
     ("SIZES = (1, 2)", "SIZES = (1, 3)", True),
+    ("+ shift * level", "- shift * level", False),
+    ("level=3", "level=4", False),
+    ("return x - 1", "return x - 2", False),
     ("    factor = 3.0", "    def __getattr__(self, name):\n        return super().__getattr__(name)\n    factor = 3.0",
      False),
 ], ids=["unrelated function", "lines moved", "inlined function", "global", "default", "container", "class attribute",
-        "attribute", "constant's type", "what is read in each call", "special method"])
+        "attribute", "constant's type", "what is read in each call", "decorator's function",
+        "what a decorator is given", "decorated method", "special method"])
 def test_what_a_capture_read_is_compared(program, old, new, hits):
     assert old in LIBRARY
     program.library(LIBRARY.replace(old, new))
@@ -122,7 +139,9 @@ def test_what_a_capture_read_is_compared(program, old, new, hits):
     {"between": "x = framesmith.mark_dynamic(x, 0) or x"},
     {"before": "framesmith.disallow_in_graph(library.unrelated); "
                "library.helper = framesmith.allow_in_graph(lambda x: x * 5)"},
-], ids=["sizes", "options", "global", "instance", "hook", "method", "default dtype", "mark", "another function"])
+    {"before": "torch.backends.mha.set_fastpath_enabled(False)"},
+], ids=["sizes", "options", "global", "instance", "hook", "method", "default dtype", "mark", "another function",
+        "flag of torch"])
 def test_the_state_of_the_process_is_compared(program, how):
     assert not program.hits(**how)
 
