@@ -162,24 +162,13 @@ class References:
         program has declared of it."""
         if _is_own(fn):
             return []
-        self._note_inner(fn, path)
+        for k, cell in enumerate(fn.__closure__ or ()):
+            self._note(cell, [*path, ["cell object", k]])
         defaults = _defaults(fn)
         for k, default in enumerate(defaults):
             self._note(default, [*path, ["default", k]])
         return [code_digest(fn.__code__), [*map(self.identify, defaults)], [*(fn.__kwdefaults__ or ())],
-                plain_text(fn.__annotations__), sorted(fn.__dict__), _declared(fn)]
-
-    def _note_inner(self, fn: types.FunctionType, path: Json) -> None:
-        """Note cells and code that guards find in a function that decorators have made, and in functions within it."""
-        within, seen = [(fn, path)], {id(fn)}
-        for outer, at in within:
-            for k, cell in enumerate(outer.__closure__ or ()):
-                self._note(cell, [*at, ["cell object", k]])
-            for step, inner in _inner(outer) if len(at) < len(path) + _DEPTH else ():
-                if step[0] == "cell" and type(inner) is types.FunctionType and id(inner) not in seen:
-                    seen.add(id(inner))
-                    self._note(inner.__code__, [*at, step, ["code", _declared(inner)]])
-                    within.append((inner, [*at, step]))
+                plain_text(fn.__annotations__), sorted(fn.__dict__), f"{_said(fn)} {is_disabled(fn)}"]
 
     def _path(self, value: Any) -> Json:
         """Return a way to an object from a module: names, and steps beneath what decorators put around it."""
@@ -252,8 +241,6 @@ def _tensor(refs: References, found: Json) -> torch.Tensor:
     return torch.tensor(list(bytes.fromhex(data)), dtype=torch.uint8).view(getattr(torch, dtype)).reshape(shape)
 
 
-_DEPTH = 6
-"""The most functions within each other, as decorators make them, in which an object is looked for."""
 MOST_DATA = 4096
 """Elements of a tensor that an entry holds."""
 
@@ -289,7 +276,6 @@ _BENEATH: dict[str, Callable[[Any, Any], Any]] = {
     "cell object": lambda fn, k: fn.__closure__[k],
     "cell": lambda fn, k: fn.__closure__[k].cell_contents,
     "attribute": lambda value, name: value.__dict__[name],
-    "code": lambda fn, declared: {_declared(fn): fn.__code__}[declared],
     "class": lambda value, _: type(value),
     "part": lambda value, name: object.__getattribute__(value, name),
 }
@@ -313,7 +299,7 @@ def _inner(value: Any) -> Iterator[tuple[Json, Any]]:
         yield ["part", name], object.__getattribute__(value, name)
 
 
-def _beneath(outer: Any, wanted: Any, depth: int = _DEPTH) -> Iterator[list[Json]]:
+def _beneath(outer: Any, wanted: Any, depth: int = 6) -> Iterator[list[Json]]:
     """The steps from an object to one that it holds, as decorators nest functions."""
     if outer is wanted:
         yield []
@@ -342,11 +328,6 @@ def _said(fn: Any) -> str:
     followed."""
     row = CALLS.get(fn)
     return "" if row is None else f"{row.__module__}.{row.__qualname__}"
-
-
-def _declared(fn: types.FunctionType) -> str:
-    """Return what the program has declared of calls of a function."""
-    return f"{_said(fn)} {is_disabled(fn)}"
 
 
 def _own(refs: References, cls: Json, parts: list[Json]) -> Any:
@@ -384,7 +365,6 @@ _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     classmethod: lambda p: [p.__func__],
     staticmethod: lambda p: [p.__func__],
     types.CellType: lambda p: [],
-    types.CodeType: lambda p: [code_digest(p)],
 }
 """The parts of objects without a name that no guard looks into."""
 
