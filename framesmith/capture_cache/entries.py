@@ -97,7 +97,7 @@ class CaptureCache:
             if captured.surroundings.bound:
                 raise Unportable(captured.surroundings.bound)
             check_portable(image)
-            refs = References(code, fn.__globals__)
+            refs = References(code, fn.__globals__, captured.surroundings.functions)
             value = {
                 "guards": GuardWriter(refs).write(captured.guards, captured.input_sources),
                 "answers": [_answer(refs, answer) for answer in captured.surroundings.answers],
