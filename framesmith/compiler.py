@@ -6,6 +6,7 @@ runs in plain Python, and tell the user once where and why.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -36,7 +37,7 @@ from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
 from framesmith.capture.sources import Source
 from framesmith.capture.thread_state import handed_over
-from framesmith.capture_cache.entries import CaptureCache, is_marked
+from framesmith.capture_cache.entries import CaptureCache, is_marked, is_portable
 from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
 from framesmith.graph.census import operators_of, short_name
@@ -69,8 +70,10 @@ from framesmith.util.errors import (
 )
 from framesmith.util.interrupts import handlers_heard, raised_by_handler
 from framesmith.util.locks import COMPILE_LOCK
+from framesmith.util.priority import has_priority
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
+from framesmith.util.world import world_size
 
 VARYING = 6
 """Misses of variants because of a number's value after which capture does not assume the value any more (three calls
@@ -89,6 +92,7 @@ class CodeState:
     dimensions of tensors, by source, that were seen to vary; none of an int that was; `ones`: one of those was 1 in a
     call. `static`: no code could be made for sizes that vary; `data`: it could for symbols of data; `numbers`: for
     those of integers. `job`: what compiles it in the background. `graphless`: captures without a tensor operation.
+    `shared`: captures of other processes of the world are waited for.
     `idle`: of a user's code, those of it and its continuations that ended in a break, since the last with one.
     """
 
@@ -107,6 +111,7 @@ class CodeState:
     data: bool = True
     numbers: bool = True
     idle: int = 0
+    shared: bool = True
     job: Job | None = None
     raising: Raising = field(default_factory=lambda: Raising())
 
@@ -346,13 +351,16 @@ class FrameCompiler:
         try:
             with (events.compiling(*_place(code, func), why) as compile, collector_paused(),
                   agreed(compile, 0 if self.config.background else self.config.agreement, _reasons(seen))):
-                answer = self.load_variant(code, func, f_locals)
-                compile.outcome = "loaded"
-                if answer is None:
-                    compile.outcome = "in eager"
-                    answer = self._convert(seen, code, func, f_locals, instance)
-                    if isinstance(answer, _C.Entry):
-                        compile.outcome = "compiled"
+                with contextlib.ExitStack() as turn:
+                    answer = (self.load_variant(code, func, f_locals)
+                              or self._of_another(seen, turn, code, func, f_locals))
+                    compile.outcome = "loaded"
+                    if answer is None:
+                        compile.outcome = "in eager"
+                        unkept = turn.close if world_size() > 1 else None
+                        answer = self._convert(seen, code, func, f_locals, instance, unkept)
+                        if isinstance(answer, _C.Entry):
+                            compile.outcome = "compiled"
                 if isinstance(answer, _C.Entry):
                     answer.tree.made = compile  # type: ignore[attr-defined]
                 return answer
@@ -362,12 +370,15 @@ class FrameCompiler:
             raise
 
     def _convert(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
-                 instance: nn.Module | None) -> Any:
+                 instance: nn.Module | None, unkept: Callable[[], None] | None) -> Any:
+        """Capture and compile a frame. `unkept`: to be called as soon as it is known that the cache gets nothing."""
         compiled: list[tuple[Counter[str], Report | None]] = []
 
         def compile_fn(graph: fx.Graph, examples: Sequence[Any], captured: Callable[[], Captured]) -> Compiled:
             if self.config.agreement and (now := events.current()) is not None:
                 now.graph = digest_text(graph)
+            if unkept is not None and not is_portable(captured()):
+                unkept()
             operators = Counter(short_name(node.target) for node in graph.nodes if node.op == "call_function")
             hot = None
             if self.config.backend in NATIVE and has_hot_sizes(graph, self.config) and not requires_grad(graph):
@@ -382,7 +393,10 @@ class FrameCompiler:
             def keep(image: Image, program: Differentiable | None = None) -> None:
                 if self._keeps(code, f_locals) and not (made := captured()).breaks:
                     with stage("cache"):
-                        self._captures.store(code, _called(code, func), func, made, image, program)
+                        if self._captures.store(code, _called(code, func), func, made, image, program):
+                            return
+                if unkept is not None:
+                    unkept()
 
             with stage("back end"), without_default_device():
                 call, report = self.compile_graph(graph, examples, keep if hot is None else None)
@@ -473,6 +487,21 @@ class FrameCompiler:
         entry = self._entry(found.tree, code, found.residual, _instance(f_locals))
         entry.add()
         return entry
+
+    def _of_another(self, seen: CodeState, turn: contextlib.ExitStack, code: CodeType, func: FunctionType,
+                    f_locals: dict[str, Any]) -> _C.Entry | None:
+        """Return the variant that another process of the world has made of a like call, once it has; None: this process
+        is to make one, for the others, too, until `turn` is closed. Nobody runs code of the program's meanwhile."""
+        if (world_size() == 1 or not seen.shared or has_priority() or self.ledger is not None
+                or not self._keeps(code, f_locals)):
+            return None
+        with stage("cache"):
+            first = turn.enter_context(self._captures.turn(code, _called(code, func), tree_leaves(f_locals)))
+        answer = self.load_variant(code, func, f_locals)
+        if answer is None and not first:  # the other has failed, or the program depends on its process: wait no more
+            seen.shared = False
+            turn.close()
+        return answer
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
                   compile_fn: CompileFn, narrow: bool = False) -> Captured:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,10 +27,11 @@ from framesmith.pipeline import Report
 from framesmith.util import events, log
 from framesmith.util.collector import collector_paused
 from framesmith.util.dynamo import dynamo_off
-from framesmith.util.interrupts import handlers_heard
+from framesmith.util.interrupts import handlers_heard, raised_by_handler
 from framesmith.util.locks import COMPILE_LOCK
 from framesmith.util.priority import has_priority
 from framesmith.util.timing import stage
+from framesmith.util.world import world_size
 
 
 def compile_graph(graph: fx.Graph, examples: Sequence[Any], config: Config, ledger: Ledger | None,
@@ -103,20 +104,22 @@ class GradientCompiler:
         """Return the context in which a part is loaded instead of compiled."""
         return _part_of(self._owner, "loaded")
 
-    def both(self, forward: fx.Graph, given: Sequence[Any], backwards: Sequence[fx.Graph],
+    def both(self, forward: fx.Graph, given: Sequence[Any], backwards: Mapping[fx.Graph, Callable[[], Keep | None]],
              keep: Keep | None) -> tuple[Compiled, Begun]:
-        """Begin the backward's compilation with the forward's; it continues while the forward runs."""
+        """Begin the backward's compilation with the forward's; it continues while the forward runs, unless others wait
+        for it: steps of the program, or the other processes of a world, which load it."""
+        shared = keep is not None and world_size() > 1
         with COMPILE_LOCK, _in_back_end(self._owner):
             begun = begin_native(forward, given, self._config)
             with events.part_of_graph("backward"):
-                ahead = begun.waits or len(backwards) > 1 or has_priority()
+                ahead = begun.waits or len(backwards) > 1 or self.ahead or shared
                 later = [(graph, begin_ahead(graph, self._config)) for graph in backwards if ahead]
         call = self._finish(begun, keep)
         codes: Begun = {graph: functools.partial(self._finish, pending) for graph, pending in later if pending}
-        if not has_priority():
+        keeps = {graph: backwards[graph]() for graph in codes}
+        if not (self.ahead or shared and all(keeps.values())):
             return call, codes
-        made = {graph: code(None) for graph, code in codes.items()}  # no step is to wait for it
-        return call, {graph: functools.partial(_first, code) for graph, code in made.items()}
+        return call, {graph: _settled(code, keeps[graph]) for graph, code in codes.items()}
 
     def _compile(self, part: fx.Graph, given: Sequence[Any], keep: Keep | None) -> Compiled:
         with COMPILE_LOCK, _in_back_end(self._owner):
@@ -148,8 +151,19 @@ class GradientCompiler:
         return later
 
 
-def _first(value: Compiled, *ignored: Any) -> Compiled:
-    return value
+def _settled(code: Callable[[Keep | None], Compiled], keep: Keep | None) -> Callable[[Keep | None], Compiled]:
+    """Run `code` now, and return a function that gives what it gives, or raises what it raises."""
+    try:
+        made = code(keep)
+    except Exception as problem:
+        if raised_by_handler(problem):
+            raise
+        return functools.partial(_raise, problem)
+    return lambda keep: made
+
+
+def _raise(problem: Exception, *ignored: Any) -> Compiled:
+    raise problem
 
 
 class _Replaceable:

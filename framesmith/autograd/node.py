@@ -26,7 +26,7 @@ from framesmith.autograd.missing_tangents import bits, without_tangents
 from framesmith.autograd.operators import evaluated, of_any_layout, untransformed
 from framesmith.autograd.partition import backward_of, gradient_of
 from framesmith.autograd.repeated import differentiated
-from framesmith.autograd.segments import Segments
+from framesmith.autograd.segments import Part, Segments
 from framesmith.graph.symbols import environment, size_sources
 from framesmith.graph.traversal import placeholders_of
 from framesmith.symbolic.expr import Rel, Symbol
@@ -49,9 +49,9 @@ Compile = Callable[[fx.Graph, Sequence[Any], Keep | None], Compiled]
 """(graph, examples of its inputs, where to keep it) -> compiled code, without gradients."""
 Begun = dict[fx.Graph, Callable[[Keep | None], Compiled]]
 """Functions that return the compiled code of graphs whose compilation was begun."""
-Both = Callable[[fx.Graph, Sequence[Any], Sequence[fx.Graph]], tuple[Compiled, Begun]]
-"""(forward, examples of its inputs, graphs of the backward) -> compiled forward, and those of the graphs that were
-begun."""
+Both = Callable[[fx.Graph, Sequence[Any], Mapping[fx.Graph, Callable[[], Keep | None]]], tuple[Compiled, Begun]]
+"""(forward, examples of its inputs, graphs of the backward, each with a function that says where to keep it once the
+forward is kept) -> compiled forward, and those of the graphs that were begun."""
 Tell = Callable[[Exception], None]
 Pattern = tuple[tuple[bool, ...], ...]
 """The pattern of a backward: which tangents exist; which gradients are needed; for a differentiable one, which of its
@@ -76,8 +76,21 @@ class BackwardFacts:
     strides: tuple[tuple[int, ...], ...]
 
 
-KeepBackward = Callable[[tuple[bool, ...], tuple[bool, ...], BackwardFacts, Any], None]
-"""Receives a backward as data, while it is built: for which tangents and gradients it is, its facts, and its code."""
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """The properties of a segment of a backward other than its code: `cut`, a digest of the backward and of how it is
+    divided, `part`, and the strides of its inputs."""
+
+    cut: str
+    part: Part
+    strides: tuple[tuple[int, ...], ...]
+
+
+Asked = tuple[tuple[bool, ...], tuple[bool, ...]] | int
+"""A stored part of the gradients: for which tangents a backward is, and for which gradients; or the number of a segment
+of the backward of all."""
+KeepBackward = Callable[[Asked, BackwardFacts | SegmentFacts, Any], None]
+"""Receives a backward, or a segment of it, as data, while it is built: what it is, its facts, and its code."""
 
 
 class Differentiable:
@@ -121,9 +134,11 @@ class Differentiable:
         node. `both`: also begins the backward, if its pattern is known. `keep`: receives the forward as data."""
         known = len(self.joint.differentiable) == 1  # of several results some may have no tangent
         if both is not None and known:
-            divided = self._segments.of and hooked([examples[i] for i in self.joint.wanted])
-            graphs = self._segments.graphs() if divided else [self.parts.backward]
-            forward, self._begun = both(self.parts.forward, examples, graphs)
+            keeps: dict[fx.Graph, Callable[[], Keep | None]] = {self.parts.backward: self._keeper_of_all}
+            if self._segments.of and hooked([examples[i] for i in self.joint.wanted]):
+                keeps = {graph: partial(self._keeper_of_segment, number)
+                         for number, (_, graph) in enumerate(self._segments.parts())}
+            forward, self._begun = both(self.parts.forward, examples, keeps)
         else:
             forward = self._compile(self.parts.forward, examples, keep)
         return DifferentiableGraph(self, forward, *self.layout)
@@ -192,7 +207,18 @@ class Differentiable:
         if keep is None or plan is not self._full and self._full.begun:
             return None
         strides = tuple([strides_of(n) for n in placeholders_of(plan.graph)])
-        return partial(keep, there, wanted, BackwardFacts(plan.reads, plan.checks, plan.taken, plan.spent, strides))
+        return partial(keep, (there, wanted), BackwardFacts(plan.reads, plan.checks, plan.taken, plan.spent, strides))
+
+    def _keeper_of_all(self) -> Keep | None:
+        count = len(self.joint.differentiable), len(self.joint.wanted)
+        return self._keeper(self._full, (True,) * count[0], (True,) * count[1])
+
+    def _keeper_of_segment(self, number: int) -> Keep | None:
+        if self.keep_backward is None:
+            return None
+        part, graph = self._segments.parts()[number]
+        strides = tuple([strides_of(n) for n in placeholders_of(graph)])
+        return partial(self.keep_backward, number, SegmentFacts(self._segments.cut, part, strides))
 
     def segments(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
                  sizes: Sizes) -> Values | Iterator[Values]:
@@ -205,9 +231,9 @@ class Differentiable:
         tangents.clear()
         return self._segments.run(given, self._segment)
 
-    def _segment(self, graph: fx.Graph, given: list[Any]) -> Compiled:
+    def _segment(self, number: int, given: list[Any]) -> Compiled:
         with self._lock:
-            return self._fitted(graph, given)
+            return self._fitted(self._segments.parts()[number][1], given, self._keeper_of_segment(number))
 
     def _fitted(self, graph: fx.Graph, given: list[Any], keep: Keep | None = None) -> Compiled:
         begun = self._begun.pop(graph, None)

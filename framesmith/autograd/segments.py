@@ -6,6 +6,7 @@ of the backward is cut behind the gradients that are complete, and each part is 
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.digest import digest_text
 from framesmith.graph.purity import is_view
 from framesmith.graph.symbols import symbols_of
 from framesmith.graph.traversal import copy_node, placeholders_of
@@ -23,55 +25,67 @@ MOST = 8
 LEAST = 1 << 20
 """About so many segments with equal bytes of gradients, and at least so many bytes in each but the last."""
 Values = tuple[Any, ...]
-Compile = Callable[[fx.Graph, list[Any]], Callable[[list[Any]], Values]]
+Code = Callable[[list[Any]], Values]
 
 
-@dataclass(slots=True)
-class _Part:
-    """The graph of a segment: it takes the values `takes`, and gives the values `gives` and then the gradients at
-    `places`; the values `dead` are read by no later one."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A segment: it takes the values `takes`, and gives the values `gives` and then the gradients at `places`; the
+    values `dead` are read by no later one. Values are numbered, the inputs of the backward first."""
 
-    graph: fx.Graph
-    takes: list[fx.Node]
-    gives: list[fx.Node]
-    places: list[int]
-    dead: list[fx.Node]
-    call: Callable[[list[Any]], Values] | None = None
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+    places: tuple[int, ...]
+    dead: tuple[int, ...]
 
 
 class Segments:
-    """The segments of a backward graph. `of`: by gradient, the segment that gives it; empty if there is one."""
+    """The segments of a backward graph. `of`: by gradient, the segment that gives it; empty if there is one. `cut`: a
+    digest of the graph, which passes change later, and of its parts, once it is cut."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
         self.of = _divided(graph)
-        self._places = placeholders_of(graph)
-        self._parts: list[_Part] = []
+        self._parts: list[tuple[Part, fx.Graph]] = []
+        self._code: dict[int, Code] = {}
+        self.cut = ""
 
-    def graphs(self) -> list[fx.Graph]:
-        """Return the graphs of the segments in order."""
-        self._parts = self._parts or _cut(self._graph, self.of)
-        return [part.graph for part in self._parts]
+    def parts(self) -> list[tuple[Part, fx.Graph]]:
+        """Return the segments in order, with their graphs."""
+        if not self._parts:
+            self._parts = _cut(self._graph, self.of)
+            text = f"{digest_text(self._graph)} {[part for part, _ in self._parts]}"
+            self.cut = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self._parts
 
-    def run(self, given: list[Any], compile: Compile) -> Iterator[Values]:
-        """Give the gradients of one segment after another, None in the place of others. Empties `given`."""
-        self.graphs()
-        values = dict(zip(self._places, given, strict=True))
-        given.clear()
-        for part in self._parts:
-            taken = [values[n] for n in part.takes]
-            for node in part.dead:
-                del values[node]
-            if part.call is None:
-                part.call = compile(part.graph, taken)
-            found = list(part.call(taken))
-            values.update(zip(part.gives, found))
-            del found[:len(part.gives)]
-            # nothing here may hold a gradient meanwhile: then the engine would accumulate a copy of it
-            yield _at_places(found, part.places, len(self.of))
+    def run(self, given: list[Any], compile: Callable[[int, list[Any]], Code]) -> Iterator[Values]:
+        """Give the gradients of one segment after another, None in the place of others. `compile`: returns the code of
+        a segment, by number, for its inputs. Empties `given`."""
+        def code(number: int, taken: list[Any]) -> Code:
+            if number not in self._code:
+                self._code[number] = compile(number, taken)
+            return self._code[number]
+
+        return run_parts([part for part, _ in self.parts()], len(self.of), given, code)
 
 
-def _at_places(gradients: list[Any], places: list[int], count: int) -> Values:
+def run_parts(parts: Sequence[Part], count: int, given: list[Any],
+              code: Callable[[int, list[Any]], Code]) -> Iterator[Values]:
+    """Give the `count` gradients of one part after another; see `Segments.run`."""
+    values = dict(enumerate(given))
+    given.clear()
+    for number, part in enumerate(parts):
+        taken = [values[n] for n in part.takes]
+        for n in part.dead:
+            del values[n]
+        found = list(code(number, taken)(taken))
+        values.update(zip(part.gives, found))
+        del found[:len(part.gives)]
+        # nothing here may hold a gradient meanwhile: then the engine would accumulate a copy of it
+        yield _at_places(found, part.places, count)
+
+
+def _at_places(gradients: list[Any], places: Sequence[int], count: int) -> Values:
     """Return a tuple of `count` with the gradients at their places and None elsewhere. Empties `gradients`."""
     out: list[Any] = [None] * count
     for place in reversed(places):
@@ -113,25 +127,27 @@ def _bytes(node: fx.Node) -> int:
     return hint_of(val.numel()) * val.element_size() if isinstance(val, torch.Tensor) else 0
 
 
-def _cut(graph: fx.Graph, of: Sequence[int]) -> list[_Part]:
+def _cut(graph: fx.Graph, of: Sequence[int]) -> list[tuple[Part, fx.Graph]]:
     """Cut behind the last gradient of each segment."""
     nodes = list(graph.nodes)
     grads: Any = nodes[-1].args[0]
     at = _positions(nodes)
+    numbers = {n: k for k, n in enumerate(dict.fromkeys([*placeholders_of(graph), *nodes]))}
     of_segment = [[p for p, g in enumerate(grads) if of[p] == k and isinstance(g, fx.Node)] for k in range(max(of) + 1)]
     ends = [max(at[grads[p]] for p in places) for places in of_segment]
-    parts: list[_Part] = []
+    parts: list[tuple[Part, fx.Graph]] = []
     later: dict[fx.Node, None] = {}  # values that later parts take
     for k in reversed(range(len(ends))):
         begin = ends[k - 1] if k else -1
         gives = [n for n in later if at[n] > begin and n.op != "placeholder"]
         roots = [*gives, *[grads[p] for p in of_segment[k]]]
         inside = _inside(roots, at, begin)
-        takes = list(dict.fromkeys(a for n in inside for a in n.all_input_nodes if a not in inside))
+        order = [n for n in nodes if n in inside]
+        takes = list(dict.fromkeys(a for n in order for a in n.all_input_nodes if a not in inside))
         takes += [n for n in roots if n not in inside and n not in takes]  # an input that is a gradient
         dead = [n for n in takes if n not in later]
-        order = [n for n in nodes if n in inside]
-        parts.append(_Part(_graph(order, takes, roots, set(dead)), takes, gives, of_segment[k], dead))
+        taken, given, died = (tuple([numbers[n] for n in some]) for some in (takes, gives, dead))
+        parts.append((Part(taken, given, tuple(of_segment[k]), died), _graph(order, takes, roots, set(dead))))
         later = {n: None for n in later if n not in gives} | dict.fromkeys(takes)
     return parts[::-1]
 

@@ -43,6 +43,7 @@ def _by_parts(tracer: Any, value: Any, source: Source | None) -> t.Tracker:
         return by_identity(tracer, value, source)
     tracer.guard(source, "type", FunctionType)
     tracer.guard(Attr(source, "__code__"), "id", value.__code__)
+    tracer.surroundings.functions.setdefault(id(value.__code__), value)
     tracer.guard(Attr(source, "__globals__"), "id", value.__globals__)
     tracer.guard(source, "not_hasattr", DISABLED)
     return tracer.remember(value, t.Function(  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 
@@ -21,10 +22,12 @@ class Answer:
 @dataclass(slots=True)
 class Surroundings:
     """`answers`: results of functions that another process can check by calling them. `bound`: other facts seen, in
-    words, which tie the capture to this process."""
+    words, which tie the capture to this process. `functions`: by the identity of its code, a function that has it,
+    where guards compare the code alone."""
 
     answers: list[Answer] = field(default_factory=list)
     bound: str = ""
+    functions: dict[int, FunctionType] = field(default_factory=dict)
 
     def bind(self, what: str) -> None:
         """Note that the capture has seen `what`."""

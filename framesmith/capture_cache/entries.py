@@ -7,6 +7,7 @@ docs/capture-cache.md.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Sequence
@@ -16,12 +17,15 @@ from typing import Any
 
 import torch
 
+from framesmith.autograd.joint import requires_grad
 from framesmith.autograd.node import Differentiable
 from framesmith.capture.entry import Captured
 from framesmith.capture.guards import GuardTree, compile_guards, namespaces
 from framesmith.capture.residual import assemble, link
 from framesmith.capture.surroundings import Answer
 from framesmith.config import Config
+from framesmith.graph.devices import devices_of
+from framesmith.graph.symbols import symbols_of
 from framesmith.passes import IDENTITIES
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.util import events, log
@@ -32,6 +36,7 @@ from .gradients import Backwards, Maker, in_engine, write_gradients
 from .graphs import Image, check_portable, read_image, write_image
 from .guards import GuardReader, GuardWriter
 from .references import Json, References, Stale, Unportable
+from .turns import alike
 from .variants import SUFFIX, first_fitting
 
 
@@ -58,6 +63,11 @@ class CaptureCache:
         toolchain = self._cache.toolchain(config.compiler, config.compiler_flags)
         return key_of("capture", package_identity(), sys.version, torch.__version__, config.capture_key(), *IDENTITIES,
                       toolchain.fingerprint, torch.get_num_threads(), code_digest(code), code_digest(called))
+
+    def turn(self, code: CodeType, called: CodeType, values: Sequence[Any]) -> contextlib.AbstractContextManager[bool]:
+        """Return the context in which this process captures a call with these arguments for all that share the cache;
+        its value is whether none did so before it."""
+        return self._cache.alone(key_of("turn", self._key(code, called), alike(values)))
 
     def load(self, code: CodeType, called: CodeType, fn: FunctionType, f_locals: dict[str, Any],
              maker: Maker) -> Variant | None:
@@ -89,15 +99,16 @@ class CaptureCache:
         return Variant(tree, link(unlinked, held, call))
 
     def store(self, code: CodeType, called: CodeType, fn: FunctionType, captured: Captured, image: Image,
-              program: Differentiable | None = None) -> None:
-        """Store a capture, unless a part of it is bound to this process: then emit an event that names it. `program`:
-        the gradients of its graph, whose forward `image` is; its backwards are stored as they are compiled."""
+              program: Differentiable | None = None) -> bool:
+        """Store a capture, unless a part is bound to this process: then emit an event that names it. Returns whether
+        it is stored. `program`: the gradients of its graph, whose forward `image` is; backwards are stored as they
+        are compiled."""
         key = self._key(code, called)
         try:
             if captured.surroundings.bound:
                 raise Unportable(captured.surroundings.bound)
             check_portable(image)
-            refs = References(code, fn.__globals__)
+            refs = References(code, fn.__globals__, captured.surroundings.functions)
             value = {
                 "guards": GuardWriter(refs).write(captured.guards, captured.input_sources),
                 "answers": [_answer(refs, answer) for answer in captured.surroundings.answers],
@@ -112,10 +123,20 @@ class CaptureCache:
             reason = str(problem) if isinstance(problem, Unportable) else f"{type(problem).__name__}: {problem}"
             log.emit("cache", f"the capture of {code.co_qualname} is not kept: {reason}")
             events.emit(events.NotCached(code.co_qualname, code.co_filename, code.co_firstlineno, reason))
-            return
+            return False
         own = self._cache.add_variant(key, value, SUFFIX)
         if program is not None and own is not None:
             program.keep_backward = Backwards(self._cache, own).store
+        return own is not None
+
+
+def is_portable(captured: Captured) -> bool:
+    """Return whether a capture can be stored, as far as is known before its graph is compiled."""
+    graph = captured.graph
+    if captured.breaks or captured.surroundings.bound or graph is None:
+        return False
+    on_cpu = all(device.type == "cpu" for node in graph.nodes for device in devices_of(node.meta.get("val")))
+    return on_cpu and not (requires_grad(graph) and symbols_of(graph.nodes))
 
 
 def _answer(refs: References, answer: Answer) -> Json:

@@ -14,7 +14,8 @@ import torch
 from torch import fx
 
 from framesmith._C import CompiledFunction, CompiledGraph, DifferentiableGraph
-from framesmith.autograd.node import BackwardFacts, Compiled, Differentiable, Fitted, Sizes, Values
+from framesmith.autograd.node import Asked, BackwardFacts, Compiled, Differentiable, Fitted, SegmentFacts, Sizes, Values
+from framesmith.autograd.segments import Part, run_parts
 from framesmith.capture.default_dtypes import under
 from framesmith.capture.modes import without_default_device
 from framesmith.fake import FakeTensor
@@ -31,9 +32,6 @@ from framesmith.util.locks import COMPILE_LOCK, forkable_lock
 from .graphs import Image, argument, arguments, check_portable, read_image, tuples, write_image
 from .references import Json, References, Unportable, tensor_data
 from .variants import SUFFIX, first_fitting
-
-Asked = tuple[tuple[bool, ...], tuple[bool, ...]]
-"""Which tangents exist, and which gradients are needed."""
 
 
 class Maker(Protocol):
@@ -69,8 +67,8 @@ def in_engine(found: Json, forward: CompiledGraph, backwards: Backwards, maker: 
     return DifferentiableGraph(stored, forward, *found["layout"])
 
 
-_SIZES = 12
-"""The place of the sizes that vary in `Differentiable.layout`."""
+_SIZES, _SEGMENT = 12, 13
+"""The places in `Differentiable.layout` of the sizes that vary, and of the segment of each gradient."""
 _ASKED = 2, 3
 """The places there of the results with gradients, and of the inputs whose gradients are asked for."""
 
@@ -165,10 +163,10 @@ class Backwards:
         self._cache, self._key = cache, key
 
     def _key_of(self, asked: Asked) -> str:
-        return key_of("backward", self._key, *asked)
+        return key_of("backward", self._key, asked)
 
-    def store(self, there: tuple[bool, ...], wanted: tuple[bool, ...], facts: BackwardFacts, image: Image) -> None:
-        """Store a compiled backward, unless a part of it is bound to this process."""
+    def store(self, asked: Asked, facts: BackwardFacts | SegmentFacts, image: Image) -> None:
+        """Store a compiled backward, or a segment of one, unless a part of it is bound to this process."""
         try:
             check_portable(image)
             value = {"facts": asdict(facts), "graph": write_image(_references(), image)}
@@ -177,22 +175,30 @@ class Backwards:
                 raise
             log.emit("cache", f"a backward is not kept: {type(problem).__name__}: {problem}")
             return
-        self._cache.add_variant(self._key_of((there, wanted)), value, SUFFIX)
+        self._cache.add_variant(self._key_of(asked), value, SUFFIX)
 
     def load(self, asked: Asked, loading: Callable[[], contextlib.AbstractContextManager[None]]) -> Loaded | None:
-        """Return a stored backward; None if there is none that fits."""
+        """Return a stored backward, or segment of one; None if there is none that fits."""
         def read(own: str, found: Json) -> Loaded:
-            facts = BackwardFacts(**{name: tuples(value) for name, value in found["facts"].items()})
+            facts = _facts(found["facts"])
             with loading():
                 return Loaded(facts, read_image(_references(), found["graph"], self._cache))
 
         return first_fitting(self._cache, self._key_of(asked), read, "no such backward is kept")[0]
 
 
-class Loaded:
-    """A stored backward."""
+def _facts(found: Json) -> BackwardFacts | SegmentFacts:
+    told = {name: tuples(value) for name, value in found.items()}
+    if "part" not in told:
+        return BackwardFacts(**told)
+    told["part"] = Part(**{name: tuples(value) for name, value in told["part"].items()})
+    return SegmentFacts(**told)
 
-    def __init__(self, facts: BackwardFacts, call: CompiledGraph) -> None:
+
+class Loaded:
+    """A stored backward, or a segment of one."""
+
+    def __init__(self, facts: Any, call: CompiledGraph) -> None:
         self.facts = facts
         self.call = Fitted(facts.strides, {})
         self.call.call = call
@@ -211,15 +217,21 @@ class Stored:
     def prepare(self) -> None:
         """Load the backward of all results and gradients, or what makes it."""
         results, gradients = (len(self._found["layout"][place]) for place in _ASKED)
-        if self._stored((True,) * results, (True,) * gradients) is None:
+        if self._stored(((True,) * results, (True,) * gradients)) is None:
             self.program  # noqa: B018
 
-    def _stored(self, there: tuple[bool, ...], wanted: tuple[bool, ...]) -> Loaded | None:
-        asked = there, wanted
+    def _stored(self, asked: Asked) -> Loaded | None:
         with self._lock:
             if asked not in self._loaded:
                 self._loaded[asked] = CompiledFunction(self._load, None)(asked)
             return self._loaded[asked]
+
+    def _segments(self) -> list[Loaded] | None:
+        """Return the stored segments of the backward, if all of one division are there."""
+        found = [self._stored(number) for number in range(1 + max(self._found["layout"][_SEGMENT]))]
+        segments = [one for one in found if one is not None]
+        whole = len(segments) == len(found) and len({one.facts.cut for one in segments}) == 1
+        return segments if whole else None
 
     def _load(self, asked: Asked) -> Loaded | None:
         with _compiling():
@@ -246,19 +258,19 @@ class Stored:
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
               sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:
         """See `Differentiable`, as for the others."""
-        stored = None if again else self._stored(there, wanted)
+        stored = None if again else self._stored((there, wanted))
         if stored is None:
             return self.program.reads(there, wanted, again, sizes)
         return stored.facts.reads, stored.facts.checks, stored.facts.taken
 
     def spent(self, there: tuple[bool, ...], wanted: tuple[bool, ...], sizes: Sizes) -> tuple[bool, ...]:
-        stored = self._stored(there, wanted)
+        stored = self._stored((there, wanted))
         if stored is None or stored.facts.spent is None:
             return self.program.spent(there, wanted, sizes)
         return stored.facts.spent
 
     def backward(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...], sizes: Sizes) -> Values:
-        stored = self._stored(tuple([x is not None for x in tangents]), wanted)
+        stored = self._stored((tuple([x is not None for x in tangents]), wanted))
         if stored is None:
             return self.program.backward(kept, tangents, wanted, sizes)
         given = [*[x for x in kept if x is not None], *tangents]
@@ -268,7 +280,16 @@ class Stored:
 
     def segments(self, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
                  sizes: Sizes) -> Values | Iterator[Values]:
-        return self.program.segments(kept, tangents, wanted, sizes)
+        if not (all(wanted) and all(x is not None for x in tangents)):
+            return self.backward(kept, tangents, wanted, sizes)
+        stored = self._segments()
+        if stored is None:
+            return self.program.segments(kept, tangents, wanted, sizes)
+        given = [*kept, *tangents]
+        kept.clear()
+        tangents.clear()
+        parts = [one.facts.part for one in stored]
+        return run_parts(parts, len(wanted), given, lambda number, taken: stored[number].call)
 
     def whole(self, inputs: Values, kept: list[Any], tangents: list[Any], wanted: tuple[bool, ...],
               sizes: Sizes) -> Values:

@@ -13,7 +13,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -40,10 +40,12 @@ class Stale(FramesmithError):
 
 
 class References:
-    """The references of one entry. `code`, `space`: the frame's code and globals, which go by no name."""
+    """The references of one entry. `code`, `space`: the frame's code and globals, which go by no name; `functions`: by
+    the identity of other code, a function that has it."""
 
-    def __init__(self, code: types.CodeType, space: dict[str, Any]) -> None:
-        self._code, self._space = code, space
+    def __init__(self, code: types.CodeType, space: dict[str, Any],
+                 functions: Mapping[int, types.FunctionType] = types.MappingProxyType({})) -> None:
+        self._code, self._space, self._functions = code, space, dict(functions)
         self._known: dict[int, tuple[Any, Json]] = {}
         """Objects by identity, with their references: one object has one, and one reference one object."""
         self._objects: dict[str, Any] = {}
@@ -101,6 +103,8 @@ class References:
             path = self._path(value)
             self._known[id(value)] = value, ["function", path]  # a default may refer to it
             return ["function", path, *self._function(value, path)]
+        if cls is types.CodeType and (fn := self._functions.get(id(value))) is not None:
+            return ["code of", self.reference(fn)]
         if cls is weakref.ReferenceType and value() is self._code:
             return ["code reference"]
         if cls in _MEMBERS:
@@ -207,6 +211,11 @@ class References:
         value = _FOUND[tag](self, *found[1:])
         self.expect(value, found)
         return value
+
+    def code_of(self, fn: Any) -> types.CodeType:
+        """Return the code of a function, by which it is known."""
+        self._functions.setdefault(id(fn.__code__), fn)
+        return fn.__code__  # type: ignore[no-any-return]
 
     def expect(self, value: Any, found: Json) -> None:
         """Raise Stale unless `value` has the reference `found`."""
@@ -373,6 +382,7 @@ _FOUND: dict[str, Callable[..., Any]] = {
     "code": lambda refs: refs._code,
     "globals": lambda refs: refs._space,
     "code reference": lambda refs: weakref.ref(refs._code),
+    "code of": lambda refs, fn: refs.code_of(refs.decode(fn)),
     "module": lambda refs, name: _module(name),
     "names": lambda refs, name: _module(name).__dict__,
     "class": lambda refs, path, digest: refs._walk(path),

@@ -221,7 +221,7 @@ class Cache:
         self._note(self.folder, key, made=True)
         return True
 
-    def alone(self, key: str) -> contextlib.AbstractContextManager[None]:
+    def alone(self, key: str) -> contextlib.AbstractContextManager[bool]:
         """Return the context in which this process is the only one that makes an entry; see `_alone`."""
         path = self.path(key, entries.LOCK)
         with contextlib.suppress(OSError):
@@ -276,16 +276,20 @@ class Cache:
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _alone(lock: Path) -> Iterator[bool]:
     """Be the only process that builds an entry, for economy: goes on without the lock where files cannot be locked, or
-    where another process holds it for long."""
-    held = filelock.FileLock(lock, timeout=LOCK_SECONDS)
+    where another process holds it for long. The value is whether no other process held it."""
+    held, free = filelock.FileLock(lock), True
     try:
-        held.acquire()
+        try:
+            held.acquire(timeout=0)
+        except filelock.Timeout:
+            free = False
+            held.acquire(timeout=LOCK_SECONDS)
     except (OSError, filelock.Timeout, NotImplementedError) as error:
         log.emit("cache", f"without a lock: {error}")
     try:
-        yield
+        yield free
     finally:
         held.release()
 

@@ -110,3 +110,20 @@ def test_equal_layers_are_divided_equally():
     """Each of eight layers has less than an eighth of all bytes with the bias of the last."""
     count = sizes_of_segments(*[256] * 8)
     assert len(count) == 8 and max(count) - min(count) <= 512, count
+
+
+def test_inputs_of_segments_are_in_the_order_of_the_graph(monkeypatch):
+    """The text of a segment, by which processes share its code, depends on no order of a set."""
+    monkeypatch.setattr(segments, "LEAST", 1)
+    found, init = [], segments.Segments.__init__
+    monkeypatch.setattr(segments.Segments, "__init__", lambda self, graph: (init(self, graph), found.append(self))[0])
+    net = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU()) for _ in range(4)])
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: None)
+    framesmith.compile(net)(torch.randn(4, 16)).sum().backward()
+    (made,) = found
+    for part, graph in made.parts():
+        places = [n for n in graph.nodes if n.op == "placeholder"]
+        calls = [n for n in graph.nodes if n.op == "call_function"]
+        read = dict.fromkeys(a for n in calls for a in n.all_input_nodes if a in places)
+        assert places[:len(read)] == list(read) and len(part.takes) == len(places)

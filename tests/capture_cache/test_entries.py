@@ -204,3 +204,43 @@ def test_whatever_changed_the_answer_is_eager_s(outcome, monkeypatch):
         random.choice(_changes(net))()
         seen.append(outcome(net, torch.randn(random.choice([2, 3]), 4)))
     assert {"compiled", "loaded"} == set(seen), seen
+
+
+def rescaled(factor):
+    def wrap(fn):
+        @functools.wraps(fn)
+        def wrapper(x):
+            return fn(x) * factor
+
+        return wrapper
+
+    return wrap
+
+
+@rescaled(2.0)
+@rescaled(3.0)
+def decorated(x):
+    return x + 1
+
+
+def calls_decorated(x):
+    return decorated(x).sin()
+
+
+def test_functions_that_decorators_make_are_found_by_their_names(outcome, monkeypatch):
+    x = torch.randn(4)
+    assert [outcome(calls_decorated, x) for _ in range(2)] == ["compiled", "loaded"]
+    monkeypatch.setattr(f"{__name__}.decorated", rescaled(5.0)(decorated.__wrapped__))
+    assert outcome(calls_decorated, x) == "compiled"
+
+
+def test_a_function_made_in_each_call_is_not_kept(outcome):
+    def made(factor):
+        return lambda x: x * factor
+
+    x = torch.randn(4)
+    assert [outcome(applied, x, made(2.0)) for _ in range(2)] == ["compiled", "compiled"]
+
+
+def applied(x, fn):
+    return fn(x)

@@ -1,6 +1,7 @@
 """Captures that need gradients in the cache: a variant of what the disk has trains as eager does."""
 
 import copy
+import dataclasses
 import gc
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 import framesmith
+from framesmith.autograd import segments
 from framesmith.capture_cache.gradients import Stored
 from framesmith.util import events
 
@@ -207,3 +209,56 @@ def test_a_loaded_variant_dies_with_its_last_reference(trained):
     framesmith.reset()
     gc.collect()
     assert not any(type(x) is Stored for x in gc.get_objects())
+
+
+@pytest.fixture
+def hooked(trained, monkeypatch):
+    """The same, where hooks see gradients as they are accumulated, in small segments."""
+    def run(step):
+        net = Net()
+        for parameter in net.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _: None)
+        return trained(step, net)
+
+    monkeypatch.setattr(segments, "LEAST", 1)
+    return run
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_segments_of_the_disk_give_what_eager_gives(hooked, step):
+    first, second, third = [hooked(step) for _ in range(3)]
+    assert first[0] == "compiled" and second[0] == third[0] == "loaded"
+
+
+def test_segments_are_loaded(hooked):
+    first, second = [hooked(of_both) for _ in range(2)]
+    assert len(first) == len(second) > 2 and {*second} == {"loaded"}
+
+
+def segment_files(folder):
+    return {path for path in folder.rglob("*.capture") if b'"cut"' in path.read_bytes()}
+
+
+def test_segments_of_which_one_is_gone_are_made_again(hooked, tmp_path):
+    first = hooked(of_both)
+    parts = segment_files(tmp_path)
+    assert len(parts) == len(first) - 1
+    parts.pop().unlink()
+    assert "compiled" in hooked(of_both)
+    assert {*hooked(of_both)} == {"loaded"}
+
+
+def test_segments_of_two_divisions_are_not_mixed(hooked, tmp_path, monkeypatch):
+    cut = segments._cut
+    hooked(of_both)
+    before = segment_files(tmp_path)
+    one = min(before)
+    data, number = one.read_bytes(), one.name.partition("-")[0]
+    one.unlink()
+    monkeypatch.setattr(segments, "_cut", lambda graph, of: [
+        (dataclasses.replace(part, dead=part.dead[::-1]), inner) for part, inner in cut(graph, of)])
+    hooked(of_both)
+    one.write_bytes(data)
+    (other,) = [path for path in segment_files(tmp_path) - before if path.name.startswith(number)]
+    other.unlink()
+    assert "compiled" in hooked(of_both)

@@ -1,5 +1,6 @@
 """What ranks compile at the same time, one of them generates, and the others load."""
 
+import copy
 import multiprocessing
 import time
 
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import framesmith
-from framesmith.runtime.cache import Cache
+from framesmith.runtime.cache import LOCK_SECONDS, Cache
 from framesmith.util import events
 
 STAGES = ("decompose", "lower", "schedule", "codegen")
@@ -38,6 +39,90 @@ def test_one_rank_generates_code(world, tmp_path):
         made = [name for _, names, _ in runs for name in names]
         assert {made.count(name) for name in STAGES} == {graphs}, "each graph once, in all ranks together"
     torch.testing.assert_close(found[0][2], found[1][2])
+
+
+WIDTH = 256
+
+
+def kept(folder):
+    return {"cache_dir": folder, "keep_captures": True}
+
+
+def captured_once(folder):
+    """Train one step, and return how this rank got the code of the module and of its backward."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()) for _ in range(9)]
+    net, seen = torch.nn.Sequential(*layers).double(), []
+    other = copy.deepcopy(net)
+    x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+    dist.barrier()
+    with events.on_event(seen.append):
+        framesmith.compile(DistributedDataParallel(net), options=kept(folder))(x).sum().backward()
+    assert not any(isinstance(e, events.Fallback) for e in seen)
+    DistributedDataParallel(other)(x).sum().backward()
+    for a, b in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
+    return [e.outcome for e in seen if isinstance(e, events.CompileEnded) and e.function == "Sequential.forward"]
+
+
+def test_one_rank_captures_for_all(world, tmp_path):
+    """The other one loads the forward and each segment of the backward."""
+    found = sorted(world.run(captured_once, str(tmp_path)), key=len)
+    assert found[0] == ["compiled"] and len(found[1]) > 2 and {*found[1]} == {"loaded"}, found
+
+
+def dependent(folder, how):
+    """Call a function of which each rank needs another variant."""
+    rank, x = dist.get_rank(), torch.ones(4)
+    fn = VARIANTS[how]
+    dist.barrier()
+    if how == "never" and rank == 0:
+        return
+    call, given = framesmith.compile(fn, options=kept(folder)), (x, rank) if how == "argument" else (x,)
+    for _ in range(2):
+        if how == "raises" and rank == 0:
+            with pytest.raises(ValueError, match="none"):
+                call(*given)
+        else:
+            torch.testing.assert_close(call(*given), fn(*given))
+
+
+def by_rank(x):
+    return x * 2 + dist.get_rank()
+
+
+def by_argument(x, rank):
+    return x * 2 + rank
+
+
+def by_branch(x):
+    if dist.get_rank() == 0:
+        return x * 2
+    return x * 3 + dist.get_rank()
+
+
+def that_raises(x):
+    if dist.get_rank() == 0:
+        raise ValueError("none")
+    return x * 2 + dist.get_rank()
+
+
+def that_breaks(x):
+    y = x * 2
+    if dist.get_rank() == 0:
+        time.sleep(0)
+    return y + dist.get_rank()
+
+
+VARIANTS = {"rank": by_rank, "argument": by_argument, "branch": by_branch, "raises": that_raises,
+            "breaks": that_breaks, "never": by_rank}
+
+
+@pytest.mark.parametrize("how", VARIANTS)
+def test_programs_that_depend_on_the_rank(world, tmp_path, how):
+    began = time.monotonic()
+    world.run(dependent, str(tmp_path), how)
+    assert time.monotonic() - began < LOCK_SECONDS / 2
 
 
 def hold(folder, ready):
