@@ -166,13 +166,21 @@ class References:
         program has declared of it."""
         if _is_own(fn):
             return []
-        for k, cell in enumerate(fn.__closure__ or ()):
-            self._note(cell, [*path, ["cell object", k]])
+        self._note_inner(fn, path)
         defaults = _defaults(fn)
         for k, default in enumerate(defaults):
             self._note(default, [*path, ["default", k]])
         return [code_digest(fn.__code__), [*map(self.identify, defaults)], [*(fn.__kwdefaults__ or ())],
                 plain_text(fn.__annotations__), sorted(fn.__dict__), f"{_said(fn)} {is_disabled(fn)}"]
+
+    def _note_inner(self, fn: types.FunctionType, path: Json) -> None:
+        """Note the cells of a function, and functions in them, as decorators make them."""
+        for k, cell in enumerate(fn.__closure__ or ()):
+            self._note(cell, [*path, ["cell object", k]])
+        for step, inner in _inner(fn):
+            if step[0] == "cell" and type(inner) is types.FunctionType and id(inner) not in self._places:
+                self._note(inner, [*path, step])
+                self._note_inner(inner, [*path, step])
 
     def _path(self, value: Any) -> Json:
         """Return a way to an object from a module: names, and steps beneath what decorators put around it."""

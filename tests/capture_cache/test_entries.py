@@ -219,19 +219,19 @@ def rescaled(factor):
 
 @rescaled(2.0)
 @rescaled(3.0)
-def decorated(x):
+def twice_rescaled(x):
     return x + 1
 
 
-def calls_decorated(x):
-    return decorated(x).sin()
+def calls_rescaled(x):
+    return twice_rescaled(x).sin()
 
 
 def test_functions_that_decorators_make_are_found_by_their_names(outcome, monkeypatch):
     x = torch.randn(4)
-    assert [outcome(calls_decorated, x) for _ in range(2)] == ["compiled", "loaded"]
-    monkeypatch.setattr(f"{__name__}.decorated", rescaled(5.0)(decorated.__wrapped__))
-    assert outcome(calls_decorated, x) == "compiled"
+    assert [outcome(calls_rescaled, x) for _ in range(2)] == ["compiled", "loaded"]
+    monkeypatch.setattr(f"{__name__}.twice_rescaled", rescaled(5.0)(twice_rescaled.__wrapped__))
+    assert outcome(calls_rescaled, x) == "compiled"
 
 
 def test_a_function_made_in_each_call_is_not_kept(outcome):
