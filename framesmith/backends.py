@@ -13,7 +13,7 @@ from torch import fx
 from framesmith import _C
 from framesmith.capture_cache.graphs import Image
 from framesmith.config import Config
-from framesmith.graph.control import close, results_of
+from framesmith.graph.control import close, layout_of, results_of
 from framesmith.graph.interpreter import run
 from framesmith.graph.pieces import Controlled, Piece, Place, is_cut, pieces
 from framesmith.graph.purity import draws
@@ -21,7 +21,7 @@ from framesmith.graph.traversal import copy_node, placeholders_of
 from framesmith.graph.versions import uncounted, uncounted_inputs
 from framesmith.pipeline import Report, begin_graph, is_self_contained, joined
 from framesmith.runtime.stepwise import Stepwise
-from framesmith.symbolic.node import hint_of
+from framesmith.symbolic.node import expr_of, hint_of
 from framesmith.util.errors import BackendError
 from framesmith.util.generators import rewound_on_error
 
@@ -74,10 +74,10 @@ def _stepwise(graph: fx.Graph, examples: Sequence[Any], config: Config) -> tuple
         elif isinstance(step, Controlled):
             target: Any = step.node.target
             varying = target.varying  # what changes is no parameter
-            operands = (*[None] * varying, *step.node.args[1 + varying:])
             for arm in target.arms:
                 places = placeholders_of(arm)
-                given = [_example(n if a is None else a, real)  # type: ignore[arg-type]
+                operands = (*[None] * varying, *step.node.args[1 + varying:1 + len(places)])  # behind them are tables
+                given = [_example(a if isinstance(a, fx.Node) and _alike(a, n) else n, real)
                          for n, a in zip(places, operands, strict=True)]
                 begun.append(_begin_arm(arm, operands, given, config))
     calls, reports = zip(*[b.finish() for b in begun]) if begun else ((), ())
@@ -113,6 +113,12 @@ def _begin_arm(arm: fx.Graph, operands: Sequence[Any], examples: Sequence[Any], 
         return run, report
 
     return PendingGraph(False, finish)
+
+
+def _alike(operand: fx.Node, place: fx.Node) -> bool:
+    """Return whether an arm's input has the layout of the operand: its sizes may be the arm's own."""
+    a, b = operand.meta["val"], place.meta["val"]
+    return not isinstance(a, torch.Tensor) or layout_of(a, expr_of) == layout_of(b, expr_of)
 
 
 def _example(place: Place, real: dict[fx.Node, Any]) -> Any:

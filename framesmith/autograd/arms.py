@@ -16,6 +16,7 @@ from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import dense, metadata_of, new_fake
 from framesmith.graph.control import Branch, Control, append, append_blank, close, results_of
 from framesmith.graph.traversal import ancestors, copy_node
+from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
@@ -88,6 +89,12 @@ def in_layout(graph: fx.Graph, grad: fx.Node, val: FakeTensor) -> fx.Node:
     return append(graph, aten.copy.default, (append_blank(graph, val), grad), val)
 
 
+def sized(val: FakeTensor, other: FakeTensor) -> FakeTensor:
+    """Return metadata like `val` with the sizes of `other`: an arm may have symbols or numbers of its own for them."""
+    same = [*map(expr_of, val.shape)] == [*map(expr_of, other.shape)]
+    return val if same else dense(val, tuple(other.shape))
+
+
 def tangents_of(grads: Sequence[Any], vals: Sequence[FakeTensor]) -> list[Any]:
     """Return gradients of results in the layouts that a backward takes; zeros for None."""
     return [laid_out(aten.zeros.default(val.shape, dtype=val.dtype, device=val.device) if g is None else g, val)
@@ -104,4 +111,5 @@ def emitted(recorder: Recorder, target: Control, vals: Sequence[FakeTensor], arg
     return recorder.results(node, made)  # type: ignore[no-any-return]
 
 
-__all__ = ["Way", "completed", "copied", "emitted", "in_layout", "owned", "part_of", "tangents_of", "zeros_like"]
+__all__ = ["Way", "completed", "copied", "emitted", "in_layout", "owned", "part_of", "sized", "tangents_of",
+           "zeros_like"]

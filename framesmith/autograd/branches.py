@@ -9,14 +9,14 @@ derivative.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from framesmith.autograd.arms import Way, copied, emitted, in_layout, owned, part_of, tangents_of, zeros_like
+from framesmith.autograd.arms import Way, copied, emitted, in_layout, owned, part_of, sized, tangents_of, zeros_like
 from framesmith.autograd.joint import DERIVED, trace_joint, without_overlap
 from framesmith.autograd.partition import partition_arm
 from framesmith.fake import FakeTensor
@@ -25,6 +25,7 @@ from framesmith.graph.control import Branch, append_blank, close, layout_of, res
 from framesmith.graph.purity import draws
 from framesmith.graph.symbols import symbols_of
 from framesmith.graph.traversal import copy_node, placeholders_of
+from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import Unsupported
 
@@ -63,32 +64,35 @@ class _Arm:
                 if isinstance(n, fx.Node)}
 
 
-def derivative(branch: Branch, requires: tuple[bool, ...]) -> Derivative:
-    """Return the derivative of `branch` where these of its operands require grad, memoised."""
+def derivative(branch: Branch, requires: tuple[bool, ...], known: Collection[Symbol]) -> Derivative:
+    """Return the derivative of `branch` where these of its operands require grad, memoised. `known`: the symbols of the
+    operands."""
     found = branch.derivatives.get(requires)
     if found is None:
-        found = branch.derivatives[requires] = _derivative(branch, requires)
+        found = branch.derivatives[requires] = _derivative(branch, requires, known)
     return found  # type: ignore[no-any-return]
 
 
-def _derivative(branch: Branch, requires: tuple[bool, ...]) -> Derivative:
-    arms = [_cut(arm, requires) for arm in branch.arms]
+def _derivative(branch: Branch, requires: tuple[bool, ...], known: Collection[Symbol]) -> Derivative:
+    arms = [_cut(arm, requires, known) for arm in branch.arms]
     slots = _slots(arms)
     draw, (no, yes) = _draws_apart([_forward(arm, [n[k] for n, _ in slots], [val for _, val in slots])
                                     for k, arm in enumerate(arms)])
     forward = Branch(yes, no)
     ways = [{way: _shared(way, arm.results, [n[k] for n, _ in slots]) for way in arm.kept}
             for k, arm in enumerate(arms)]
-    values = {way: _value(way, forward) for way in (*ways[0].values(), *ways[1].values())}
-    tangents = {k: val for k, val in enumerate(forward.vals[:arms[0].results])
-                if k in (*arms[0].tangents, *arms[1].tangents) or branch.complete and is_differentiable(val.dtype)}
+    kept = list(dict.fromkeys((*ways[0].values(), *ways[1].values())))
+    tangents = [k for k, val in enumerate(forward.vals[:arms[0].results])
+                if k in (*arms[0].tangents, *arms[1].tangents) or branch.complete and is_differentiable(val.dtype)]
     grads = {k: val for arm in reversed(arms) for k, val in arm.layouts.items()}
     wanted = {k: grads[k] for k in sorted(grads)}
-    no, yes = [_backward(arm, own, values, tangents, wanted, branch.complete) for arm, own in zip(arms, ways)]
-    return Derivative(draw, forward, Branch(yes, no, branch.complete), tuple(values), tuple(tangents), tuple(wanted))
+    no, yes = [_backward(arm, own, {way: _value(way, graph, forward) for way in kept},
+                         {k: _value(("result", k), graph, forward) for k in tangents}, wanted, branch.complete)
+               for arm, own, graph in zip(arms, ways, forward.arms)]
+    return Derivative(draw, forward, Branch(yes, no, branch.complete), tuple(kept), tuple(tangents), tuple(wanted))
 
 
-def _cut(arm: fx.Graph, requires: tuple[bool, ...]) -> _Arm:
+def _cut(arm: fx.Graph, requires: tuple[bool, ...], known: Collection[Symbol]) -> _Arm:
     graph, made = copied(arm)
     for place, flag in zip(placeholders_of(graph), requires, strict=True):
         place.meta["requires_grad"] = flag
@@ -96,10 +100,7 @@ def _cut(arm: fx.Graph, requires: tuple[bool, ...]) -> _Arm:
     joint = trace_joint(graph)
     if joint.written:
         raise Unsupported("an arm of a branch that writes its operands")
-    parts = partition_arm(joint)
-    kept = results_of(parts.forward)[joint.results:]
-    if symbols_of(kept) & {n.meta["binds"] for n in graph.nodes if "binds" in n.meta}:
-        raise Unsupported("gradients through sizes of data within an arm of a branch")
+    parts = partition_arm(joint, symbols_of(placeholders_of(arm)).difference(known))
     return _Arm(parts.forward, parts.backward, parts.kept, joint.results, joint.differentiable, joint.wanted)
 
 
@@ -149,17 +150,17 @@ def _draws_apart(arms: Sequence[fx.Graph]) -> tuple[Branch | None, Sequence[fx.G
     return Branch(drawing[1], drawing[0]), rest
 
 
-def _value(way: Way, forward: Branch) -> FakeTensor:
-    """Return the metadata of an operand or result of the forward of a branch."""
+def _value(way: Way, arm: fx.Graph, forward: Branch) -> FakeTensor:
+    """Return the metadata of an operand or result of the forward of an arm; the other's where it gives None."""
     kind, n = way
-    places = [x.meta["val"] for x in forward.no.nodes if x.op == "placeholder"]
-    return (forward.vals if kind == "result" else places)[n]  # type: ignore[no-any-return]
+    node = (results_of(arm) if kind == "result" else placeholders_of(arm))[n]
+    return forward.vals[n] if node is None else node.meta["val"]  # type: ignore[no-any-return]
 
 
 def _backward(arm: _Arm, ways: dict[Way, Way], values: dict[Way, FakeTensor], tangents: dict[int, FakeTensor],
               wanted: dict[int, FakeTensor], complete: bool) -> fx.Graph:
-    """Return the backward of an arm as a function of `values` and `tangents`; a missing gradient is None, or zeros if
-    it is `complete`."""
+    """Return the backward of an arm as a function of `values` and `tangents`, in the layouts that they have where this
+    arm runs; a missing gradient is None, or zeros if it is `complete`."""
     graph = fx.Graph()
     places: dict[Any, fx.Node] = {}
     for key, val in [*values.items(), *tangents.items()]:
@@ -182,16 +183,20 @@ class _Branched(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, replay: Any, branch: Branch, condition: Any, *operands: Any) -> Any:  # type: ignore[override]
         with replay.recorder.off():
-            own = derivative(branch, tuple(ctx.needs_input_grad[3:]))
+            known = {s for x in operands for n in getattr(x, "shape", (x,)) if isinstance(n, torch.SymInt)
+                     for s in expr_of(n).free}
+            own = derivative(branch, tuple(ctx.needs_input_grad[3:]), known)
         if own.draw is not None:
             operands += emitted(replay.recorder, own.draw, own.draw.vals, (condition, *operands))
-        results = emitted(replay.recorder, own.forward, own.forward.vals, (condition, *operands))
+        vals = replay.current.meta["val"]  # behind the branch a size is a symbol where the arms give different ones
+        results = emitted(replay.recorder, own.forward, (*vals, *own.forward.vals[len(vals):]), (condition, *operands))
         ctx.mark_non_differentiable(*[r for k, r in enumerate(results) if k not in own.differentiable])
         values = [(operands if kind == "input" else results)[n] for kind, n in own.kept]
         ctx.save_for_backward(condition, *[v for v in values if isinstance(v, torch.Tensor)])
         ctx.own, ctx.replay, ctx.operands = own, replay, len(ctx.needs_input_grad) - 3
         ctx.numbers = [None if isinstance(v, torch.Tensor) else v for v in values]
         ctx.layouts = [metadata_of(results[k]) for k in own.differentiable]
+        ctx.grads = [sized(val, operands[k]) for k, val in zip(own.wanted, own.backward.vals, strict=True)]
         ctx.set_materialize_grads(False)
         return results
 
@@ -202,7 +207,7 @@ class _Branched(torch.autograd.Function):
         left = iter(tensors)
         values = [next(left) if v is None else v for v in ctx.numbers]
         tangents = tangents_of([grads[k] for k in own.differentiable], ctx.layouts)
-        made = emitted(ctx.replay.recorder, own.backward, own.backward.vals, (condition, *values, *tangents))
+        made = emitted(ctx.replay.recorder, own.backward, ctx.grads, (condition, *values, *tangents))
         found = dict(zip(own.wanted, made))
         return None, None, None, *[found.get(k) for k in range(ctx.operands)]
 

@@ -15,7 +15,18 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.autograd.arms import Way, completed, copied, emitted, in_layout, owned, part_of, tangents_of, zeros_like
+from framesmith.autograd.arms import (
+    Way,
+    completed,
+    copied,
+    emitted,
+    in_layout,
+    owned,
+    part_of,
+    sized,
+    tangents_of,
+    zeros_like,
+)
 from framesmith.autograd.joint import DERIVED, Joint, trace_joint, without_overlap
 from framesmith.autograd.partition import partition_arm
 from framesmith.fake import FakeTensor
@@ -25,9 +36,13 @@ from framesmith.graph.control import Loop, Scan, append, close, results_of
 from framesmith.graph.purity import draws
 from framesmith.graph.symbols import symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, placeholders_of
+from framesmith.symbolic.expr import Symbol
+from framesmith.symbolic.node import env_of, symint
 from framesmith.util.errors import Unsupported
 
 aten = torch.ops.aten
+SYM_SIZE = aten.sym_size.int
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +50,10 @@ class Derivative:
     """`draw`, if the body draws, takes the scanned and the loop-invariant operands, and returns random values, which
     `forward` also scans. `forward` returns the results of the loop and then the stacks collected for `backward`. That
     takes the gradients of the state at `state` (None of which is given at `state` without history), zeros like `sums`,
-    the scanned operands, `kept`, the tangents of the stacks `stacks`, and the operands at `rest`; it returns the
-    gradients of the state, of the operands at `summed`, and of those at `slices`. `differentiable`: results that have a
-    gradient."""
+    the scanned operands, `kept`, the tangents of the stacks `stacks`, the operands at `rest`, and the results at
+    `tables`; it returns the gradients of the state, of the operands at `summed`, and of those at `slices`.
+    `differentiable`: results that have a gradient. `lengths`: the numbers of elements of what is collected of different
+    sizes."""
 
     draw: Scan | None
     forward: Loop | Scan
@@ -50,6 +66,8 @@ class Derivative:
     stacks: tuple[int, ...]
     rest: tuple[int, ...]
     differentiable: tuple[int, ...]
+    tables: tuple[int, ...] = ()
+    lengths: tuple[Any, ...] = ()
 
 
 def derivative(target: Loop | Scan, requires: tuple[bool, ...]) -> Derivative:
@@ -60,11 +78,16 @@ def derivative(target: Loop | Scan, requires: tuple[bool, ...]) -> Derivative:
     return found  # type: ignore[no-any-return]
 
 
-def vals_of(target: Loop | Scan, length: Any) -> list[FakeTensor]:
-    """Return the metadata of the results."""
+def vals_of(target: Loop | Scan, length: Any, lengths: Sequence[Any] = ()) -> list[FakeTensor]:
+    """Return the metadata of the results. `lengths`: see `Derivative`."""
     lead, carried = _lead(target), _carried(target)
     vals = [r.meta["val"] for r in results_of(target.body)[lead:]]
-    return [*vals[:carried], *[_stack(val, length) for val in vals[carried:]]]
+    stacks = [_stack(val, length) for val in vals[carried:]]
+    tables = [new_fake((length, vals[carried + k].dim()), (vals[carried + k].dim(), 1), torch.int64, _CPU)
+              for k, _ in zip(target.ragged, lengths)]
+    for k, n in zip(target.ragged, lengths):
+        stacks[k] = dense(stacks[k], (n,))
+    return [*vals[:carried], *stacks, *tables]
 
 
 def _lead(target: Loop | Scan) -> int:
@@ -84,15 +107,17 @@ class _Derived:
     """Makes the derivative."""
 
     def __init__(self, target: Loop | Scan, requires: tuple[bool, ...]) -> None:
+        if target.ragged:
+            raise Unsupported("second derivatives of a loop that changes sizes")
         self.target = target
+        self.sizes: dict[Symbol, tuple[int, int]] = {}
+        """The sizes of the state that differ from round to round, with the operand and the dimension."""
         self.lead, self.carried, self.varying = _lead(target), _carried(target), target.varying
         self.joint, self.state = self._joint(requires)
         self.parts = partition_arm(self.joint)
         self.places = placeholders_of(self.parts.forward)
         self.results = results_of(self.parts.forward)
         extras = self.results[self.joint.results:]
-        if symbols_of(extras) & {n.meta["binds"] for n in self.parts.forward.nodes if "binds" in n.meta}:
-            raise Unsupported("gradients through sizes of data within the body of a loop")
         if any(meets_itself(n.meta["val"]) for n in extras):
             raise Unsupported("a body of a loop whose gradients read a tensor whose elements share memory")
 
@@ -102,6 +127,7 @@ class _Derived:
         flags = list(requires)
         while True:
             graph, made = completed(self.target.body)
+            self.sizes = _sizes_apart(graph)
             for place, flag in zip(placeholders_of(graph), flags, strict=True):
                 place.meta["requires_grad"] = flag
             close(graph, [owned(graph, made[r], k >= self.lead + self.carried)
@@ -117,10 +143,10 @@ class _Derived:
 
     def derivative(self) -> Derivative:
         joint, target = self.joint, self.target
-        forward, kept = self._forward()
-        draw, forward = self._draws_apart(forward)
         grads = {k: g for k, g in zip(joint.wanted, results_of(self.parts.backward), strict=True)
                  if isinstance(g, fx.Node)}
+        forward, kept = self._forward([k for k in self.state if k not in grads])
+        draw, forward = self._draws_apart(forward)
         summed = [k for k in grads if k >= self.varying]
         slices = [k for k in grads if self.carried <= k < self.varying]
         sums = [without_overlap(grads[k].meta["val"]) for k in summed]
@@ -128,24 +154,41 @@ class _Derived:
         rest = list(dict.fromkeys(k for kind, k in self.parts.kept if kind == "input" and k >= self.varying))
         body, scanned = self._backward(forward, kept, grads, summed, slices, sums, stacks, rest)
         own: Loop | Scan
+        tables: dict[Way, int] = {}
         if isinstance(target, Loop):
-            own = Loop(forward, target.size, target.complete, target.rounds, True)
+            ragged = self._ragged(forward)
+            own = Loop(forward, target.size, target.complete, target.rounds, True, ragged)
             differentiable = self.state
+            tables = {("result", self.carried + k): len(results_of(forward)) - 1 + n for n, k in enumerate(ragged)}
         else:
             more = 0 if draw is None else len(results_of(draw.body))
             own = Scan(forward, target.carried, target.scanned + more, target.backwards)
             differentiable = [k for k in self.state if k in joint.differentiable]
         differentiable = [*differentiable, *[k - self.lead for k in stacks]]
+        ways = tuple(dict.fromkeys(kept.values()))
         backward = Scan(body, len(self.state) + len(summed), scanned,
-                        isinstance(target, Loop) or not target.backwards)
+                        isinstance(target, Loop) or not target.backwards,
+                        ragged=tuple([k for k, way in enumerate(ways) if way in tables]))
+        env = env_of(*[n for p in self.places for n in getattr(p.meta["val"], "shape", ())])
         return Derivative(draw, own, backward, tuple(self.state), tuple(map(metadata_of, sums)), tuple(summed),
-                          tuple(slices), tuple(dict.fromkeys(kept.values())), tuple([k - self.lead for k in stacks]),
-                          tuple(rest), tuple(differentiable))
+                          tuple(slices), ways, tuple([k - self.lead for k in stacks]), tuple(rest),
+                          tuple(differentiable), tuple([tables[way] for way in ways if way in tables]),
+                          tuple([symint(env.data_symbol(0, None, "a loop"), env)  # type: ignore[union-attr, arg-type]
+                                 for _ in own.ragged]))
 
-    def _forward(self) -> tuple[fx.Graph, dict[Way, Way]]:
+    def _ragged(self, forward: fx.Graph) -> tuple[int, ...]:
+        """Return the places among what is collected of values whose sizes differ from round to round."""
+        own = self.sizes.keys() | {n.meta["binds"] for n in forward.nodes if "binds" in n.meta}
+        return tuple([k for k, n in enumerate(results_of(forward)[self.lead + self.carried:]) if symbols_of([n]) & own])
+
+    def _forward(self, blank: Sequence[int]) -> tuple[fx.Graph, dict[Way, Way]]:
         """Return the forward of the body, with the collected values, and the place of each varying value that the
-        backward of the body takes."""
+        backward of the body takes. `blank`: values of the state whose gradients are zeros, of sizes that are needed."""
         graph, made = copied(self.parts.forward)
+        for symbol, (k, dim) in self.sizes.items():
+            with graph.inserting_after(made[self.places[-1]]):
+                node = graph.call_function(SYM_SIZE, (made[self.places[k]], dim))
+            node.meta.update(val=self.places[k].meta["val"].shape[dim], binds=symbol)
         own = results_of(self.parts.forward)[:self.joint.results]
         given = [made[r] for r in own]
         if isinstance(self.target, Loop) and not self.target.collects:
@@ -153,7 +196,8 @@ class _Derived:
             val = new_fake((0,), (1,), torch.uint8, device)
             given.append(append(graph, aten.full.default, ([0], 0), val, dtype=val.dtype, device=device))
         kept: dict[Way, Way] = {}
-        for way in self.parts.kept:
+        holders = [("input", k) for k in blank if symbols_of([self.places[k]]) & self.sizes.keys()]
+        for way in (*self.parts.kept, *holders):
             kind, k = way
             if kind == "input" and k >= self.carried:
                 if k < self.varying:
@@ -195,7 +239,8 @@ class _Derived:
 
         inner = results_of(forward)
         own = [without_overlap(self.places[k].meta["val"]) for k in self.state]
-        carry = {k: place("carry", val) for k, val in zip(self.state, own)}
+        carry = {k: place("carry", sized(val, self.results[self.lead + k].meta["val"]))
+                 for k, val in zip(self.state, own)}
         totals = [place("sum", val) for val in sums]
         found: dict[Way, fx.Node] = {}
         for way in dict.fromkeys(kept.values()):
@@ -227,6 +272,17 @@ class _Derived:
         return close(graph, [*after, *[made[grads[k]] for k in slices]]), scanned
 
 
+def _sizes_apart(graph: fx.Graph) -> dict[Symbol, tuple[int, int]]:
+    """Remove the nodes that read sizes off operands, and return where these are: as symbols of operands they need no
+    definition."""
+    places = {n: k for k, n in enumerate(placeholders_of(graph))}
+    found = [n for n in graph.nodes if n.target is SYM_SIZE and "binds" in n.meta and n.args[0] in places]
+    sizes = {n.meta["binds"]: (places[n.args[0]], n.args[1]) for n in found}
+    for n in found:
+        graph.erase_node(n)
+    return sizes
+
+
 class _Looped(torch.autograd.Function):
     """A loop or scan with its derivative."""
 
@@ -242,14 +298,20 @@ class _Looped(torch.autograd.Function):
                             (first, *operands[_carried(target):]))
             given = (*operands[:varying], *drawn, *operands[varying:])
         binds = target.rounds.node.value if isinstance(target, Loop) else None
-        results = emitted(replay.recorder, own.forward, vals_of(own.forward, length), (first, *given), binds)
+        state = replay.current.meta["val"][:_carried(target)]
+        vals = [*state, *vals_of(own.forward, length, own.lengths)[len(state):]]
+        results = emitted(replay.recorder, own.forward, vals, (first, *given), binds)
+        for k, n in zip(own.forward.ragged, own.lengths):
+            stack = replay.recorder.nodes(results[len(state) + k])
+            replay.recorder.emit(SYM_SIZE, (stack, 0), n).meta["binds"] = n.node.value
         ctx.mark_non_differentiable(*[r for k, r in enumerate(results) if k not in own.differentiable])
         values = [(operands if kind == "input" else results)[k] for kind, k in own.kept]
-        values += [operands[k] for k in own.rest]
+        values += [operands[k] for k in own.rest] + [results[k] for k in own.tables]
         ctx.save_for_backward(*[v for v in values if isinstance(v, torch.Tensor)])
         ctx.numbers = [None if isinstance(v, torch.Tensor) else v for v in values]
         ctx.own, ctx.replay, ctx.target, ctx.length, ctx.operands = own, replay, target, length, len(operands)
         ctx.vals = list(map(metadata_of, results))
+        ctx.first = [sized(vals[k], operands[k]) for k in own.state]
         ctx.set_materialize_grads(False)
         return results
 
@@ -269,7 +331,8 @@ class _Looped(torch.autograd.Function):
             target = replace(target, absent=tuple(absent), derivatives={})
         args = ctx.length, *tangents[:count], *tangents_of([None] * len(own.sums), own.sums), *kept, \
             *tangents[count:], *rest
-        made = emitted(ctx.replay.recorder, target, vals_of(target, ctx.length), args)
+        vals = [*map(sized, vals_of(target, ctx.length), ctx.first), *vals_of(target, ctx.length)[count:]]
+        made = emitted(ctx.replay.recorder, target, vals, args)
         found = dict(zip((*own.state, *own.summed, *own.slices), made, strict=True))
         return None, None, None, *[found.get(k) for k in range(ctx.operands)]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import fx
 
+from framesmith.graph.control import Control
 from framesmith.graph.derivative import passed
 from framesmith.graph.interpreter import run
 from framesmith.util.errors import Unsupported
@@ -43,12 +45,23 @@ def of_any_layout(graph: fx.Graph) -> fx.Graph:
 
 def evaluated(graph: fx.Graph, given: Sequence[Any]) -> tuple[Any, ...]:
     """Run `graph` on `given`, recorded by autograd in grad mode."""
-    marked = [n for n in graph.nodes if n.target is passed or n.meta.keys() & {"no_grad", "straight"}]
+    marked = [n for n in graph.nodes if n.target is passed or "straight" in n.meta]
     if torch.is_grad_enabled() and marked:
         raise Unsupported("a gradient within a function transform, or at a level of forward-mode AD, that is to be "
                           "differentiated "
                           "again, through compiled code with a derivative of its own or a region without gradients")
-    return tuple(run(graph, given))
+    return tuple(run(graph, given, call=_call))
+
+
+def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    """Return the results of a node, with history where it has a derivative."""
+    if isinstance(node.target, Control):
+        return tuple(node.target.run([partial(run, arm, call=_call) for arm in node.target.arms], args[0], args[1:]))
+    if node.target is aten.copy.default:  # has no formula
+        blank, value = args
+        return torch.empty_strided(blank.shape, blank.stride(), dtype=blank.dtype, device=blank.device).copy_(value)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and "no_grad" not in node.meta):
+        return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
 __all__ = ["evaluated", "of_any_layout", "untransformed"]

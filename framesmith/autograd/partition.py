@@ -7,7 +7,7 @@ graph.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,15 +60,17 @@ class Parts:
     carried: tuple[Any, ...]
 
 
-def partition_arm(joint: Joint) -> Parts:
-    """Partition an arm of control flow. Sizes that data in it decides are no sizes of what it gives: where a value to
-    save has one, the backward computes all values again from the operands."""
-    parts = partition(joint, lays_out=False)
-    bound = {n.meta["binds"] for n in parts.forward.nodes if "binds" in n.meta}
-    results: Any = output_node(parts.forward).args[0]
-    if symbols_of(results[joint.results:]) & bound:
-        parts = partition(joint, lays_out=False, saves=False)
-    return parts
+def partition_arm(joint: Joint, own: Collection[Symbol] = ()) -> Parts:
+    """Partition an arm of control flow. Sizes that data in it decides, and `own`, are no sizes of what it gives: where
+    a value to save has one, the backward computes all values again from the operands. Raises Unsupported if that is a
+    random value."""
+    unknown = {n.meta["binds"] for n in joint.graph.nodes if "binds" in n.meta}.union(own)
+    for saves in (True, False):
+        parts = partition(joint, lays_out=False, saves=saves)
+        results: Any = output_node(parts.forward).args[0]
+        if not symbols_of(results[joint.results:]) & unknown:
+            return parts
+    raise Unsupported("gradients through random values whose sizes an arm of control flow decides")
 
 
 def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_out: bool = True,
@@ -343,10 +345,11 @@ def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]
 
 
 def _numbers_of(nodes: list[fx.Node], wanted: set[fx.Node], places: list[fx.Node]) -> list[fx.Node]:
-    """Return the nodes that define symbols which `wanted` reads, and which are sizes of none of `places`."""
+    """Return the nodes that define symbols which `wanted` reads, and which are sizes of none of `places` that are used:
+    tangents that are not may be missing."""
     binders = {n.meta["binds"]: n for n in nodes if isinstance(n.meta.get("val"), torch.SymInt) and "binds" in n.meta}
     read: set[Any] = symbols_of(wanted).union(*map(argument_symbols, wanted)) if binders else set()
-    known = {expr_of(n) for place in places for n in getattr(place.meta["val"], "shape", ())}
+    known = {expr_of(n) for place in places if place.users for n in getattr(place.meta["val"], "shape", ())}
     return [node for symbol, node in binders.items() if symbol in read - known]
 
 

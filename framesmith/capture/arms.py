@@ -253,8 +253,6 @@ class _Join:
         wants = [self._wants_grad(a, b, id(a) in either) for a, b in self.pairs.values()]
         if not self.declared:
             self._check_gradients(results, condition)
-        if any(wants[k] for k in self.opened):
-            raise Unsupported("gradients of a tensor whose size depends on the path")
         (graph, other), operands = cut_out(self.tracer, self.arms, results, opened=self.opened)
         args = self.recorder.nodes(condition.fake), *operands
         made = emitted(self.tracer, Branch(other, graph, self.declared), args, self.vals, wants)

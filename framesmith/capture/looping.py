@@ -100,8 +100,6 @@ def looped(tracer: Any, condition: t.Tensor, state: Sequence[t.Tensor], step: St
     if grads != wants and not declared:
         raise Unsupported("a tensor requires grad behind some rounds of a loop only")
     wants = [a or b for a, b in zip(wants, grads)]
-    if sized and any(wants):
-        raise Unsupported("gradients of a loop that changes sizes")
     if torch.is_grad_enabled() and any(wants) and not declared:
         _check_gradients(tracer, [n for n, grad in zip(initial, wants) if grad], read)
         if any(isinstance(n.target, Branch) and n.meta.get("grad") for n in arm.region):

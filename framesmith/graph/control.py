@@ -8,11 +8,13 @@ Both arms take all operands, and give results of the same layout; one may give N
 The first n operands of a loop are its state; as long as the condition is true, body(*operands) gives the next
 condition, the next state, and what is collected. Of a scan m operands follow, which have `length` slices along their
 first dimension: a round takes one slice of each in the place of these. Operands are tensors and the sizes that the
-graphs read. A result may be an operand itself. Stacks are contiguous.
+graphs read. A result may be an operand itself. Stacks are contiguous. Values of different sizes are stacked as two
+tensors: all elements, one value after the other, and a table of sizes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,11 +24,13 @@ import torch
 from torch.fx import Graph, Node
 
 from framesmith.graph.digest import digest_text
-from framesmith.graph.interpreter import run
+from framesmith.graph.interpreter import evaluate, run
 from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.nodes import insert_call
 from framesmith.graph.purity import draws
+from framesmith.graph.symbols import size_sources
 from framesmith.graph.traversal import last_node
+from framesmith.symbolic.node import expr_of
 
 aten = torch.ops.aten
 Arm = Callable[[Any], Sequence[Any]]
@@ -95,7 +99,8 @@ class Branch(Control):
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop(Control):
     """See the module. `size`: of the state. `rounds`: their number as a `torch.SymInt`, if it may be needed; a loop
-    that `collects` defines its symbol, a size of the first collected stack. `complete`, `derivatives`: as a branch has
+    that `collects` defines its symbol, a size of the first collected stack. `ragged`: the places among what it collects
+    of values whose sizes differ; their tables of sizes are the last results. `complete`, `derivatives`: as a branch has
     them."""
 
     __name__: ClassVar[str] = "loop"  # type: ignore[misc]
@@ -104,6 +109,7 @@ class Loop(Control):
     complete: bool = False
     rounds: Any = None
     collects: bool = False
+    ragged: tuple[int, ...] = ()
     derivatives: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -115,7 +121,8 @@ class Loop(Control):
         return self.size
 
     def __str__(self) -> str:
-        return f"{Control.__str__(self)} {self.size} {self.complete} {self.rounds if self.collects else ''}"
+        rounds = self.rounds if self.collects else ""
+        return f"{Control.__str__(self)} {self.size} {self.complete} {rounds} {self.ragged}"
 
     def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
         state, rest = operands[:self.size], operands[self.size:]
@@ -127,17 +134,34 @@ class Loop(Control):
                 state = state[:self.size]
         if not self.collects:
             return state
-        return [*state, *(map(torch.stack, zip(*rounds)) if rounds else self._nothing(arms[0], operands))]
+        stacks, tables = [], []
+        for k, (n, blank) in enumerate(zip(results_of(self.body)[1 + self.size:], self._nothing(operands))):
+            values = [given[k] for given in rounds]
+            if k in self.ragged:
+                stacks.append(torch.cat([blank.new_empty(0), *[x.reshape(-1) for x in values]]))
+                sizes = torch.tensor([x.shape for x in values], dtype=torch.int64)
+                tables.append(sizes.reshape(-1, n.meta["val"].dim()))
+            else:
+                stacks.append(torch.stack(values) if values else blank)
+        return [*state, *stacks, *tables]
 
-    def _nothing(self, body: Arm, operands: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the results of no rounds, with the layout that those of one would have."""
-        return [y.new_empty((0, *y.shape)) for y in body(operands)[1 + self.size:]]
+    def _nothing(self, operands: Sequence[Any]) -> list[torch.Tensor]:
+        """Return stacks of no values, for which the body is not run."""
+        places = [n for n in self.body.nodes if n.op == "placeholder"]
+        symbols = {s: operands[k].shape[dim] for s, (k, dim) in size_sources(self.body).items()}
+        symbols |= {expr_of(n.meta["val"]): x for n, x in zip(places, operands)  # type: ignore[misc]
+                    if isinstance(n.meta["val"], torch.SymInt)}
+        vals = [n.meta["val"] for n in results_of(self.body)[1 + self.size:]]
+        sizes = [[0 if k in self.ragged else n if type(n) is int else evaluate(n, symbols) for n in val.shape]
+                 for k, val in enumerate(vals)]
+        return [torch.empty((0, *size), dtype=val.dtype, device=val.device) for size, val in zip(sizes, vals)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan(Control):
     """See the module. `carried`, `scanned`: n and m. `backwards`: from the last slice to the first. `absent`: those of
-    the state that are None if there is no slice. `derivatives`: as a branch has them."""
+    the state that are None if there is no slice. `ragged`: the places among the scanned operands of those whose slices
+    differ in sizes; tables of sizes follow all operands. `derivatives`: as a branch has them."""
 
     __name__: ClassVar[str] = "scan"  # type: ignore[misc]
     body: Graph
@@ -145,6 +169,7 @@ class Scan(Control):
     scanned: int
     backwards: bool = False
     absent: tuple[int, ...] = ()
+    ragged: tuple[int, ...] = ()
     derivatives: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -156,10 +181,19 @@ class Scan(Control):
         return self.carried + self.scanned
 
     def __str__(self) -> str:
-        return f"{Control.__str__(self)} {self.carried} {self.scanned} {self.backwards} {self.absent}"
+        return f"{Control.__str__(self)} {self.carried} {self.scanned} {self.backwards} {self.absent} {self.ragged}"
 
     def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        state, over, rest = operands[:self.carried], operands[self.carried:self.varying], operands[self.varying:]
+        count = len(operands) - len(self.ragged)
+        state, over, rest = operands[:self.carried], operands[self.carried:self.varying], operands[self.varying:count]
+        if self.ragged:
+            over = list(over)
+            for k, table in zip(self.ragged, operands[count:]):
+                sizes = table.tolist()
+                parts = over[k].split([math.prod(size) for size in sizes])
+                over[k] = [part.view(size) for part, size in zip(parts, sizes)]
+        if not first and len(results_of(self.body)) == self.carried:
+            return [None if k in self.absent else x for k, x in enumerate(state)]
         if not first:
             blank = arms[0]([*state, *[x.new_zeros(x.shape[1:]) for x in over], *rest])[self.carried:]
             return [*[None if k in self.absent else x for k, x in enumerate(state)],

@@ -72,6 +72,16 @@ class _State:
         return evaluate(x, self.symbols) if isinstance(x, _SYMBOLIC) else x
 
     def arguments(self, node: Node) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a call, with zeros for gradients that control flow has not given."""
+        missing = [a for a in node.all_input_nodes
+                   if self.values[a] is None and isinstance(a.meta.get("val"), torch.Tensor)]
+        if missing:
+            state = _State(self.module, dict(self.values), self.call)
+            state.symbols = self.symbols
+            for a in missing:
+                val = a.meta["val"]
+                state.values[a] = torch.zeros(state.read(tuple(val.shape)), dtype=val.dtype, device=val.device)
+            return state.arguments(node)
         return [self.read(a) for a in node.args], {k: self.read(v) for k, v in node.kwargs.items()}
 
 
@@ -136,6 +146,9 @@ def _last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
 
 
 def _call_function(state: _State, node: Node) -> Any:
+    if node.target is torch.ops.aten.add.Tensor and all(
+            isinstance(a, Node) and state.values[a] is None for a in node.args):
+        return None  # a sum of gradients of which none is given
     return state.call(node, *state.arguments(node))
 
 

@@ -344,17 +344,119 @@ def test_a_path_may_give_an_input_of_another_size(captures):
     assert len(captures) == 1
 
 
-def test_gradients_of_changing_sizes_are_breaks():
-    def program(x):
-        y = x * 2
-        if x.sum() > 0:
-            y = y[:2]
-        return y.pow(2).sum()
+def halved(x, w):
+    y = x * 2
+    if x.sum() > 0:
+        y = y[:2]
+    return y.pow(2).sum(), y.shape[0]
 
-    compiled = framesmith.compile(program)
+
+def hard_examples(x, w):
+    loss = (x[:, None] * w).pow(2).sum(-1)
+    hard = loss > 3
+    if hard.any():
+        loss = loss[hard]
+    return loss.tanh(), loss.mean()
+
+
+def positives(x, w):
+    y = x * w.sum()
+    found = y[y > 0]
+    if found.numel() == 0:
+        found = y[:1]
+    return found.exp().mean()
+
+
+def pruned_twice(x, w):
+    y = torch.tanh(x)
+    if x.sum() > 0:
+        y = y[y > 0].exp()
+        if y.numel() > 2:
+            y = torch.cat([y, w])
+    elif x.max() > 0.5:
+        y = w[w > 0] * y.sum()
+    return (y * y).sum()
+
+
+def dropped_rows(x, w):
+    y = torch.stack([x, x * 2], 1) @ w[:2]
+    if x.sum() > 0:
+        y = torch.dropout(y, 0.5, True)[y > 0]
+    return y.sum() + w[0]
+
+
+def pruned(x, w):
+    y = x[:, None] * w
+    while y.shape[0] > 2:
+        y = torch.tanh(y * w)
+        y = y[y.sum(-1) < y.sum(-1).max()]
+    return y.exp().mean()
+
+
+def collected(x, w):
+    y = x * 1
+    out = y
+    while y.abs().sum() > 0.5:
+        y = torch.tanh(y) * w.sum() / 5
+        out = torch.cat([out, y * x])
+    return (out * out).sum(), len(out)
+
+
+def listed_states(x, w):
+    y = x * w[0]
+    rows = [y]
+    while y.sum() < 4:
+        y = y.abs() + w.abs().sum()
+        rows.append(y.sin())
+    return torch.stack(rows).logsumexp(0)
+
+
+def kept_scores(x, w):
+    scores = torch.sigmoid(x * w[0])
+    order, kept = scores.argsort(descending=True, stable=True), []
+    while order.numel() > 0:
+        best = order[0]
+        kept.append(scores[best])
+        order = order[1:][(x[order[1:]] - x[best]).abs() > 0.7]
+    return torch.stack(kept)
+
+
+def ends_at_the_end(x, w):
+    y, count = x * w[0], 0
+    while y.numel() > 1:
+        y = y[1:] * y[0].cos()
+        count += 1
+    return y * w[1], count
+
+
+def dead_rows(x, w):
+    y, total = x * w[0], x[0] * w[1]
+    while y.numel() > 0:
+        total = total + torch.dropout(y.sum(), 0.0, True)
+        y = y[y > y.sum() / len(y)]
+    return total
+
+
+@pytest.mark.filterwarnings("error:framesmith")
+@pytest.mark.parametrize("program", [halved, hard_examples, positives, pruned_twice, dropped_rows, pruned, collected,
+                                     listed_states, kept_scores, ends_at_the_end, dead_rows])
+def test_gradients_go_through_sizes_that_data_changes(program, captures):
+    compiled = framesmith.compile(program, fullgraph=True)
     for x in INPUTS:
-        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-        alike(*[torch.autograd.grad(run(v), v) for run, v in ((compiled, a), (program, b))])
+        alike(*[gradients(run, x) for run in (compiled, program)])
+    assert len(captures) == 1
+
+
+def gradients(run, x):
+    """Return the results, the gradients of their sum, and the second derivative."""
+    torch.manual_seed(0)
+    given = [x.clone().requires_grad_(), torch.tensor([1.0, -0.5, 2.0]).requires_grad_()]
+    out = run(*given)
+    out = out if isinstance(out, tuple) else (out,)
+    loss = sum(y.sum() for y in out if isinstance(y, torch.Tensor) and y.requires_grad)
+    grads = torch.autograd.grad(loss, given, allow_unused=True, create_graph=True)
+    again = torch.autograd.grad(sum((g * g).sum() for g in grads if g is not None), given, allow_unused=True)
+    return *out, *grads, *again
 
 
 @pytest.mark.filterwarnings("ignore:framesmith")
