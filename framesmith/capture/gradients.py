@@ -70,7 +70,7 @@ class Gradients(Session):
 
     def view_grad(self, base: FakeTensor, view: FakeTensor) -> bool | None:
         """Return the grad mode in which residual code remakes a view; None: any, or the frame's."""
-        if not is_differentiable(base.dtype) or is_detached(view._alias) or view.is_inference():
+        if not self.wants_grad(base) or is_detached(view._alias):
             return None
         alias, made = view._alias, True
         while alias.parent is not None:

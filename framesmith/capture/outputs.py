@@ -100,8 +100,7 @@ def _views(rebuilder: Any, fakes: list[FakeTensor], view_grad: ViewGrad) -> tupl
     members: dict[int, list[int]] = {}
     for k, fake in enumerate(fakes):
         members.setdefault(id(fake._alias.storage), []).append(k)
-    again = [_is_made_again(x) or view_grad(x._alias.root.val, x) is False for x in fakes]
-    if len(members) == len(fakes) and not any(again):
+    if len(members) == len(fakes) and not any(map(_is_made_again, fakes)):
         return fakes, []
     for holder in holders(rebuilder, fakes):
         if id(holder._alias.storage) not in members:
@@ -113,7 +112,7 @@ def _views(rebuilder: Any, fakes: list[FakeTensor], view_grad: ViewGrad) -> tupl
     texts = [""] * len(fakes)
     for places in members.values():
         base = fakes[places[0]]._alias.root.val
-        given.append(base if len(places) > 1 or places[0] < len(again) and again[places[0]] else fakes[places[0]])
+        given.append(base if len(places) > 1 or _is_made_again(fakes[places[0]]) else fakes[places[0]])
     rebuilder.data_sizes = sizes_at(rebuilder, given)
     for number, places in enumerate(members.values()):
         base, at = fakes[places[0]]._alias.root.val, f"__fs_o[{number}]"

@@ -652,48 +652,6 @@ def a_view_is_written_after_a_break(c):
     return p, y
 
 
-@scenario(breaks=True)
-def a_view_made_with_grad_mode_off_is_written_after_a_break(c):
-    """Nothing required grad when it was made."""
-
-    def whole(p):
-        with torch.no_grad():
-            view = torch.ones(2, 3).tanh().t()
-        p.tolist()
-        view[0] = p
-        return view
-
-    def with_its_base(p):
-        base = torch.ones(2, 3).tanh()
-        with torch.no_grad():
-            view = base[1:]
-        p.tolist()
-        view[0] = p
-        return view, base
-
-    def of_integers(p):
-        with torch.no_grad():
-            view = torch.arange(6).add(1).view(2, 3).t()
-        p.tolist()
-        view[0] = 1
-        return view * p
-
-    def in_inference_mode(p):
-        with torch.inference_mode():
-            view = torch.ones(2, 3).tanh().t()
-        p.tolist()
-        return view + 1, view.is_inference()
-
-    def unwritten(p):
-        with torch.no_grad():
-            view = torch.ones(2, 3).tanh().t()
-        p.tolist()
-        return view * p, view
-
-    refused = [error_of(lambda: c(fn)(leaf())) for fn in (whole, with_its_base)]  # noqa: B023
-    return refused, [c(fn)(leaf()) for fn in (of_integers, in_inference_mode, unwritten)]
-
-
 test_written = scenario.test()
 
 
