@@ -3,8 +3,8 @@
 //   a float     for each row of B in a group:  the row as floats, times elements of A; the sum, times its scale
 //   a integer   for each four rows of B:       sums of four products by VNNI, where the processor has it
 //
-// B is read once for a tile of rows, as integers: with few rows of A the product takes the time of reading it. With many,
-// blocks of B become floats in L2, and the product is that of floats (blocks.h).
+// B is read once for a tile of rows, as integers: with few rows of A the product takes the time of reading it. With
+// many, blocks of B become floats in L2, and the product is that of floats (blocks.h).
 #include "quantized.h"
 
 #include <cstring>
