@@ -73,7 +73,7 @@ def _compiled(program, monkeypatch):
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr("framesmith.compiler.Differentiable", Differentiable)
+    monkeypatch.setattr("framesmith.graph_compiler.Differentiable", Differentiable)
     torch.manual_seed(0)
     x, w = [torch.randn(4, 4, requires_grad=True) for _ in range(2)]
     framesmith.compile(program, backend="eager", fullgraph=True)(x, w)
