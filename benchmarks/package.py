@@ -47,6 +47,7 @@ STARTS, ROUNDS = 5, 15
 REST = 0.02
 """Seconds before each call that is timed: threads of a contender poll for milliseconds after a call, on processors that
 the next one needs."""
+ORDER = (*MODELS, *QUANTISED)
 KEPT = ROOT / "build" / "peers"
 SLOW = ("AOTInductor",)
 """Peers that take minutes to write a file, which is kept for the next run."""
@@ -220,7 +221,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory(dir=tools) as folder:
                 begin = time.perf_counter()
                 rows = bench.rows(model, Path(folder))
-                report["rows"] = [row for row in report["rows"] if row["model"] != model] + rows
+                rows += [row for row in report["rows"] if row["model"] != model]
+                report["rows"] = sorted(rows, key=lambda row: ORDER.index(row["model"]))
                 report["seconds"][model] = time.perf_counter() - begin
             given.out.write_text(json.dumps(report, indent=1) + "\n")
     show(report)

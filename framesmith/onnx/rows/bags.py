@@ -18,6 +18,8 @@ from framesmith.onnx.table import aten, row
 bags = partial(row, "embedding bags")
 RADIX = 4
 """How many neighbours a round reduces to one element."""
+ROUNDS = 32
+"""The most rounds that any number of elements takes: an engine that misreads offsets does not go on for ever."""
 
 
 @bags(aten._embedding_bag_forward_only.default)
@@ -84,7 +86,7 @@ def _reduced(m: Emitter, operator: str, x: Value, starts: Value, width: Any, end
     state = x, bag, within
     body = inner_graph(m, [(ir.DataType.INT64, 0), (ir.DataType.BOOL, 0), *zip([v.dtype for v in state], (2, 1, 1))],
                        partial(_round, "ReduceMax" if operator == "ReduceMax" else "ReduceSum"))
-    x, bag, _ = m("Loop", None, _any_above(m, within), *state, body=body, outputs=3)
+    x, bag, _ = m("Loop", m.constant(ROUNDS, torch.int64), _any_above(m, within), *state, body=body, outputs=3)
     empty = m("Expand", m("Cast", zero, to=dtype), m("Concat", m("Shape", starts), m.ints([width]), axis=0))
     made = m("ScatterND", empty, m.unsqueeze(bag, 1), x)
     if operator == "ReduceMean":
