@@ -15,7 +15,6 @@ import datetime
 import json
 import os
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -192,20 +191,10 @@ def run(ranks: int, rate: float, delay: float, rounds: int, peers: bool) -> dict
     """Measure in `ranks` processes over emulated links, and predict."""
     with emulated(ranks, rate, delay) as links, tempfile.TemporaryDirectory(prefix="bench-") as folder:
         link = checked(links, int(rate / 8))
-        environment = os.environ | child.caches(Path(folder)) | links.environment()
         words = ["-m", "benchmarks.links", "--ranks", str(ranks), "--rounds", str(rounds), *["--peers"] * peers,
                  "--store", str(Path(folder, "store"))]
-        processes = [subprocess.Popen(links.command(rank, [*words, "--rank", str(rank)]), env=environment, text=True,
-                                      stdout=subprocess.PIPE) for rank in range(ranks)]
-        try:
-            said = [process.communicate(timeout=900)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-    lines = [line for line in said[0].splitlines() if line.startswith("{")]
-    if not lines:
-        raise RuntimeError("rank 0 reported nothing")
-    seconds = json.loads(lines[-1])
+        commands = [links.command(rank, [*words, "--rank", str(rank)]) for rank in range(ranks)]
+        seconds = child.report_of_ranks(commands, child.caches(Path(folder)) | links.environment(), timeout=900)
     return {"ranks": ranks, "rate": rate, "delay": delay, "link": link, "seconds": seconds,
             "predicted": predicted(ranks, link, seconds)}
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -113,20 +111,10 @@ def _rank(rank: int, ranks: int, store: str, model: str, way: str, eager: bool) 
 def first_step(ranks: int, model: str, way: str, eager: bool = False) -> dict[str, Any]:
     """What the first step of a world with a cache of its own took: processor time by rank, and seconds on the clock."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        environment = os.environ | child.caches(Path(folder))
         command = [sys.executable, "-m", "benchmarks.ranks", "--ranks", str(ranks), "--models", model, "--ways", way,
                    "--store", str(Path(folder, "store")), *["--eager"] * eager]
-        processes = [subprocess.Popen([*command, "--rank", str(rank)], env=environment, text=True,
-                                      stdout=subprocess.PIPE) for rank in range(ranks)]
-        try:
-            said = [process.communicate(timeout=600)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-    lines = [line for line in said[0].splitlines() if line.startswith("{")]
-    if not lines:
-        raise RuntimeError("rank 0 reported nothing")
-    return json.loads(lines[-1])  # type: ignore[no-any-return]
+        commands = [[*command, "--rank", str(rank)] for rank in range(ranks)]
+        return child.report_of_ranks(commands, child.caches(Path(folder)))
 
 
 def measured(ranks: int, rounds: int, models: Sequence[str], ways: Sequence[str]) -> list[dict[str, Any]]:
