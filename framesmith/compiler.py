@@ -353,7 +353,7 @@ class FrameCompiler:
                   agreed(compile, 0 if self.config.background else self.config.agreement, _reasons(seen))):
                 with contextlib.ExitStack() as turn:
                     answer = (self.load_variant(code, func, f_locals)
-                              or self._of_another(seen, turn, code, func, f_locals))
+                              or self._captured_by_another(seen, turn, code, func, f_locals))
                     compile.outcome = "loaded"
                     if answer is None:
                         compile.outcome = "in eager"
@@ -488,7 +488,7 @@ class FrameCompiler:
         entry.add()
         return entry
 
-    def _of_another(self, seen: CodeState, turn: contextlib.ExitStack, code: CodeType, func: FunctionType,
+    def _captured_by_another(self, seen: CodeState, turn: contextlib.ExitStack, code: CodeType, func: FunctionType,
                     f_locals: dict[str, Any]) -> _C.Entry | None:
         """Return the variant that another process of the world has made of a like call, once it has; None: this process
         is to make one, for the others, too, until `turn` is closed. Nobody runs code of the program's meanwhile."""
@@ -496,7 +496,7 @@ class FrameCompiler:
                 or not self._keeps(code, f_locals)):
             return None
         with stage("cache"):
-            first = turn.enter_context(self._captures.turn(code, _called(code, func), tree_leaves(f_locals)))
+            first = turn.enter_context(self._captures.single_capture(code, _called(code, func), tree_leaves(f_locals)))
         answer = self.load_variant(code, func, f_locals)
         if answer is None and not first:  # the other has failed, or the program depends on its process: wait no more
             seen.shared = False

@@ -119,7 +119,7 @@ class GradientCompiler:
         keeps = {graph: backwards[graph]() for graph in codes}
         if not (self.ahead or shared and all(keeps.values())):
             return call, codes
-        return call, {graph: _settled(code, keeps[graph]) for graph, code in codes.items()}
+        return call, {graph: _finished_now(code, keeps[graph]) for graph, code in codes.items()}
 
     def _compile(self, part: fx.Graph, given: Sequence[Any], keep: Keep | None) -> Compiled:
         with COMPILE_LOCK, _in_back_end(self._owner):
@@ -151,7 +151,7 @@ class GradientCompiler:
         return later
 
 
-def _settled(code: Callable[[Keep | None], Compiled], keep: Keep | None) -> Callable[[Keep | None], Compiled]:
+def _finished_now(code: Callable[[Keep | None], Compiled], keep: Keep | None) -> Callable[[Keep | None], Compiled]:
     """Run `code` now, and return a function that gives what it gives, or raises what it raises."""
     try:
         made = code(keep)

@@ -86,10 +86,10 @@ class SegmentFacts:
     strides: tuple[tuple[int, ...], ...]
 
 
-Asked = tuple[tuple[bool, ...], tuple[bool, ...]] | int
+Key = tuple[tuple[bool, ...], tuple[bool, ...]] | int
 """A stored part of the gradients: for which tangents a backward is, and for which gradients; or the number of a segment
 of the backward of all."""
-KeepBackward = Callable[[Asked, BackwardFacts | SegmentFacts, Any], None]
+KeepBackward = Callable[[Key, BackwardFacts | SegmentFacts, Any], None]
 """Receives a backward, or a segment of it, as data, while it is built: what it is, its facts, and its code."""
 
 

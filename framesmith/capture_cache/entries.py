@@ -31,12 +31,12 @@ from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.util import events, log
 from framesmith.util.interrupts import raised_by_handler
 
+from .call_digest import call_digest
 from .digests import code_digest
 from .gradients import Backwards, Maker, in_engine, write_gradients
 from .graphs import Image, check_portable, read_image, write_image
 from .guards import GuardReader, GuardWriter
 from .references import Json, References, Stale, Unportable
-from .turns import alike
 from .variants import SUFFIX, first_fitting
 
 
@@ -64,10 +64,11 @@ class CaptureCache:
         return key_of("capture", package_identity(), sys.version, torch.__version__, config.capture_key(), *IDENTITIES,
                       toolchain.fingerprint, torch.get_num_threads(), code_digest(code), code_digest(called))
 
-    def turn(self, code: CodeType, called: CodeType, values: Sequence[Any]) -> contextlib.AbstractContextManager[bool]:
+    def single_capture(self, code: CodeType, called: CodeType,
+                       values: Sequence[Any]) -> contextlib.AbstractContextManager[bool]:
         """Return the context in which this process captures a call with these arguments for all that share the cache;
         its value is whether none did so before it."""
-        return self._cache.alone(key_of("turn", self._key(code, called), alike(values)))
+        return self._cache.alone(key_of("turn", self._key(code, called), call_digest(values)))
 
     def load(self, code: CodeType, called: CodeType, fn: FunctionType, f_locals: dict[str, Any],
              maker: Maker) -> Variant | None:

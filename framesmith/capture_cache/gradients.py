@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from framesmith._C import CompiledFunction, CompiledGraph, DifferentiableGraph
-from framesmith.autograd.node import Asked, BackwardFacts, Compiled, Differentiable, Fitted, SegmentFacts, Sizes, Values
+from framesmith.autograd.node import BackwardFacts, Compiled, Differentiable, Fitted, Key, SegmentFacts, Sizes, Values
 from framesmith.autograd.segments import Part, run_parts
 from framesmith.capture.default_dtypes import under
 from framesmith.capture.modes import without_default_device
@@ -162,10 +162,10 @@ class Backwards:
     def __init__(self, cache: Cache, key: str) -> None:
         self._cache, self._key = cache, key
 
-    def _key_of(self, asked: Asked) -> str:
+    def _key_of(self, asked: Key) -> str:
         return key_of("backward", self._key, asked)
 
-    def store(self, asked: Asked, facts: BackwardFacts | SegmentFacts, image: Image) -> None:
+    def store(self, asked: Key, facts: BackwardFacts | SegmentFacts, image: Image) -> None:
         """Store a compiled backward, or a segment of one, unless a part of it is bound to this process."""
         try:
             check_portable(image)
@@ -177,7 +177,7 @@ class Backwards:
             return
         self._cache.add_variant(self._key_of(asked), value, SUFFIX)
 
-    def load(self, asked: Asked, loading: Callable[[], contextlib.AbstractContextManager[None]]) -> Loaded | None:
+    def load(self, asked: Key, loading: Callable[[], contextlib.AbstractContextManager[None]]) -> Loaded | None:
         """Return a stored backward, or segment of one; None if there is none that fits."""
         def read(own: str, found: Json) -> Loaded:
             facts = _facts(found["facts"])
@@ -210,7 +210,7 @@ class Stored:
 
     def __init__(self, found: Json, backwards: Backwards, maker: Maker) -> None:
         self._found, self._backwards, self._maker = found, backwards, maker
-        self._loaded: dict[Asked, Loaded | None] = {}
+        self._loaded: dict[Key, Loaded | None] = {}
         self._program: Differentiable | None = None
         self._lock: Any = forkable_lock()
 
@@ -220,7 +220,7 @@ class Stored:
         if self._stored(((True,) * results, (True,) * gradients)) is None:
             self.program  # noqa: B018
 
-    def _stored(self, asked: Asked) -> Loaded | None:
+    def _stored(self, asked: Key) -> Loaded | None:
         with self._lock:
             if asked not in self._loaded:
                 self._loaded[asked] = CompiledFunction(self._load, None)(asked)
@@ -233,7 +233,7 @@ class Stored:
         whole = len(segments) == len(found) and len({one.facts.cut for one in segments}) == 1
         return segments if whole else None
 
-    def _load(self, asked: Asked) -> Loaded | None:
+    def _load(self, asked: Key) -> Loaded | None:
         with _compiling():
             return self._backwards.load(asked, self._maker.loading)
 

@@ -1,4 +1,4 @@
-"""One capture for all processes of a world that share a cache: one of them makes it, the others wait and load it."""
+"""The digest of a call by which the processes of a world agree on which of them captures it for all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _shape = torch._C.TensorBase.shape.__get__  # type: ignore[attr-defined]
 _dtype = torch._C.TensorBase.dtype.__get__  # type: ignore[attr-defined]
 
 
-def alike(values: Iterable[Any]) -> str:
+def call_digest(values: Iterable[Any]) -> str:
     """Return a digest of arguments that processes which would make the same capture have in common: numbers and texts,
     and sizes of tensors and of the parameters of modules. No code of the program's runs."""
     with torch._C.DisableTorchFunctionSubclass():
