@@ -17,6 +17,8 @@ $(STAMP): requirements.txt requirements-nodeps.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.txt
 	touch $@
 
+# the ninja of .venv compiles several units at once
+$(BUILT): export PATH := $(abspath $(BIN)):$(PATH)
 $(BUILT): $(STAMP) setup.py pyproject.toml $(CSRC)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	$(BIN)/python -m compileall -q framesmith benchmarks

@@ -20,8 +20,9 @@ OPENMP = [str(p) for p in sorted((Path(torch.__file__).parent / "lib").glob("lib
 CPLUSPLUS = re.findall(r"\S*/libstdc\+\+\.so\S*", Path("/proc/self/maps").read_text())[:1]
 SOURCES = sorted(str(p) for p in Path("framesmith/csrc").glob("*.cpp"))
 
-# the last: as in framesmith/runtime/toolchain.py
-OPTIMISED = ["-O2", "-march=native", "-fno-delete-null-pointer-checks"]
+# -g0: CPython's flags ask for debug information, which doubles the time of a unit and makes a library of 67 MB; the
+# last: as in framesmith/runtime/toolchain.py
+OPTIMISED = ["-O2", "-g0", "-march=native", "-fno-delete-null-pointer-checks"]
 # `make sanitize` and `make sanitize-threads` name the sanitizers; types across the border to torch's own code have no
 # type information to check
 if named := os.environ.get("FRAMESMITH_SANITIZE"):
@@ -42,7 +43,7 @@ setup(
             "framesmith._runtime",
             sorted(map(str, Path("native/src").glob("*.cpp"))),
             include_dirs=[str(Path("native/include").resolve())],
-            extra_compile_args=["-O2", "-fno-delete-null-pointer-checks", "-std=c++17", "-fvisibility=hidden"],
+            extra_compile_args=["-O2", "-g0", "-fno-delete-null-pointer-checks", "-std=c++17", "-fvisibility=hidden"],
             language="c++",
         ),
     ],

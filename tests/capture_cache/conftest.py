@@ -1,8 +1,11 @@
-"""The `Program` of a test's module, in a folder whose cache a process before has filled."""
+"""The `Program` of a test's module, in a folder whose cache a process before has filled: an interpreter of its own,
+where the test's processes are forks of another."""
 
 import shutil
 
 import pytest
+
+from tests.forked import Interpreter
 
 
 @pytest.fixture(scope="module")
@@ -12,7 +15,14 @@ def warm(request, tmp_path_factory):
     return made.folder
 
 
+@pytest.fixture(scope="module")
+def interpreter():
+    made = Interpreter("framesmith.compiler", "framesmith.graph_compiler")
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def program(request, warm, tmp_path):
+def program(request, warm, interpreter, tmp_path):
     shutil.copytree(warm / "cache", tmp_path / "cache")
-    return request.module.Program(tmp_path)
+    return request.module.Program(tmp_path, interpreter)

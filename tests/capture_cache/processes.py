@@ -6,18 +6,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.forked import Interpreter
 from tests.paths import python_path
+
+ROOT = Path(__file__).parents[2]
 
 
 class Program:
-    """A program whose `text` has `parts` to be filled in, and the module `library` that it imports. It prints JSON."""
+    """A program whose `text` has `parts` to be filled in, and the module `library` that it imports. It prints JSON.
+    `interpreter`: whose forks run it; None: each run begins with an interpreter of its own."""
 
     text: str
     library_text: str
     parts: dict[str, object]
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, interpreter: Interpreter | None = None) -> None:
         self.folder = folder
+        self.interpreter = interpreter
         self.library(self.library_text)
 
     def library(self, text: str) -> None:
@@ -26,9 +31,11 @@ class Program:
     def run(self, **parts):
         """Return what a process prints."""
         env = os.environ | {"FRAMESMITH_CACHE_DIR": str(self.folder / "cache"), "FRAMESMITH_KEEP_CAPTURES": "1",
-                            "PYTHONPATH": python_path(self.folder, Path(__file__).parents[2]),
-                            "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-c", self.text.format(**{**self.parts, **parts})]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+                            "PYTHONPATH": python_path(self.folder, ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        text = self.text.format(**{**self.parts, **parts})
+        if self.interpreter:
+            done = self.interpreter.run(text, env, self.folder)
+        else:
+            done = subprocess.run([sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import tempfile
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from triton._C.libtriton import ir  # noqa: E402
 from triton.backends.compiler import GPUTarget, Language  # noqa: E402
 from triton.backends.nvidia.compiler import CUDABackend  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
+from triton.language.semantic import TritonSemantic  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle  # noqa: E402
 
@@ -219,6 +221,39 @@ def _patch_tensor(tensor: Any, scope: Any) -> None:
 
 
 interpreter._patch_lang_tensor = _patch_tensor
+_patch_language = interpreter._patch_lang
+
+
+class _Lasting:
+    """Changes of the language that are not taken back."""
+
+    def restore(self) -> None:
+        pass
+
+
+@functools.cache
+def _interpreted_language() -> _Lasting:
+    """Change the language once, for kernels and for the functions of its own library, which see it as `core`."""
+    _patch_language(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    return _Lasting()
+
+
+# the interpreter searches the language for what to change at each call of a function of a kernel
+interpreter._patch_lang = lambda fn: _interpreted_language()
+_OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+
+
+def _without_overflow(self: Any, left: Any, right: Any, operation: Callable[..., Any]) -> None:
+    """Check a result of integers in 64 bits, by arrays: the interpreter's own check is ten operations of kernels."""
+    kind = left.type.scalar
+    if kind.int_bitwidth < 64:
+        result = _OPERATIONS[operation.__name__](*(x.handle.data.astype(np.int64) for x in (left, right)))
+        assert kind.get_int_min_value() <= result.min() <= result.max() <= kind.get_int_max_value(), \
+            f"int{kind.int_bitwidth} overflow detected for operation {operation.__name__}"
+
+
+if INTERPRETED:
+    TritonSemantic.binary_op_sanitize_overflow_impl = _without_overflow
 
 
 def _type(scalar: Any, result: Any) -> Any:
