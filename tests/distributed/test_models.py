@@ -1,4 +1,4 @@
-"""Named models, 20 steps over two and four processes under DDP and FSDP2: losses and parameters are eager's, bit for
+"""Named models, 50 steps over two and four processes under DDP and FSDP2: losses and parameters are eager's, bit for
 bit where eager's operators run the graphs; kernels of our own sum in another order."""
 
 import functools
@@ -18,7 +18,7 @@ from framesmith.util import events
 from .test_fully_shard import full, sharded
 from .world import PRELOADED, World
 
-STEPS, BATCH, LENGTH, WORDS = 20, 2, 8, 61
+STEPS, BATCH, LENGTH, WORDS = 50, 2, 8, 61
 TRANSFORMERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
                 "vocab_size": WORDS}
 PRELOADED += ["benchmarks.models", "timm.models.resnet",
