@@ -54,14 +54,14 @@ SLOW = ("AOTInductor",)
 """Peers that take minutes to write a file, which is kept for the next run."""
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """The installed runtime, and the C example that found it there."""
+def build(folder: Path, *flags: str) -> tuple[Path, Path]:
+    """Build the runtime and the C example that finds it installed. `flags`: further ones of CMake, for both."""
     runtime, example, prefix = folder / "runtime", folder / "example", folder / "prefix"
     for command in (
-        ["cmake", "-S", ROOT / "native", "-B", runtime, f"-DCMAKE_INSTALL_PREFIX={prefix}"],
+        ["cmake", "-S", ROOT / "native", "-B", runtime, f"-DCMAKE_INSTALL_PREFIX={prefix}", *flags],
         ["cmake", "--build", runtime, "-j2"],
         ["cmake", "--install", runtime, "--strip"],
-        ["cmake", "-S", ROOT / "native" / "examples", "-B", example, f"-DCMAKE_PREFIX_PATH={prefix}"],
+        ["cmake", "-S", ROOT / "native" / "examples", "-B", example, f"-DCMAKE_PREFIX_PATH={prefix}", *flags],
         ["cmake", "--build", example],
     ):
         subprocess.run(command, check=True, capture_output=True)

@@ -242,6 +242,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "export": _export,
     "export libraries": _export_libraries,
     "packages": serving.packages,
+    "packages, emulated": serving.emulated,
     "serving": serving.service,
     "serving soaks": serving.soaks,
     "links": distributed.slow_links,

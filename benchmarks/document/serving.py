@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks import package, serving
+from benchmarks import package, package_emulated, serving
 from benchmarks.document.markers import NOT_MEASURED, machine, table
 from benchmarks.document.summary import RESULTS, saved
 
@@ -28,6 +28,11 @@ def _measured(name: str, benchmark: Any) -> str:
 def packages() -> str:
     """Print a row for each model and way, and what has failed."""
     return _measured("package-cpu", package)
+
+
+def emulated() -> str:
+    """Print a row for each model whose package ran under an emulator."""
+    return _measured("package-aarch64", package_emulated)
 
 
 def service() -> str:
