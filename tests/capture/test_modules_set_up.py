@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import framesmith
+from framesmith.capture.entry import convert_frame
 
 X = torch.arange(12.0).view(4, 3)
 
@@ -121,3 +122,22 @@ def test_parameters_of_a_signature_are_counted():
         pass
 
     assert framesmith.compile(program, fullgraph=True, backend="eager")(X, called)[1:] == program(X, called)[1:]
+
+
+def test_a_signature_that_each_layer_reads_is_one_guard():
+    def program(x, fns):
+        return x + sum([len(inspect.signature(fn).parameters) for fn in fns])
+
+    def called(a, *, b=1):
+        pass
+
+    def other(a):
+        pass
+
+    fns = [called] * 5 + [other, called]
+    guards = convert_frame(program.__code__, {"x": X, "fns": fns}, globals()).guards
+    assert sum(type(guard.value).__name__ == "SameAnnotations" for guard in guards) == 2
+    fast = framesmith.compile(program, fullgraph=True, backend="eager")
+    assert fast(X, fns).equal(program(X, fns))
+    called.__annotations__["a"] = int
+    assert fast(X, fns).equal(program(X, fns))

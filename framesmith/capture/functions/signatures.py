@@ -54,7 +54,9 @@ def _outside(tracer: Any, fn: t.Function) -> Any:
     base = fn.source if fn.source is not None else Pinned(value)
     for name in _SAYS:
         tracer.guard(base, "not_hasattr", name)
-    tracer.guard(base, "callable", SameAnnotations(value))
+    if (SameAnnotations, (value,)) not in tracer.readings:  # each layer may ask
+        tracer.readings[SameAnnotations, (value,)] = None
+        tracer.guard(base, "callable", SameAnnotations(value))
     return value
 
 
