@@ -26,11 +26,10 @@ from torch.utils._pytree import tree_leaves
 from framesmith import _C
 from framesmith.agreement import agreed
 from framesmith.autograd.joint import requires_grad, without_history
-from framesmith.autograd.node import Differentiable
 from framesmith.backends import NATIVE, Compiled
 from framesmith.background import Job, in_foreground
 from framesmith.capture.dynamic_sizes import DynamicSizes
-from framesmith.capture.entry import Captured, CompileFn, UserError, convert_frame
+from framesmith.capture.entry import Break, Captured, CompileFn, UserError, convert_frame
 from framesmith.capture.guards import GuardTree, Miss, compile_guards, namespaces, resized_tensors, why_missed
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import is_continuation, origin
@@ -51,7 +50,7 @@ from framesmith.targets import expect
 from framesmith.util import events, log
 from framesmith.util.advice import advice, prevention, readable
 from framesmith.util.alive import Alive
-from framesmith.util.collector import collector_paused
+from framesmith.util.collector import collector_paused, collector_resumed
 from framesmith.util.dynamo import dynamo_off, hide_from_dynamo, recompile_limit, stance
 from framesmith.util.errors import (
     BuildError,
@@ -69,7 +68,7 @@ from framesmith.util.errors import (
     drop_traces,
 )
 from framesmith.util.interrupts import handlers_heard, raised_by_handler
-from framesmith.util.locks import COMPILE_LOCK
+from framesmith.util.locks import COMPILE_LOCK, released_once
 from framesmith.util.priority import has_priority
 from framesmith.util.retries import Raising
 from framesmith.util.timing import stage
@@ -352,16 +351,16 @@ class FrameCompiler:
             with (events.compiling(*_place(code, func), why) as compile, collector_paused(),
                   agreed(compile, 0 if self.config.background else self.config.agreement, _reasons(seen))):
                 with contextlib.ExitStack() as turn:
-                    answer = (self.load_variant(code, func, f_locals)
+                    answer = (self._load(seen, code, func, f_locals)
                               or self._captured_by_another(seen, turn, code, func, f_locals))
-                    compile.outcome = "loaded"
-                    if answer is None:
-                        compile.outcome = "in eager"
+                    if isinstance(answer, _C.Entry):
+                        compile.outcome = "loaded"
+                    elif answer is None:
                         unkept = turn.close if world_size() > 1 else None
                         answer = self._convert(seen, code, func, f_locals, instance, unkept)
                         if isinstance(answer, _C.Entry):
                             compile.outcome = "compiled"
-                if isinstance(answer, _C.Entry):
+                if isinstance(answer, _C.Entry) and answer.tree.made is None:  # type: ignore[attr-defined]
                     answer.tree.made = compile  # type: ignore[attr-defined]
                 return answer
         except DivergedRanks:
@@ -390,12 +389,8 @@ class FrameCompiler:
                 hot = HotSizes(graph, config.hot_sizes, fixed,
                                f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
 
-            def keep(image: Image, program: Differentiable | None = None) -> None:
-                if self._keeps(code, f_locals) and not (made := captured()).breaks:
-                    with stage("cache"):
-                        if self._captures.store(code, _called(code, func), func, made, image, program):
-                            return
-                if unkept is not None:
+            def keep(image: Image, **gradients: Any) -> None:
+                if not self._store(code, func, f_locals, captured(), image, **gradients) and unkept is not None:
                     unkept()
 
             with stage("back end"), without_default_device():
@@ -449,8 +444,10 @@ class FrameCompiler:
         if seen.captures == OFTEN:
             self._often(seen, code)
         seen.raising = Raising()
-        if self._is_idle(seen, code, captured):
+        if self._is_idle(seen, code, captured.graph is not None, captured.breaks):
             return _C.SKIP
+        if captured.graph is None:
+            self._store(code, func, f_locals, captured, None)
         entry = self._entry(tree, code, captured.residual_code, instance, captured.graph is None)
         if _takes(entry, code, func, f_locals):
             entry.add()  # before the turn ends: a thread that waits for it finds the entry
@@ -472,11 +469,19 @@ class FrameCompiler:
         """Return whether captures of a frame are kept in the disk cache."""
         config = self.config
         return (config.cache and config.keep_captures and not config.agreement and config.backend in NATIVE
-                and not config.hot_sizes and not is_continuation(code) and not is_marked(tree_leaves(f_locals)))
+                and not config.hot_sizes and not is_marked(tree_leaves(f_locals)))
 
-    def load_variant(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> _C.Entry | None:
-        """Add and return a variant for a call from the disk cache; None if it has none. Nothing is captured or
-        compiled. The caller holds the compile lock."""
+    def _store(self, code: CodeType, func: FunctionType, f_locals: dict[str, Any], captured: Captured,
+               image: Image | None, **gradients: Any) -> bool:
+        """Keep a capture in the disk cache; return whether it is."""
+        if not self._keeps(code, f_locals):
+            return False
+        with stage("cache"):
+            return self._captures.store(code, _called(code, func), func, captured, image, **gradients)
+
+    def _load(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> Any:
+        """Add and return a variant for a call from the disk cache, or a verdict; None if it has none. Nothing is
+        captured or compiled."""
         if self.ledger is not None or not self._keeps(code, f_locals):
             return None
         with stage("cache"), without_default_device():
@@ -484,23 +489,28 @@ class FrameCompiler:
                                         GradientCompiler(self.config, self.ledger))
         if found is None:
             return None
-        entry = self._entry(found.tree, code, found.residual, _instance(f_locals))
+        self._note_breaks(found.breaks)
+        if self._is_idle(seen, code, found.graph, found.breaks):
+            return _C.SKIP
+        entry = self._entry(found.tree, code, found.residual, _instance(f_locals), not found.graph)
         entry.add()
         return entry
 
     def _captured_by_another(self, seen: CodeState, turn: contextlib.ExitStack, code: CodeType, func: FunctionType,
-                    f_locals: dict[str, Any]) -> _C.Entry | None:
-        """Return the variant that another process of the world has made of a like call, once it has; None: this process
-        is to make one, for the others, too, until `turn` is closed. Nobody runs code of the program's meanwhile."""
+                             f_locals: dict[str, Any]) -> Any:
+        """Return the variant that another process of the world has made of a like call, once it has; None: this
+        process is to make one, for the others, too, until `turn` is closed. Other threads of this process compile
+        meanwhile, and may have made it."""
         if (world_size() == 1 or not seen.shared or has_priority() or self.ledger is not None
                 or not self._keeps(code, f_locals)):
             return None
-        with stage("cache"):
+        with stage("cache"), collector_resumed(), released_once(COMPILE_LOCK):
             first = turn.enter_context(self._captures.single_capture(code, _called(code, func), tree_leaves(f_locals)))
-        answer = self.load_variant(code, func, f_locals)
+        if not first:
+            turn.close()  # for the next that waits
+        answer = self._made_meanwhile(code, func, f_locals) or self._load(seen, code, func, f_locals)
         if answer is None and not first:  # the other has failed, or the program depends on its process: wait no more
             seen.shared = False
-            turn.close()
         return answer
 
     def _captured(self, seen: CodeState, code: CodeType, func: FunctionType, f_locals: dict[str, Any],
@@ -566,20 +576,20 @@ class FrameCompiler:
                            or guard[1] in ("equals", "callable") and times >= VARYING])
         return None if self.config.dynamic is False or self.config.fullgraph and not found else found
 
-    def _is_idle(self, seen: CodeState, code: CodeType, captured: Captured) -> bool:
+    def _is_idle(self, seen: CodeState, code: CodeType, computes: bool, breaks: Sequence[Break]) -> bool:
         """Return whether the code is not worth its guards: neither it nor its continuations, as far as seen, compute
-        anything."""
+        anything. `computes`: the present capture does."""
         whole = origin(code, 0)[0]
         user = self._look_up(whole)
-        if captured.graph is not None:
+        if computes:
             user.idle = 0
             return False
         seen.graphless += 1
-        user.idle += bool(captured.breaks)
-        if self.config.keep_graphless or not captured.breaks:
+        user.idle += bool(breaks)
+        if self.config.keep_graphless or not breaks:
             return seen.graphless > 1 and not self.config.keep_graphless
         if user.idle > IDLE:
-            last = captured.breaks[-1]
+            last = breaks[-1]
             events.emit(events.Fallback(
                 whole.co_qualname, whole.co_filename, whole.co_firstlineno,
                 f"{user.idle} breaks in a row had no tensor operation before them; the last: {last.reason} "
@@ -697,12 +707,15 @@ class FrameCompiler:
             return f". With dynamic=False each size of {where} is a variant"
         return f". What varies: {where}. framesmith.mark_dynamic makes an error of the line that assumes one size"
 
+    def _note_breaks(self, breaks: Sequence[Break]) -> None:
+        for b in breaks:
+            log.emit("breaks", f"{b.file}:{b.line} in {b.function}: {b.reason}")
+            events.emit(events.GraphBreak(b.file, b.line, b.function, b.reason, b.hint or advice(b.reason)))
+
     def _note(self, code: CodeType, captured: Captured, tree: GuardTree,
               compiled: list[tuple[Counter[str], Report | None]]) -> None:
         events.emit(events.Captured(len(tree.notes), captured.stats["instructions"], captured.graph is not None))
-        for b in captured.breaks:
-            log.emit("breaks", f"{b.file}:{b.line} in {b.function}: {b.reason}")
-            events.emit(events.GraphBreak(b.file, b.line, b.function, b.reason, b.hint or advice(b.reason)))
+        self._note_breaks(captured.breaks)
         if log.enabled("guards"):
             log.emit("guards", "\n".join(f"{code.co_qualname}: {g}" for g in tree.describe()))
         if self.ledger is None:

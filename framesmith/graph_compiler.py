@@ -44,7 +44,7 @@ def compile_graph(graph: fx.Graph, examples: Sequence[Any], config: Config, ledg
         return compile_plain(without_history(graph), examples, config, keep)
     parts = GradientCompiler(config, ledger)
     program = parts.differentiable(graph)
-    kept = None if keep is None else functools.partial(keep, program=program)
+    kept = None if keep is None else functools.partial(keep, program=program, maker=parts)
     both = functools.partial(parts.both, keep=kept) if config.backend in NATIVE else None
     return program.in_engine(examples, both, kept), parts.reports[0]
 
@@ -100,6 +100,21 @@ class GradientCompiler:
         return Differentiable(graph, self._compile, *self._how, tell=self._tell,
                               compile_backward=self._compile_backward if self.ahead else None)
 
+    def compile_ahead(self, backward: fx.Graph, there: tuple[bool, ...], keep: Keep) -> None:
+        """Compile a copy of a backward before there are inputs, for these tangents, and keep it, where possible. What
+        fails is told when the backward runs."""
+        graph = _copy(backward)
+        for place, given in zip(reversed(placeholders_of(graph)), reversed(there)):
+            if not given:
+                graph.erase_node(place)
+        try:
+            with COMPILE_LOCK, _in_back_end(self._owner):
+                if (pending := begin_ahead(graph, self._config)) is not None:
+                    self.reports.append(pending.finish(keep)[1])
+        except Exception as problem:
+            if raised_by_handler(problem):
+                raise
+
     def loading(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which a part is loaded instead of compiled."""
         return _part_of(self._owner, "loaded")
@@ -138,8 +153,7 @@ class GradientCompiler:
         if in_foreground():
             return self._compile(backward, given, keep)
         later = _Replaceable(functools.partial(evaluated, backward))
-        graph, made = copied(backward)  # the pipeline rewrites it
-        close(graph, [made[r] if isinstance(r, fx.Node) else r for r in results_of(backward)])
+        graph = _copy(backward)
         shapes, entered = _without_data(graph, given), handed_over()
 
         def code() -> Compiled | None:
@@ -149,6 +163,13 @@ class GradientCompiler:
         owner = self._owner
         Job(("backward", "", 0) if owner is None else (owner.function, owner.file, owner.line), code)
         return later
+
+
+def _copy(graph: fx.Graph) -> fx.Graph:
+    """Return a copy of a graph, which the pipeline may rewrite."""
+    copy, made = copied(graph)
+    close(copy, [made[r] if isinstance(r, fx.Node) else r for r in results_of(graph)])
+    return copy
 
 
 def _finished_now(code: Callable[[Keep | None], Compiled], keep: Keep | None) -> Callable[[Keep | None], Compiled]:

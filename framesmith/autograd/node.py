@@ -103,6 +103,8 @@ class Differentiable:
     """
 
     keep_backward: KeepBackward | None = None
+    stored: Any = None
+    """What the node asks in its place, where other processes make parts of it, too."""
 
     def __init__(self, graph: fx.Graph, compile: Compile, recompute: bool = True, budget: float = 1.0,
                  by_parts: bool = True, compile_backward: Compile | None = None, tell: Tell | None = None) -> None:
@@ -141,7 +143,17 @@ class Differentiable:
             forward, self._begun = both(self.parts.forward, examples, keeps)
         else:
             forward = self._compile(self.parts.forward, examples, keep)
-        return DifferentiableGraph(self, forward, *self.layout)
+        return DifferentiableGraph(self if self._begun else self.stored or self, forward, *self.layout)
+
+    def store(self, there: tuple[bool, ...], wanted: tuple[bool, ...],
+              compile: Callable[[fx.Graph, tuple[bool, ...], Keep], None]) -> None:
+        """Let `compile` keep the backward for these tangents and gradients, before there are inputs."""
+        with self._lock:
+            self.spent(there, wanted, ())
+            plan = self._plan(there, wanted, ())
+            keep = self._keeper(plan, there, wanted)
+            if plan.call is None and keep is not None:
+                compile(plan.graph, there, keep)
 
     def reads(self, there: tuple[bool, ...], wanted: tuple[bool, ...], again: bool,
               sizes: Sizes) -> tuple[tuple[bool, ...], tuple[bool, ...], Values]:

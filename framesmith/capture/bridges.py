@@ -24,7 +24,7 @@ from .bytecode.layout import HANDLED, LASTI, NULL, VALUE, Layout, leave, paramet
 from .bytecode.liveness import liveness
 from .bytecode.stack import effect, pushes, reads
 from .bytecode.tables import PLAIN, emit
-from .code_cache import kept_with_code
+from .code_cache import forgetter, kept_with_code
 from .resume import cell_names, cells_in, continuation, free_names, leading
 
 STAYS = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "YIELD_VALUE", "SEND", "RETURN_GENERATOR",
@@ -74,7 +74,6 @@ class Place:
     kw_names: tuple[str, ...] = ()
 
 
-
 def bridge(place: Place, waits: bool) -> CodeType:
     """Return the code of a bridge.
 
@@ -88,7 +87,20 @@ def bridge(place: Place, waits: bool) -> CodeType:
 def _bridge(code: CodeType, *rest: Any) -> CodeType:
     made = _Builder(Place(code, *rest[:-1]), rest[-1]).build()
     _C.skip_code(made)
+    key = id(made)
+    _made[key] = weakref.ref(made, forgetter(_made, key)), weakref.ref(code), rest
     return made
+
+
+_made: dict[int, tuple[weakref.ref[CodeType], weakref.ref[CodeType], tuple[Any, ...]]] = {}
+"""By the identity of a bridge: the user's code, and what else it was made of."""
+
+
+def place_of(code: CodeType) -> tuple[Place, bool] | None:
+    """Return the arguments of `bridge` that gave `code`; None: it is no bridge."""
+    hit = _made.get(id(code))
+    user = None if hit is None else hit[1]()
+    return None if hit is None or user is None else (Place(user, *hit[2][:-1]), hit[2][-1])
 
 
 def group(dec: Decoded, index: int, kw_names: Sequence[str], n_consts: int) -> list[Instr]:

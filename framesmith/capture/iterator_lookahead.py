@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import collections
 import copy
-import functools
 import gc
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from framesmith import _C
@@ -69,16 +69,24 @@ def components(it: Any) -> list[Any]:
     return [] if row is None else row(it.__reduce__())
 
 
-@functools.cache
-def component(i: int) -> Callable[[Any], Any]:
-    """Return the iterator number `i` of those that an iterator reads from."""
-    return lambda it: components(it)[i]
+@dataclass(frozen=True, slots=True)
+class Component:
+    """The function that returns the iterator number `i` of those that an iterator reads from."""
+
+    i: int
+
+    def __call__(self, it: Any) -> Any:
+        return components(it)[self.i]
 
 
-@functools.cache
-def ahead(n: int) -> Callable[[Any], list[Any]]:
-    """`upcoming` by `n`, one function for each `n`: sources compare it by identity."""
-    return lambda it: upcoming(it, n)
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The function that returns `upcoming` by `n`."""
+
+    n: int
+
+    def __call__(self, it: Any) -> list[Any]:
+        return upcoming(it, self.n)
 
 
 def advance(it: Iterator[Any], n: int) -> None:

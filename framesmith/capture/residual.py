@@ -104,6 +104,8 @@ class Residual:
         """Return the call of a frame's bridge, as text; `inner` is the call that the frame waits for."""
         rebuilder = self.rebuilder
         code, at = origin(frame.code, frame.ip - 1)
+        if frame.fn.existing is not None and code is frame.code:
+            self.tracer.surroundings.functions.setdefault(id(code), frame.fn.existing)
         stack = frame.stack if inner is None else frame.stack[:len(frame.stack) - operands(code, at)]
         p = parts(rebuilder, frame, code, at, stack)
         made = bridge(Place(code, at, p.layout, p.names, frame.kw_names), inner is not None)

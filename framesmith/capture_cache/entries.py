@@ -11,7 +11,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 
 from framesmith.autograd.joint import requires_grad
 from framesmith.autograd.node import Differentiable
-from framesmith.capture.entry import Captured
+from framesmith.capture.entry import Break, Captured
 from framesmith.capture.guards import GuardTree, compile_guards, namespaces
 from framesmith.capture.residual import assemble, link
 from framesmith.capture.surroundings import Answer
@@ -30,11 +30,12 @@ from framesmith.passes import IDENTITIES
 from framesmith.runtime.cache import Cache, key_of, package_identity
 from framesmith.util import events, log
 from framesmith.util.interrupts import raised_by_handler
+from framesmith.util.world import world_size
 
 from .call_digest import call_digest
 from .digests import code_digest
-from .gradients import Backwards, Maker, in_engine, write_gradients
-from .graphs import Image, check_portable, read_image, write_image
+from .gradients import Backwards, Maker, Stored, in_engine, write_gradients
+from .graphs import Image, read_image, write_image
 from .guards import GuardReader, GuardWriter
 from .references import Json, References, Stale, Unportable
 from .variants import SUFFIX, first_fitting
@@ -46,6 +47,8 @@ class Variant:
 
     tree: GuardTree
     residual: CodeType
+    graph: bool
+    breaks: list[Break]
 
 
 class CaptureCache:
@@ -97,25 +100,25 @@ class CaptureCache:
         residual = found["residual"]
         held = [refs.decode(one) for one in residual["held"]]
         unlinked = assemble(code, residual["text"], code.co_firstlineno + residual["line"])
-        return Variant(tree, link(unlinked, held, call))
+        return Variant(tree, link(unlinked, held, call), call is not None, [Break(*row) for row in found["breaks"]])
 
-    def store(self, code: CodeType, called: CodeType, fn: FunctionType, captured: Captured, image: Image,
-              program: Differentiable | None = None) -> bool:
+    def store(self, code: CodeType, called: CodeType, fn: FunctionType, captured: Captured, image: Image | None,
+              program: Differentiable | None = None, maker: Maker | None = None) -> bool:
         """Store a capture, unless a part is bound to this process: then emit an event that names it. Returns whether
-        it is stored. `program`: the gradients of its graph, whose forward `image` is; backwards are stored as they
-        are compiled."""
+        it is stored. `image`: its graph, None if it has none; `program`: the gradients of the graph, which `maker`
+        compiles; backwards are stored as they are compiled."""
         key = self._key(code, called)
         try:
             if captured.surroundings.bound:
                 raise Unportable(captured.surroundings.bound)
-            check_portable(image)
             refs = References(code, fn.__globals__, captured.surroundings.functions)
             value = {
                 "guards": GuardWriter(refs).write(captured.guards, captured.input_sources),
                 "answers": [_answer(refs, answer) for answer in captured.surroundings.answers],
                 "residual": {"text": captured.text, "line": captured.line - code.co_firstlineno,
                              "held": [refs.identify(one) for one in captured.held]},
-                "graph": write_image(refs, image),
+                "breaks": [astuple(one) for one in captured.breaks],
+                "graph": None if image is None else write_image(refs, image),
                 "gradients": None if program is None else write_gradients(program),
             }
         except Exception as problem:  # the edge: what cannot be kept costs nobody a call
@@ -126,15 +129,18 @@ class CaptureCache:
             events.emit(events.NotCached(code.co_qualname, code.co_filename, code.co_firstlineno, reason))
             return False
         own = self._cache.add_variant(key, value, SUFFIX)
-        if program is not None and own is not None:
-            program.keep_backward = Backwards(self._cache, own).store
+        if program is not None and maker is not None and own is not None:
+            backwards = Backwards(self._cache, own)
+            program.keep_backward = backwards.store
+            if world_size() > 1:
+                program.stored = Stored(value["gradients"], backwards, maker, program)
         return own is not None
 
 
 def is_portable(captured: Captured) -> bool:
     """Return whether a capture can be stored, as far as is known before its graph is compiled."""
     graph = captured.graph
-    if captured.breaks or captured.surroundings.bound or graph is None:
+    if captured.surroundings.bound or graph is None:
         return False
     on_cpu = all(device.type == "cpu" for node in graph.nodes for device in devices_of(node.meta.get("val")))
     return on_cpu and not (requires_grad(graph) and symbols_of(graph.nodes))

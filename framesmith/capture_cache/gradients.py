@@ -14,7 +14,17 @@ import torch
 from torch import fx
 
 from framesmith._C import CompiledFunction, CompiledGraph, DifferentiableGraph
-from framesmith.autograd.node import BackwardFacts, Compiled, Differentiable, Fitted, Key, SegmentFacts, Sizes, Values
+from framesmith.autograd.node import (
+    BackwardFacts,
+    Compiled,
+    Differentiable,
+    Fitted,
+    Keep,
+    Key,
+    SegmentFacts,
+    Sizes,
+    Values,
+)
 from framesmith.autograd.segments import Part, run_parts
 from framesmith.capture.default_dtypes import under
 from framesmith.capture.modes import without_default_device
@@ -28,8 +38,9 @@ from framesmith.util.dynamo import dynamo_off
 from framesmith.util.errors import FramesmithError
 from framesmith.util.interrupts import raised_by_handler
 from framesmith.util.locks import COMPILE_LOCK, forkable_lock
+from framesmith.util.world import world_size
 
-from .graphs import Image, argument, arguments, check_portable, read_image, tuples, write_image
+from .graphs import Image, argument, arguments, read_image, tuples, write_image
 from .references import Json, References, Unportable, tensor_data
 from .variants import SUFFIX, first_fitting
 
@@ -38,6 +49,10 @@ class Maker(Protocol):
     """Makes and compiles backwards that are not stored. `ahead`: no step of the program is to wait for one."""
 
     ahead: bool
+
+    def compile_ahead(self, backward: fx.Graph, there: tuple[bool, ...], keep: Keep) -> None:
+        """Compile a copy of a backward before there are inputs, for these tangents, and keep it, where possible."""
+        ...
 
     def differentiable(self, graph: fx.Graph) -> Differentiable:
         """Return a captured graph with its gradients."""
@@ -165,10 +180,13 @@ class Backwards:
     def _key_of(self, asked: Key) -> str:
         return key_of("backward", self._key, asked)
 
+    def single(self, asked: Key) -> contextlib.AbstractContextManager[bool]:
+        """Return the context in which this process makes a backward for all that share the cache; see `Cache.alone`."""
+        return self._cache.alone(key_of("turn", self._key_of(asked)))
+
     def store(self, asked: Key, facts: BackwardFacts | SegmentFacts, image: Image) -> None:
         """Store a compiled backward, or a segment of one, unless a part of it is bound to this process."""
         try:
-            check_portable(image)
             value = {"facts": asdict(facts), "graph": write_image(_references(), image)}
         except Exception as problem:  # the edge: what cannot be kept costs nobody a call
             if raised_by_handler(problem):
@@ -206,12 +224,12 @@ class Loaded:
 
 class Stored:
     """What `Differentiable` is to the node of the autograd engine, for a stored graph: backwards that are stored are
-    loaded, and all else is done by a `Differentiable` of the captured graph."""
+    loaded, and all else is done by a `Differentiable` of the captured graph, `program` if there is one."""
 
-    def __init__(self, found: Json, backwards: Backwards, maker: Maker) -> None:
+    def __init__(self, found: Json, backwards: Backwards, maker: Maker, program: Differentiable | None = None) -> None:
         self._found, self._backwards, self._maker = found, backwards, maker
         self._loaded: dict[Key, Loaded | None] = {}
-        self._program: Differentiable | None = None
+        self._program = program
         self._lock: Any = forkable_lock()
 
     def prepare(self) -> None:
@@ -234,6 +252,17 @@ class Stored:
         return segments if whole else None
 
     def _load(self, asked: Key) -> Loaded | None:
+        """Load a part. One process of a world makes a backward that there is not, and the others wait for it."""
+        if isinstance(asked, int) or self._maker.ahead or world_size() == 1:
+            return self._load_now(asked)
+        with self._backwards.single(asked) as first:
+            found = self._load_now(asked)
+            if found is None and first:
+                self.program.store(*asked, self._maker.compile_ahead)
+                found = self._load_now(asked)
+            return found
+
+    def _load_now(self, asked: Key) -> Loaded | None:
         with _compiling():
             return self._backwards.load(asked, self._maker.loading)
 

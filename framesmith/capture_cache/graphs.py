@@ -34,14 +34,10 @@ class Image:
     facts: Facts
 
 
-def check_portable(image: Image) -> None:
-    """Raise Unportable for a graph that another process may not be able to load."""
-    if image.plan[_DEVICE] >= 0:
-        raise Unportable("a graph of a CUDA device")
-
-
 def write_image(refs: References, image: Image) -> Json:
     """Raises Unportable."""
+    if image.plan[_DEVICE] >= 0:
+        raise Unportable("a graph of a CUDA device")
     frozen = image.frozen
     constants = None if frozen is None else {"parameters": list(frozen.parameters), "order": list(image.order),
                                              "nodes": _nodes(refs, frozen.constants)}

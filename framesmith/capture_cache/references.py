@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from framesmith.capture.bridges import Place, bridge, place_of
+from framesmith.capture.origins import origin
 from framesmith.capture.registry import CALLS
 from framesmith.capture.residual import GRAPH
 from framesmith.capture.sources import MISSING
@@ -100,11 +102,13 @@ class References:
         if issubclass(cls, type):
             return ["class", self._path(value), "" if _is_own(value) else class_digest(value) + _said(value)]
         if cls is types.FunctionType:
+            if place_of(value.__code__) is not None:
+                return ["bridge function", self.reference(value.__code__), self.reference(value.__globals__)]
             path = self._path(value)
             self._known[id(value)] = value, ["function", path]  # a default may refer to it
             return ["function", path, *self._function(value, path)]
-        if cls is types.CodeType and (fn := self._functions.get(id(value))) is not None:
-            return ["code of", self.reference(fn)]
+        if cls is types.CodeType and (found := self._code_object(value)) is not None:
+            return found
         if cls is weakref.ReferenceType and value() is self._code:
             return ["code reference"]
         if cls in _MEMBERS:
@@ -131,6 +135,20 @@ class References:
         if cls.__module__.startswith("framesmith.") and (state := _state(cls)) is not None:
             return ["own", self.encode(cls), [self.encode(getattr(value, name)) for name in state]]
         return self._placed(value)
+
+    def _code_object(self, code: types.CodeType) -> Json | None:
+        """Refer to a bridge by the instruction that it runs, and to other code by a function that has it, or by the
+        frame's code, where that makes a function of it."""
+        if (made := place_of(code)) is not None:
+            at, waits = made
+            return ["bridge", self.reference(at.code), at.index, [*at.layout], [*at.names], [*at.kw_names], waits]
+        if code is (user := origin(self._code, 0)[0]):
+            return ["code of the continuation"]
+        for k, one in enumerate(user.co_consts):
+            if one is code:
+                return ["code within", self.reference(user), k]
+        fn = self._functions.get(id(code))
+        return None if fn is None else ["code of", self.reference(fn)]
 
     def _placed(self, value: Any) -> Json:
         """Refer to an object without a name by the place where guards find it, and by its parts or the guards of its
@@ -201,8 +219,22 @@ class References:
         if place is None:
             if isinstance(value, type) and isinstance(module, str) and type(sys.modules.get(module)) is value:
                 return [module, ["class", ""]]
+            if isinstance(value, type) and (kept := self._in_table(value)) is not None:
+                return kept
             raise Unportable(f"{module}.{name}, which is not found under its name")
         return place[1]
+
+    def _in_table(self, cls: type) -> Json | None:
+        """Return the way to a class that a module, the one of a function in it, has made of one of its bases, by which
+        it keeps it in a dict."""
+        bases = cls.__mro__[1:]
+        modules = [fn.__module__ for fn in vars(cls).values() if type(fn) is types.FunctionType]
+        for module in dict.fromkeys([cls.__module__, *modules]):
+            for name, table in vars(sys.modules.get(module, _INTERPRETER)).items():
+                base = next((base for base in bases if table.get(base) is cls), None) if type(table) is dict else None
+                if base is not None:
+                    return [module, name, ["under", self._path(base)]]
+        return None
 
     # --- JSON to objects ----------------------------------------------------------------------------------------------
     def decode(self, found: Json) -> Any:
@@ -294,6 +326,7 @@ _BENEATH: dict[str, Callable[[Any, Any], Any]] = {
     "cell": lambda fn, k: fn.__closure__[k].cell_contents,
     "attribute": lambda value, name: value.__dict__[name],
     "class": lambda value, _: type(value),
+    "under": lambda table, path: table[functools.reduce(_step, path[1:], _module(path[0]))],
     "part": lambda value, name: object.__getattribute__(value, name),
 }
 _WRAPPERS: dict[type, tuple[str, ...]] = {
@@ -355,6 +388,11 @@ def _own(refs: References, cls: Json, parts: list[Json]) -> Any:
     return value
 
 
+def _bridge(refs: References, code: Json, index: int, layout: Json, names: Json, keywords: Json,
+            waits: bool) -> types.CodeType:
+    return bridge(Place(refs.decode(code), index, tuple(layout), tuple(names), tuple(keywords)), waits)
+
+
 def _described(found: Json) -> str:
     return ".".join(map(str, found[1])) if isinstance(found, list) and isinstance(found[1], list) else str(found)
 
@@ -376,7 +414,7 @@ _OPERATORS = frozenset({"aten", "prims", "mkldnn"})
 _NAMED: dict[str, Any] = {"missing": MISSING, "graph": GRAPH, "modules": sys.modules, "ellipsis": ...,
                           "not implemented": NotImplemented}
 _BY_VALUE = frozenset({"enum", "named tuple", "own", "partial", "code reference", "operator",
-                       "expression"})
+                       "expression", "bridge function"})
 _PARTS: dict[type, Callable[[Any], list[Any]]] = {
     property: lambda p: [p.fget, p.fset, p.fdel],
     classmethod: lambda p: [p.__func__],
@@ -391,6 +429,10 @@ _FOUND: dict[str, Callable[..., Any]] = {
     "globals": lambda refs: refs._space,
     "code reference": lambda refs: weakref.ref(refs._code),
     "code of": lambda refs, fn: refs.code_of(refs.decode(fn)),
+    "code of the continuation": lambda refs: origin(refs._code, 0)[0],
+    "code within": lambda refs, outer, k: refs.decode(outer).co_consts[k],
+    "bridge": _bridge,
+    "bridge function": lambda refs, code, space: types.FunctionType(refs.decode(code), refs.decode(space)),
     "module": lambda refs, name: _module(name),
     "names": lambda refs, name: _module(name).__dict__,
     "class": lambda refs, path, digest: refs._walk(path),
@@ -445,6 +487,7 @@ _CONSTANTS: dict[type, Callable[[References, Any], Json]] = {
     tuple: lambda refs, v: ["()", *map(refs.encode, v)],
     frozenset: _frozenset,
     slice: lambda refs, v: ["slice", *map(refs.encode, (v.start, v.stop, v.step))],
+    range: lambda refs, v: ["range", v.start, v.stop, v.step],
     torch.Size: lambda refs, v: ["size", *v],
     torch.device: lambda refs, v: ["device", str(v)],
     **dict.fromkeys((torch.dtype, torch.layout, torch.memory_format), _torch_named),
@@ -458,6 +501,7 @@ _DECODED: dict[str, Callable[[References, Json], Any]] = {
     "[]": lambda refs, f: [refs.decode(v) for v in f[1:]],
     "frozenset": lambda refs, f: frozenset(map(refs.decode, f[1])),
     "slice": lambda refs, f: slice(*map(refs.decode, f[1:])),
+    "range": lambda refs, f: range(*f[1:]),
     "size": lambda refs, f: torch.Size(f[1:]),
     "device": lambda refs, f: torch.device(f[1]),
     "torch": lambda refs, f: getattr(torch, f[1]),

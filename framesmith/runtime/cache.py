@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,8 @@ from framesmith.util.serialize import deserialize, serialize
 
 FORMAT = "framesmith-2"
 LOCK_SECONDS = 60.0
+POLLS = 0.002, 0.05
+"""The least and the most seconds between two looks at a lock that another process holds."""
 
 
 def key_of(*parts: Any) -> str:
@@ -279,13 +282,18 @@ class Cache:
 def _alone(lock: Path) -> Iterator[bool]:
     """Be the only process that builds an entry, for economy: goes on without the lock where files cannot be locked, or
     where another process holds it for long. The value is whether no other process held it."""
-    held, free = filelock.FileLock(lock), True
+    held, free, (pause, most) = filelock.FileLock(lock), True, POLLS
+    end = time.monotonic() + LOCK_SECONDS
     try:
-        try:
-            held.acquire(timeout=0)
-        except filelock.Timeout:
-            free = False
-            held.acquire(timeout=LOCK_SECONDS)
+        while not held.is_locked:
+            try:
+                held.acquire(timeout=0)
+            except filelock.Timeout:
+                if time.monotonic() > end:
+                    raise
+                free = False
+                time.sleep(pause)
+                pause = min(2 * pause, most)
     except (OSError, filelock.Timeout, NotImplementedError) as error:
         log.emit("cache", f"without a lock: {error}")
     try:

@@ -38,6 +38,21 @@ process."""
 
 
 @contextlib.contextmanager
+def released_once(lock: Any) -> Iterator[None]:
+    """Release a lock that this thread holds within the block; not if it holds it several times: what is around the
+    block is not to be interrupted then."""
+    lock.release()
+    inner = lock._is_owned()
+    if inner:
+        lock.acquire()
+    try:
+        yield
+    finally:
+        if not inner:
+            lock.acquire()
+
+
+@contextlib.contextmanager
 def released(lock: Any) -> Iterator[None]:
     """Release a lock that this thread may hold, however often, and acquire it again at the end."""
     depth = 0

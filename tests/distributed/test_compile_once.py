@@ -7,6 +7,8 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import framesmith
@@ -69,6 +71,69 @@ def test_one_rank_captures_for_all(world, tmp_path):
     """The other one loads the forward and each segment of the backward."""
     found = sorted(world.run(captured_once, str(tmp_path)), key=len)
     assert found[0] == ["compiled"] and len(found[1]) > 2 and {*found[1]} == {"loaded"}, found
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + torch.nn.functional.gelu(self.linear(x))
+
+
+class Broken(torch.nn.Module):
+    """Its frame breaks behind each layer; of its two results one is used."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(2))
+        self.double()
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x * 2)
+            time.sleep(0)
+        return x.sin(), x.cos()
+
+
+def sharded(net):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in net.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+WAYS = {"DDP": DistributedDataParallel, "FSDP2": sharded}
+
+
+def frames(folder, way):
+    """Train two steps, and return how this rank got the code of each part of each frame."""
+    net, other = WAYS[way](Broken()), WAYS[way](Broken())
+    x, seen = torch.full((4, 8), 0.1 + dist.get_rank()).double(), []
+    dist.barrier()
+    call = framesmith.compile(net, options=kept(folder))
+    for _ in range(2):
+        with events.on_event(seen.append):
+            call(x)[0].sum().backward()
+        other(x)[0].sum().backward()
+    assert not any(isinstance(e, events.Fallback) for e in seen)
+    for a, b in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
+    began = {e.compile: e.why for e in seen if isinstance(e, events.CompileBegan)}
+    return [(e.function, began[e.compile], e.outcome) for e in seen if isinstance(e, events.CompileEnded)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_rank_captures_frames_that_break(world, tmp_path, way):
+    """And one compiles a backward that is begun when it is known which results have gradients."""
+    found = world.run(frames, str(tmp_path), way)
+    captures = [[row for row in rows if row[1] != "backward"] for rows in found]
+    for rows in zip(*captures, strict=True):
+        assert len({row[:2] for row in rows}) == 1 and [row[2] for row in rows].count("compiled") <= 1, found
+    made = [row for rows in found for row in rows if row[1] == "backward" and row[2] == "compiled"]
+    assert len(made) == 1 and {row[2] for rows in found for row in rows} == {"compiled", "loaded"}, found
 
 
 def dependent(folder, how):

@@ -10,7 +10,7 @@ from typing import Any
 
 from framesmith.util.errors import Unsupported
 
-from ..iterator_lookahead import ahead, component, components, containers_of, upcoming
+from ..iterator_lookahead import Ahead, Component, components, containers_of, upcoming
 from ..sources import Applied, Item, Source
 from .base import NULL, Tracker, always
 from .constants import NONE, Const, boolean
@@ -126,7 +126,7 @@ class Outside(Iter):
     def take(self, tracer: Any) -> None:
         """Claim the iterators that it reads from, before the first value is read: no other may read them."""
         for i, part in enumerate(components(self.real_iter)):
-            at = None if self.source is None else Applied(self.source, component(i), f"iterator {i} of {{}}")
+            at = None if self.source is None else Applied(self.source, Component(i), f"iterator {i} of {{}}")
             inner = tracer.wrap(part, at)
             if inner.index or inner.taken:
                 raise Unsupported("an iterator from outside that reads from another one")
@@ -149,7 +149,7 @@ class Outside(Iter):
             except RuntimeError as e:
                 raise Unsupported(f"an iterator from outside that raises {e}") from None
             tracer.keep.append(self.seen)
-        return self.seen[1], None if self.source is None else Applied(self.source, ahead(n), f"the next {n} of {{}}")
+        return self.seen[1], None if self.source is None else Applied(self.source, Ahead(n), f"the next {n} of {{}}")
 
     def pull(self, tracer: Any, read: Callable[[Any, Source | None], Tracker]) -> Tracker | None:
         """Return the next value, as `read(value, source)`."""
