@@ -81,3 +81,11 @@ def test_inference(program):
 def test_training(program):
     _, second = both(program, how="train", before="model.train()")
     assert second["lookups"] == [["capture", True], ["capture", True]]
+
+
+def test_packed_weights_of_another_model_are_not_used(program):
+    first = program.run()
+    changed = "with torch.no_grad(): model.bert.encoder.layer[1].output.dense.weight[3, 5] += 1"
+    assert ["packed weights", False] in program.run(before=changed)["lookups"]
+    assert ["packed weights", True] in program.run(before=changed)["lookups"]
+    assert set(first["ends"]) == {"compiled"}
