@@ -172,6 +172,9 @@ def contract(a: int, b: int, out: int, geometry: tuple[int, ...], /) -> None: ..
 def pack(*args: int) -> None:
     """pack(weight, out, depth, n, k_stride, n_stride, columns)"""
 
+def is_packed(*args: int) -> bool:
+    """Return whether `pack` of the same arguments would change no bit of `out`."""
+
 def is_plain(tensor: Any, /) -> bool: ...
 def is_transformed() -> bool: ...
 def misplaced(values: Sequence[Any], strides: tuple[Any, ...], /) -> tuple[list[Any], list[tuple[int, int]]]: ...

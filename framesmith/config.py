@@ -45,6 +45,8 @@ class Config:
     Where it is kept and what is reported:
     - `cache`: use the disk cache; `cache_dir`: its folder, None for the user's; `cache_limit`: its maximal size in
       bytes, checked once a day, with the least recently used entries removed first, 0 for no limit.
+    - `packed_limit`: the maximal size in bytes of packed weights in the cache, which other processes map instead of
+      packing (see docs/runtime.md); 0: none are kept.
     - `keep_sizes`: keep in the cache which sizes have changed, so that other processes have symbols from their first
       compile on.
     - `keep_captures`: keep captures in the cache, so that other processes need not capture the same functions again
@@ -85,6 +87,7 @@ class Config:
     mode: str = "default"
     cache_dir: str | None = None
     cache_limit: int = 4 << 30
+    packed_limit: int = 2 << 30
     cache: bool = True
     fusion: bool = True
     fusion_limit: int | None = None
@@ -188,8 +191,8 @@ class Config:
         return replace(self, **changes)
 
 
-_ASIDE = frozenset({"cache_dir", "cache", "max_variants", "keep_sizes", "keep_captures", "verify", "suppress_errors",
-                    "warn", "progress"})
+_ASIDE = frozenset({"cache_dir", "cache", "packed_limit", "max_variants", "keep_sizes", "keep_captures", "verify",
+                    "suppress_errors", "warn", "progress"})
 """Options of where things are kept and what is told."""
 
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

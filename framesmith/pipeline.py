@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith._C import CompiledGraph, watch
+from framesmith._C import CompiledFunction, CompiledGraph, watch
 from framesmith.capture.modes import without_default_device
 from framesmith.capture_cache.graphs import Image
 from framesmith.codegen.printed import KernelFacts
@@ -55,7 +55,8 @@ from framesmith.lower.contractions.flatten_rnn_weights import flatten_rnn_weight
 from framesmith.lower.contractions.fold_batch_norm import fold_batch_norm
 from framesmith.lower.contractions.fuse_conv_relu import fuse_conv_relu
 from framesmith.lower.contractions.fuse_matmul_activation import fuse_matmul_activations
-from framesmith.lower.contractions.geometry import begin_pack, pack
+from framesmith.lower.contractions.geometry import begin_pack
+from framesmith.lower.contractions.kept_packs import KeptPacks, is_separate, kept_packs
 from framesmith.lower.contractions.libraries import choose_library_calls
 from framesmith.lower.contractions.masked_attention import tile_masked_attention
 from framesmith.lower.contractions.match_attention import match_attention
@@ -212,7 +213,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
                     sum(bytes_of(n) for n in graph.nodes if n.op == "placeholder"))
     device = main_device(graph)
     if target is None:
-        cache = Cache(config.cache_dir, config.cache, config.cache_limit)
+        cache = Cache(config.cache_dir, config.cache, config.cache_limit, config.packed_limit)
         toolchain = cache.toolchain(config.compiler, config.compiler_flags)
         target = TARGETS[device.type](config, toolchain, cache, device)
     cache, toolchain = target.cache, target.toolchain
@@ -223,7 +224,7 @@ def begin_graph(graph: fx.Graph, config: Config, inputs: Sequence[Any],
     if config.dynamic is None and device.type == "cpu" and varying_convolutions(main.sample):
         raise CompileError("our kernels for this convolution need static sizes")
     with stage("freeze"):
-        constants = FrozenValues(frozen, inputs)
+        constants = FrozenValues(frozen, inputs, cache)
     with stage("cache"):
         places = (frozen.inputs, frozen.parameters, len(inputs)) if frozen is not None else len(inputs)
         how = config.code_key(), toolchain.fingerprint, torch.get_num_threads(), target.identity()
@@ -401,18 +402,21 @@ class Generated:
 class FrozenValues:
     """The frozen values of a graph: computed once here, and again by `refresh` after a parameter has changed.
 
-    Packed weights are only allocated at first: their elements, which no stage reads, are written by `complete`, while
-    the C++ compiler runs.
+    Packed weights that the cache does not have are only allocated at first: their elements, which no stage reads, are
+    written by `complete`, while the C++ compiler runs.
     """
 
-    def __init__(self, frozen: Frozen | None, inputs: Sequence[Any]) -> None:
+    def __init__(self, frozen: Frozen | None, inputs: Sequence[Any], cache: Cache) -> None:
         self.frozen = frozen
         self.given = tuple([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in inputs])
         self.values: tuple[torch.Tensor, ...] = ()
         self.unwritten: Callable[[Sequence[torch.Tensor]], bool] | None = None
         self._unfilled: list[Callable[[], None]] = []
+        self._kept: KeptPacks | None = None
         if frozen is not None:
             self.unwritten = watch(self._given(inputs))
+            with torch.no_grad(), without_default_device():
+                self._kept = kept_packs(cache, frozen.constants, self._given(inputs))
             self.values = self._compute(inputs, self._allocated)
             if has_priority() or any(t.is_cuda for t in self.values):
                 self.complete()
@@ -430,9 +434,9 @@ class FrozenValues:
 
     def _allocated(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """Return the value of a node, without elements if it is a packed weight that nothing but the output reads."""
-        if node.target is not pack or any(user.op != "output" for user in node.users):
+        if not is_separate(node):
             return node.target(*args, **kwargs)  # type: ignore[operator]
-        value, fill = begin_pack(*args, **kwargs)
+        value, fill = (begin_pack if self._kept is None else self._kept.begin)(*args, **kwargs)
         self._unfilled.append(fill)
         return value
 
@@ -456,13 +460,15 @@ class FrozenValues:
         call."""
 
         def compute(inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
-            ready, unwritten = self.complete(), self.unwritten
-            self.values, self.unwritten = (), None
+            ready, unwritten, kept = self.complete(), self.unwritten, self._kept
+            self.values, self.unwritten, self._kept = (), None, None
             if unwritten is None or not unwritten(self._given(inputs)):
                 ready = self._compute(inputs)
+            elif kept is not None:
+                kept.keep()
             return [ready[k] for k in order]
 
-        return compute
+        return CompiledFunction(compute, None)  # within a call of the program's, of which nothing here is a part
 
 
 def _rewritten(graph: fx.Graph, config: Config, target: Target) -> RewrittenGraph:

@@ -31,6 +31,7 @@ if not torch.cuda.is_available():
 # what one test has seen to vary is not known to the next; children of tests that ask for it say so
 os.environ.setdefault("FRAMESMITH_KEEP_SIZES", "0")
 os.environ.setdefault("FRAMESMITH_KEEP_CAPTURES", "0")
+os.environ.setdefault("FRAMESMITH_PACKED_LIMIT", "0")
 
 if device := os.environ.get("FRAMESMITH_TEST_DEVICE"):
     torch.set_default_device(device)

@@ -59,7 +59,7 @@ class CaptureCache:
 
     @functools.cached_property
     def _cache(self) -> Cache:
-        return Cache(self._config.cache_dir)
+        return Cache(self._config.cache_dir, packed_limit=self._config.packed_limit)
 
     def _key(self, code: CodeType, called: CodeType) -> str:
         config = self._config

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith._C import CompiledGraph
+from framesmith._C import CompiledFunction, CompiledGraph
 from framesmith.capture.modes import without_default_device
 from framesmith.graph.freeze import Frozen
 from framesmith.graph.interpreter import run
+from framesmith.lower.contractions.kept_packs import kept_packs
 from framesmith.runtime.alive_graphs import Facts, announce
 from framesmith.runtime.cache import Cache
 from framesmith.util import events
@@ -51,7 +52,8 @@ def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
     if library is None:
         raise Stale("its library is gone or damaged")
     given = found["constants"]
-    refresh = None if given is None else constants_of(_graph(refs, given["nodes"]), given["parameters"], given["order"])
+    refresh = None if given is None else constants_of(_graph(refs, given["nodes"]), given["parameters"],
+                                                      given["order"], cache)
     call = CompiledGraph(refs.decode(found["plan"]), str(library), () if refresh is None else None, refresh)
     announce(call, _facts(found["facts"], str(cache.folder)), str(library))
     return call
@@ -79,15 +81,22 @@ _OF_PROCESS = frozenset(field.name for field in fields(events.Event))
 """When, and in which compile, an event happened."""
 
 
-def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int]) -> Refresh:
-    """Return a function from the call's inputs to the plan's constants."""
+def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int], cache: Cache) -> Refresh:
+    """Return a function from the call's inputs to the plan's constants. Its first call maps the packed weights that
+    the cache has."""
+    tried = False
 
     def compute(inputs: tuple[Any, ...]) -> Sequence[torch.Tensor]:
+        nonlocal tried
+        given = [inputs[k] for k in parameters]
         with torch.no_grad(), without_default_device(), torch._C._DisableAutocast():  # casts are in the graph already
-            values = list(run(graph, [inputs[k] for k in parameters]))
+            kept, tried = None if tried else kept_packs(cache, graph, given), True
+            values = list(run(graph, given, call=None if kept is None else kept.call))
+        if kept is not None:
+            kept.keep()
         return [values[k] for k in order]
 
-    return compute
+    return CompiledFunction(compute, None)  # within a call of the program's, of which nothing here is a part
 
 
 def _nodes(refs: References, graph: fx.Graph) -> Json:

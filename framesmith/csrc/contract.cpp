@@ -4,6 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstring>
+
 #include "tile.h"
 
 namespace framesmith {
@@ -72,52 +75,105 @@ void want_huge_pages(float* p, i64 bytes) {
 #endif
 }
 
-// w[k * k_stride + n * n_stride] -> panels of `columns` columns, the last one of whole vectors, filled up with 0.
-void pack(const float* w, float* out, i64 depth, i64 n, i64 k_stride, i64 n_stride, i64 columns) {
-  const i64 panels = (n + columns - 1) / columns;
+struct Writer {
+  float* to;
+  void operator()(i64 at, vf x) { store(to + at, x, full); }
+  void operator()(i64 at, const float* from, i64 count) { __builtin_memcpy(to + at, from, count * sizeof(float)); }
+  static constexpr bool differs() { return false; }
+};
+
+// Compares bits, so that a NaN equals itself, and -0 is not 0.
+struct Comparer {
+  const float* with;
+  fs::vi bits{};
+  bool other = false;
+  void operator()(i64 at, vf x) { bits |= fs::bits<fs::vi>(x) ^ fs::bits<fs::vi>(load(with + at, full)); }
+  void operator()(i64 at, const float* from, i64 count) {
+    other |= std::memcmp(with + at, from, count * sizeof(float)) != 0;
+  }
+  bool differs() const { return other || fs::some(fs::vm{bits != 0}); }
+};
+
+struct Panels {
+  const float* w;
+  i64 depth, n, k_stride, n_stride, columns;
+};
+
+// w[k * k_stride + n * n_stride] -> panel p of `columns` columns, the last one of whole vectors, filled up with 0.
+// `put` takes what stands from a place on in the memory of all panels.
+template <class Put> void pack_panel(const Panels& g, i64 p, Put& put) {
   constexpr i64 B = 16;
-  const bool turned = k_stride == 1 && columns % W == 0 && columns <= 4 * W;
-  want_huge_pages(out, (i64)sizeof(float) * depth * round_up(n, W));
-#pragma omp parallel for schedule(dynamic) if (depth * n > 100000)
-  for (i64 p = 0; p < panels; p++) {
-    const i64 first = p * columns, live = std::min(n - first, columns);
-    const i64 wide = live == columns ? columns : round_up(live, W);
-    float* to = out + first * depth;
-    const float* from = w + first * n_stride;
-    if (turned) {
-      with_constant<4>(columns / W, [&](auto nv) {
-        pack_turned<decltype(nv)::value>(from, n_stride, depth, live, to);
-        return 0;
-      });
-      continue;
+  const i64 first = p * g.columns, live = std::min(g.n - first, g.columns), depth = g.depth;
+  const i64 wide = live == g.columns ? g.columns : round_up(live, W), to = first * depth;
+  const float* from = g.w + first * g.n_stride;
+  if (g.k_stride == 1 && g.columns % W == 0 && g.columns <= 4 * W) {
+    with_constant<4>((int)(g.columns / W), [&](auto nv) {
+      turn_panels<decltype(nv)::value>(from, g.n_stride, depth, live, [&](i64 at, vf x) { put(to + at, x); });
+      return 0;
+    });
+    return;
+  }
+  const float none[W] = {};
+  for (i64 k0 = 0; k0 < depth; k0 += B) {
+    const i64 k1 = std::min(k0 + B, depth);
+    if (g.n_stride == 1) {
+      for (i64 k = k0; k < k1; k++) put(to + k * wide, from + k * g.k_stride, live);
+    } else {
+      for (i64 j = 0; j < live; j++)
+        for (i64 k = k0; k < k1; k++) put(to + k * wide + j, from + k * g.k_stride + j * g.n_stride, 1);
     }
-    for (i64 k0 = 0; k0 < depth; k0 += B) {
-      const i64 k1 = std::min(k0 + B, depth);
-      if (n_stride == 1) {
-        for (i64 k = k0; k < k1; k++) __builtin_memcpy(to + k * wide, from + k * k_stride, live * sizeof(float));
-      } else {
-        for (i64 j = 0; j < live; j++)
-          for (i64 k = k0; k < k1; k++) to[k * wide + j] = from[k * k_stride + j * n_stride];
-      }
-      for (i64 k = k0; k < k1; k++)
-        for (i64 j = live; j < wide; j++) to[k * wide + j] = 0;
-    }
+    for (i64 k = k0; wide > live && k < k1; k++) put(to + k * wide + live, none, wide - live);
   }
 }
 
+// All panels, by `put`; whether it differs.
+template <class Put> bool pack_panels(const Panels& g, const Put& put) {
+  const i64 panels = (g.n + g.columns - 1) / g.columns;
+  std::atomic<bool> differs = false;
+#pragma omp parallel for schedule(dynamic) if (g.depth * g.n > 100000)
+  for (i64 p = 0; p < panels; p++) {
+    if (differs) continue;
+    Put own = put;
+    pack_panel(g, p, own);
+    if (own.differs()) differs = true;
+  }
+  return differs;
+}
+
+bool read_panels(PyObject* args, Panels& g, float*& out) {
+  long long w, to;
+  if (!PyArg_ParseTuple(args, "LLlllll", &w, &to, &g.depth, &g.n, &g.k_stride, &g.n_stride, &g.columns)) return false;
+  g.w = (const float*)w;
+  out = (float*)to;
+  return true;
+}
+
 PyObject* py_pack(PyObject*, PyObject* args) {
-  long long w, out;
-  long depth, n, k_stride, n_stride, columns;
-  if (!PyArg_ParseTuple(args, "LLlllll", &w, &out, &depth, &n, &k_stride, &n_stride, &columns)) return nullptr;
+  Panels g;
+  float* out;
+  if (!read_panels(args, g, out)) return nullptr;
   Py_BEGIN_ALLOW_THREADS;
-  pack((const float*)w, (float*)out, depth, n, k_stride, n_stride, columns);
+  want_huge_pages(out, (i64)sizeof(float) * g.depth * round_up(g.n, W));
+  pack_panels(g, Writer{out});
   Py_END_ALLOW_THREADS;
   Py_RETURN_NONE;
+}
+
+PyObject* py_is_packed(PyObject*, PyObject* args) {
+  Panels g;
+  float* out;
+  if (!read_panels(args, g, out)) return nullptr;
+  bool differs;
+  Py_BEGIN_ALLOW_THREADS;
+  differs = pack_panels(g, Comparer{out});
+  Py_END_ALLOW_THREADS;
+  return PyBool_FromLong(!differs);
 }
 
 PyMethodDef methods[] = {
     {"pack", py_pack, METH_VARARGS,
      "pack(weight, out, depth, n, k_stride, n_stride, columns): float32 panels (see loops.contract)."},
+    {"is_packed", py_is_packed, METH_VARARGS, "Whether `pack` of the same arguments would change no bit of `out`."},
     {"contract", py_contract, METH_VARARGS,
      "contract(a, b, out, geometry): addresses of float32 data, and (images, image_stride, lines, line_stride, m, lda, "
      "n, rows, columns,\nouter runs, their stride, inner runs, their stride, depth); writes out[images, lines, m, n]."},

@@ -81,12 +81,12 @@ template <int NV> void pack_straight(const float* b, i64 row, i64 depth, i64 n, 
   }
 }
 
-// The same of columns that are contiguous.
-template <int NV> void pack_turned(const float* b, i64 column, i64 depth, i64 n, float* out) {
+// The same of columns that are contiguous. `put(at, x)`: takes the vector x, which stands at `at` of the result.
+template <int NV, class Put> void turn_panels(const float* b, i64 column, i64 depth, i64 n, Put&& put) {
   for (i64 j = 0; j < n; j += W) {
     constexpr i64 most = NV * W;
     const i64 panel = j / most * most, wide = std::min(most, round_up(n - panel, W)), live = std::min(n - j, i64(W));
-    float* to = out + panel * depth + (j - panel);
+    const i64 to = panel * depth + (j - panel);
     const float* from = b + j * column;
     for (i64 k = 0; k < depth; k += W) {
       const int count = (int)std::min(depth - k, i64(W));
@@ -98,9 +98,12 @@ template <int NV> void pack_turned(const float* b, i64 column, i64 depth, i64 n,
         for (int l = 0; l < W; l++) r[l] = l < live ? load(from + l * column + k, count) : vf{};
       }
       fs::transpose(r);
-      for (int l = 0; l < count; l++) store(to + (k + l) * wide, r[l], full);
+      for (int l = 0; l < count; l++) put(to + (k + l) * wide, r[l]);
     }
   }
+}
+template <int NV> void pack_turned(const float* b, i64 column, i64 depth, i64 n, float* out) {
+  turn_panels<NV>(b, column, depth, n, [out](i64 at, vf x) { store(out + at, x, full); });
 }
 
 // -------------------------------------------------------------------------------------------------------------- memory

@@ -1,7 +1,7 @@
 """The disk cache: libraries and plans by the hash of what they were made from.
 
-Layout: `<folder>/<first two digits>/<key>.so` and `<key>.plan` (see `entries`). A file appears by one atomic rename and
-never changes, so that processes and machines share the folder without locks; a lock file only keeps two of them from
+Layout: `<folder>/<first two digits>/<key>.so`, `<key>.plan` and others (see `entries`). A file appears by one atomic
+rename and never changes, so that processes and machines share the folder without locks; a lock file only keeps two from
 building the same library at the same time. A cache that cannot be read or written, or that others may write to, costs
 time, never an error: entries then live in a folder of this process, removed at its end. See docs/security.md.
 """
@@ -28,7 +28,8 @@ import torch
 from framesmith.runtime import entries
 from framesmith.runtime.build import build
 from framesmith.runtime.entries import is_library, is_sealed, path_of, sealed, unsealed
-from framesmith.runtime.folder import private_folder, trusted_folders, write_whole
+from framesmith.runtime.folder import is_private, private_folder, trusted_folders, write_whole
+from framesmith.runtime.mapped import map_file, write_mapped
 from framesmith.runtime.memory import Memory
 from framesmith.runtime.toolchain import Toolchain, absent, cpu_identity, cpu_name, find
 from framesmith.util import events, log
@@ -95,12 +96,15 @@ _bounded: set[Path] = set()
 
 class Cache:
     """See the module's text. `folder` None: `$FRAMESMITH_CACHE_DIR`, else the user's cache folder. `enabled` False:
-    this process only. `limit`: bytes that the folder may grow to; 0: no limit."""
+    this process only. `limit`: bytes that the folder may grow to; 0: no limit. `packed_limit`: bytes of packed
+    weights among them; 0: none are kept."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, enabled: bool = True, limit: int = 0) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None, enabled: bool = True, limit: int = 0,
+                 packed_limit: int = 0) -> None:
         wanted = folder or os.environ.get("FRAMESMITH_CACHE_DIR") or platformdirs.user_cache_dir("framesmith")
         self.folders = trusted_folders(Path(wanted)) if enabled else (private_folder(),)
         self.limit = limit
+        self.packed_limit = packed_limit
 
     @property
     def folder(self) -> Path:
@@ -257,6 +261,34 @@ class Cache:
         self._note(self.folder, variant, made=True)
         return variant
 
+    # --------------------------------------------------------------------------------------------------- packed weights
+
+    def packed(self, key: str) -> memoryview | None:
+        """Return the mapped packed weights of a key, whose content is to be compared; None: it is not there,
+        or not in memory, from where alone it is faster than packing."""
+        for folder in self.folders:
+            found = map_file(path_of(folder, key, entries.PACKED))
+            if found is not None:
+                self._note(folder, key)
+                return found
+        return None
+
+    def store_packed(self, key: str, parts: Sequence[memoryview]) -> None:
+        """Keep packed weights in a file, unless another process does, there is no room, or the folder is this
+        process's alone."""
+        if is_private(self.folder):
+            return
+        path, size = self.path(key, entries.PACKED), sum(map(len, parts))
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            before = _changed_at(path)
+            with _alone(path.with_suffix(entries.LOCK)):
+                if _changed_at(path) == before and entries.make_room(self.folder, size, self.packed_limit):
+                    write_mapped(path, parts)
+                    self._note(self.folder, key, made=True)
+        except OSError as error:
+            log.emit("cache", f"cannot store {path}: {error}")
+
     def account(self, what: str, key: str, hit: bool, subject: str, parts: Mapping[str, Any]) -> None:
         """Emit whether `key` was found, and the reason of a miss: which of its `parts`, by name, differ from those at
         the last lookup of code of the same `subject`."""
@@ -300,6 +332,13 @@ def _alone(lock: Path) -> Iterator[bool]:
         yield free
     finally:
         held.release()
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _is_library(path: Path) -> bool:

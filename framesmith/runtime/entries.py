@@ -19,7 +19,7 @@ from pathlib import Path
 
 from framesmith.runtime.folder import TEMPORARY
 
-PLAIN, LIBRARY = b"FSPLAN2\n", b"FSLIB1\n\0"
+PLAIN, LIBRARY, MAPPED = b"FSPLAN2\n", b"FSLIB1\n\0", b"FSMAP1\n\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,25 @@ def is_library(data: bytes) -> bool:
     return end > 0 and data.endswith(LIBRARY) and hashlib.sha256(data[:end]).digest() == data[end:end + 32]
 
 
+def is_complete(data: bytes) -> bool:
+    """Return whether data to be mapped end as `closing` says; whoever maps them compares all of them."""
+    return data[-len(closing(0)):] == closing(len(data))
+
+
+def closing(size: int) -> bytes:
+    """Return the last bytes of a file of so many bytes that is to be mapped."""
+    return MAPPED + size.to_bytes(8, "little")
+
+
 KINDS = {
     ".plan": Kind("code", is_sealed),
     ".so": Kind("library", is_library),
     ".capture": Kind("capture", is_sealed),
     ".parts": Kind("account", is_sealed, travels=False),
+    ".packed": Kind("packed weights", is_complete, travels=False),
 }
 """Suffix -> kind."""
-SOURCE, LOCK, LOG = ".cpp", ".lock", ".log"
+PACKED, SOURCE, LOCK, LOG = ".packed", ".cpp", ".lock", ".log"
 _KEY = re.compile(r"[0-9a-f]{48}(-[0-9a-f]{12})?")
 _DAY, _STALE = 86400.0, 3600.0
 """Seconds; after the second one, an unfinished file counts as abandoned."""
@@ -213,17 +224,39 @@ def prune(folder: Path, max_bytes: int | None = None, max_age: float | None = No
 
 def _abandoned(folder: Path, now: float) -> Iterator[str]:
     """Return abandoned unfinished files, and files without an entry."""
-    for place in [folder, *(Path(d.path) for d in _scan(folder) if len(d.name) == 2)]:
-        for file in _scan(place):
-            with contextlib.suppress(OSError):
-                if file.name.startswith(TEMPORARY) and now - file.stat().st_mtime > _STALE:
-                    yield file.path
+    for file in _unfinished(folder):
+        with contextlib.suppress(OSError):
+            if now - file.stat().st_mtime > _STALE:
+                yield file.path
     for files in _files(folder).values():
         if not KINDS.keys() & files.keys():
             for file in files.values():
                 with contextlib.suppress(OSError):
                     if now - file.stat().st_mtime > _STALE:
                         yield file.path
+
+
+def _unfinished(folder: Path) -> Iterator[os.DirEntry[str]]:
+    for place in [folder, *(Path(d.path) for d in _scan(folder) if len(d.name) == 2)]:
+        yield from (file for file in _scan(place) if file.name.startswith(TEMPORARY))
+
+
+def make_room(folder: Path, size: int, limit: int) -> bool:
+    """Return whether there is room for `size` bytes of packed weights, with which the folder has no more than `limit`
+    of them, written and being written, and with which no more than a quarter of the free disk is used. Those used
+    least recently are removed for it, but none used within an hour, and abandoned files."""
+    now = time.time()
+    for path in _abandoned(folder, now):
+        _unlink(path)
+    kept = sorted((e for e in entries(folder) if e.suffix == PACKED), key=lambda e: e.used)
+    total = size + sum(e.size for e in kept)
+    with contextlib.suppress(OSError):
+        total += sum(file.stat().st_size for file in _unfinished(folder))
+    for e in kept:
+        if total > limit and now - e.used >= _STALE:
+            remove(folder, [e.key])
+            total -= e.size
+    return total <= limit and 4 * size <= shutil.disk_usage(folder).free
 
 
 def _unlink(path: str) -> None:

@@ -8,7 +8,9 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from framesmith.util import log
 
@@ -49,12 +51,24 @@ def private_folder() -> Path:
     return _private[0]
 
 
+def is_private(folder: Path) -> bool:
+    """Return whether a folder is the one of this process alone."""
+    return folder in _private
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file by one atomic rename, so that no reader sees a part of it. Raises OSError."""
+    with whole_file(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing that replaces the one at `path` at the end, if nothing is raised. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY, delete=False) as file:
         try:
-            file.write(data)
+            yield file
             file.flush()
             os.replace(file.name, path)
         except BaseException:

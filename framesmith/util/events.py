@@ -213,8 +213,8 @@ class Fallback(Event):
 
 @dataclass(frozen=True, slots=True)
 class CacheLookup(Event):
-    """`what`: "code" (of a graph), "library" (what a C++ compiler made of code) or "capture" (of a frame, with its
-    guards and graph). `reason`: of a miss."""
+    """`what`: "code" (of a graph), "library" (what a C++ compiler made of code), "capture" (of a frame, with its
+    guards and graph) or "packed weights". `reason`: of a miss."""
 
     what: str
     key: str

@@ -31,6 +31,7 @@ class Program:
     def run(self, **parts):
         """Return what a process prints."""
         env = os.environ | {"FRAMESMITH_CACHE_DIR": str(self.folder / "cache"), "FRAMESMITH_KEEP_CAPTURES": "1",
+                            "FRAMESMITH_PACKED_LIMIT": str(1 << 30),
                             "PYTHONPATH": python_path(self.folder, ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         text = self.text.format(**{**self.parts, **parts})
         if self.interpreter:

@@ -9,6 +9,7 @@ from framesmith.graph.freeze import Frozen
 from framesmith.lower.contractions.geometry import HOST, begin_pack, pack
 from framesmith.pipeline import FrozenValues
 from framesmith.runtime import build
+from framesmith.runtime.cache import Cache
 from framesmith.util.priority import Priority
 
 COLUMNS = 2 * HOST.lanes
@@ -110,20 +111,20 @@ def _frozen(read):
 def test_what_another_constant_reads_is_packed_at_once():
     w = torch.randn(16, 64)
     expected = pack(w, COLUMNS, HOST.lanes)
-    values = FrozenValues(_frozen(read=True), [w])
+    values = FrozenValues(_frozen(read=True), [w], Cache(enabled=False))
     assert not values._unfilled
     assert torch.equal(values.values[0], expected) and torch.equal(values.values[1], 2 * expected)
-    later = FrozenValues(_frozen(read=False), [w])
+    later = FrozenValues(_frozen(read=False), [w], Cache(enabled=False))
     assert len(later._unfilled) == 1
     assert torch.equal(later.complete()[0], expected) and not later._unfilled
 
 
 def test_in_the_background_weights_are_packed_at_once():
     with Priority(low=False).entered():
-        assert not FrozenValues(_frozen(read=False), [torch.randn(16, 64)])._unfilled
+        assert not FrozenValues(_frozen(read=False), [torch.randn(16, 64)], Cache(enabled=False))._unfilled
 
 
 def test_a_first_call_completes_what_is_missing():
     w = torch.randn(16, 64)
-    (constant,) = FrozenValues(_frozen(read=False), [w]).refresh((0,))((w,))
+    (constant,) = FrozenValues(_frozen(read=False), [w], Cache(enabled=False)).refresh((0,))((w,))
     assert torch.equal(constant, pack(w, COLUMNS, HOST.lanes))

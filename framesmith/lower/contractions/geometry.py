@@ -11,7 +11,7 @@ meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -87,20 +87,40 @@ def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
 
 def begin_pack(weight: torch.Tensor, columns: int, lane: int) -> tuple[torch.Tensor, Callable[[], None]]:
     """Return the result of `pack`, and the function that writes its elements, which must be called once."""
-    if weight.dtype is not torch.float32 or lane != HOST.lanes:
+    if not packs_in_core(weight, lane):
         return pack_columns(weight, columns, lane), lambda: None
     weight = weight.detach()  # a parameter may have other memory by then
-    depth, n = weight.shape
-    out = torch.empty(depth * packed_columns(n, columns, lane))
-    step = max(PACKED // (depth * columns), 1) * columns
+    out = torch.empty(weight.shape[0] * packed_columns(weight.shape[1], columns, lane))
 
     def fill() -> None:
-        for first in range(0, n, step):  # panels stand one after another
-            _C.pack(weight.data_ptr() + 4 * first * weight.stride(1), out.data_ptr() + 4 * first * depth, depth,
-                    min(step, n - first), *weight.stride(), columns)
+        for piece in _pieces(weight, out, columns):
+            _C.pack(*piece)
             _C.give_way()
 
     return out, fill
+
+
+def packs_in_core(weight: torch.Tensor, lane: int) -> bool:
+    """Return whether a weight is packed by `_C.pack`."""
+    return weight.dtype is torch.float32 and lane == HOST.lanes
+
+
+def is_packed(weight: torch.Tensor, out: torch.Tensor, columns: int) -> bool:
+    """Return whether `out` has the elements that `_C.pack` would write to it, bit for bit."""
+    for piece in _pieces(weight, out, columns):
+        if not _C.is_packed(*piece):
+            return False
+        _C.give_way()
+    return True
+
+
+def _pieces(weight: torch.Tensor, out: torch.Tensor, columns: int) -> Iterator[tuple[int, ...]]:
+    """Yield the arguments of `_C.pack` for each piece of a weight."""
+    depth, n = weight.shape
+    step = max(PACKED // (depth * columns), 1) * columns
+    for first in range(0, n, step):  # panels stand one after another
+        yield (weight.data_ptr() + 4 * first * weight.stride(1), out.data_ptr() + 4 * first * depth, depth,
+               min(step, n - first), *weight.stride(), columns)
 
 
 def pack_groups(weight: torch.Tensor, groups: int, columns: int, lane: int) -> torch.Tensor:
