@@ -273,9 +273,9 @@ class Cache:
                 return found
         return None
 
-    def store_packed(self, key: str, parts: Sequence[memoryview]) -> None:
-        """Keep packed weights in a file, unless another process does, there is no room, or the folder is this
-        process's alone."""
+    def store_packed(self, key: str, parts: Sequence[memoryview], stopped: Callable[[], bool] = lambda: False) -> None:
+        """Keep packed weights in a file, unless another process does, there is no room, the folder is this process's
+        alone, or it is `stopped`."""
         if is_private(self.folder):
             return
         path, size = self.path(key, entries.PACKED), sum(map(len, parts))
@@ -284,7 +284,7 @@ class Cache:
             before = _changed_at(path)
             with _alone(path.with_suffix(entries.LOCK)):
                 if _changed_at(path) == before and entries.make_room(self.folder, size, self.packed_limit):
-                    write_mapped(path, parts)
+                    write_mapped(path, parts, stopped)
                     self._note(self.folder, key, made=True)
         except OSError as error:
             log.emit("cache", f"cannot store {path}: {error}")

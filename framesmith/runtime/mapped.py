@@ -6,16 +6,20 @@ Such a file has no digest. Whoever maps it compares all of it with what it must 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from framesmith.runtime.entries import closing, is_complete
 from framesmith.runtime.folder import whole_file
 
 _PIECE = 2 << 20
 """Bytes of a huge page. The page cache has huge pages of a file that is written in such pieces."""
+_SYNCED = 16
+"""Pieces that are written between two waits for the disk."""
 _ABSENT = 16
 """One page of so many may be on disk alone."""
 
@@ -44,15 +48,23 @@ def _in_memory(mapped: mmap.mmap) -> bool:
     return known and pages.raw.count(b"\0") * _ABSENT <= len(pages)
 
 
-def write_mapped(path: Path, parts: Sequence[memoryview]) -> None:
+def write_mapped(path: Path, parts: Sequence[memoryview], stopped: Callable[[], bool] = lambda: False) -> None:
     """Write a file to be mapped, on disk before it has its name: what is compared is what the disk has. Raises
-    OSError."""
+    OSError, also if it is `stopped`."""
     end = closing(sum(map(len, parts)) + len(closing(0)))
     with whole_file(path) as file:
-        for piece in _pieces([*parts, memoryview(end)]):
+        for k, piece in enumerate(_pieces([*parts, memoryview(end)]), 1):
+            if stopped():
+                raise OSError(errno.EINTR, "the process ends")
             file.write(b"".join(piece))
-        file.flush()
-        os.fdatasync(file.fileno())
+            if k % _SYNCED == 0:  # so that no wait for the disk is long
+                _to_disk(file)
+        _to_disk(file)
+
+
+def _to_disk(file: IO[bytes]) -> None:
+    file.flush()
+    os.fdatasync(file.fileno())
 
 
 def _pieces(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:

@@ -280,6 +280,31 @@ def test_processes_that_write_at_once_leave_one_whole_file(tmp_path):
         assert entries.is_complete(path.read_bytes()) and not [*tmp_path.rglob("build-*")]
 
 
+SLOW_PROGRAM = """
+import atexit, time
+atexit.register(lambda: print(time.monotonic() - begin))  # behind framesmith's own
+from framesmith.lower.contractions import kept_packs
+from framesmith.runtime import mapped
+mapped._PIECE, mapped._SYNCED, kept_packs.PATIENCE = 1 << 12, 1, 0.2
+mapped._to_disk = lambda file: time.sleep(0.05)
+""" + PROGRAM + """
+while not kept_packs._WRITERS:
+    time.sleep(0.01)
+print("writing")
+begin = time.monotonic()
+"""
+
+
+def test_the_end_of_a_process_does_not_wait_for_a_slow_disk(tmp_path):
+    env = os.environ | {"FRAMESMITH_CACHE_DIR": str(tmp_path), "FRAMESMITH_PACKED_LIMIT": str(1 << 30),
+                        "PYTHONPATH": python_path(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", SLOW_PROGRAM], env=env, capture_output=True, text=True, timeout=300)
+    assert not done.returncode, done.stderr
+    begun, seconds = done.stdout.split()
+    assert begun == "writing" and float(seconds) < 20  # all pieces would take 77 seconds
+    assert not files(tmp_path) and not [*tmp_path.rglob("build-*")]
+
+
 # ---------------------------------------------------------------------------------------------------------- whole calls
 
 

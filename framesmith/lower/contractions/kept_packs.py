@@ -8,9 +8,12 @@ fresh memory, which takes the system longer than packing.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +30,11 @@ LEAST = 16 << 20
 """Bytes of weights below which packing takes less time than a file is worth."""
 LARGE, _SAMPLE = 1 << 16, 32
 """Elements of a weight of which a key has a sample, and elements of the sample."""
+PATIENCE = 1.0
+"""Seconds that the end of a process waits for a file that is being written. Then it is given up."""
 _ONE_WRITER = forkable_lock()
+_WRITERS = weakref.WeakSet[threading.Thread]()
+_LEAVING = threading.Event()
 
 
 def is_separate(node: fx.Node) -> bool:
@@ -97,12 +104,25 @@ class KeptPacks:
         events.emit(events.CacheLookup("packed weights", self._key, hit, why))
         if not hit and self._at <= self._cache.packed_limit:
             with contextlib.suppress(RuntimeError):  # the interpreter ends
-                threading.Thread(target=self._store, name="framesmith: packed weights").start()
+                writer = threading.Thread(target=self._store, name="framesmith: packed weights", daemon=True)
+                _WRITERS.add(writer)
+                writer.start()
 
     def _store(self) -> None:
         parts = [view for part in self._parts for view in (_bytes(part), memoryview(bytes(_padding(part.numel()))))]
         with _ONE_WRITER:
-            self._cache.store_packed(self._key, parts)
+            if not _LEAVING.is_set():
+                self._cache.store_packed(self._key, parts, _LEAVING.is_set)
+
+
+@atexit.register
+def _leave() -> None:
+    until = time.monotonic() + PATIENCE
+    for writer in list(_WRITERS):
+        writer.join(max(until - time.monotonic(), 0))
+    _LEAVING.set()
+    for writer in list(_WRITERS):  # it removes what it has written
+        writer.join(PATIENCE)
 
 
 def _nothing() -> None:
