@@ -40,9 +40,9 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1160, "symbolic": 1800, "graph": 2130, "prims": 2985, "fake": 4680, "capture": 19460, "autograd": 2500,
+    "util": 1160, "symbolic": 1810, "graph": 2130, "prims": 2985, "fake": 4680, "capture": 19460, "autograd": 2500,
     "loops": 1490, "runtime": 2120, "lower": 5190, "schedule": 2300, "codegen": 4720, "tuning": 490, "tools": 2630,
-    "capture_cache": 1000, "distributed": 1350, "export": 2890, "onnx": 2340, "package": 780, "serve": 1170, "site": 50,
+    "capture_cache": 1000, "distributed": 1350, "export": 2940, "onnx": 2340, "package": 780, "serve": 1170, "site": 50,
     ".": 3600, "csrc": 12180,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
