@@ -17,6 +17,7 @@ namespace {
 constexpr i64 kBlock = 512;              // keys of a block: its panels stay in L2
 constexpr i64 kGroup = 32;               // row tiles that run over a block before it is packed anew
 constexpr double kParallelWork = 2e5;    // multiply-adds from which a second thread pays
+constexpr i64 kFewRows = 2;              // queries of a head for which packing costs more than it saves
 constexpr int kColumns = kWide * W;
 const float kNever = -__builtin_inff();
 
@@ -39,6 +40,49 @@ void multiply_panels(int rows, const float* a, i64 lda, const float* b, i64 dept
     const i64 wide = std::min(columns - j, i64(kColumns));
     product_of(rows, (int)(wide / W))(a, lda, b + j * stored_depth, depth, out + j, ldo);
   }
+}
+
+// One row times each of `count` rows of b; whole vectors of results are written.
+void dot_products(const float* a, const float* b, i64 ldb, i64 width, i64 count, float* out) {
+  const i64 whole = width / W * W;
+  for (i64 j = 0; j < count; j += W) {
+    vf sums[W] = {};
+    auto row = [&](int t) { return b + std::min(j + t, count - 1) * ldb; };
+    for (i64 i = 0; i < whole; i += W) {
+      const vf x = load(a + i, full);
+      for (int t = 0; t < W; t++) sums[t] += x * load(row(t) + i, full);
+    }
+    if (const int rest = (int)(width - whole)) {
+      const vf x = load(a + whole, rest);
+      for (int t = 0; t < W; t++) sums[t] += x * load(row(t) + whole, rest);
+    }
+    fs::transpose(sums);
+    for (int n = W / 2; n > 0; n /= 2)
+      for (int t = 0; t < n; t++) sums[t] += sums[t + n];
+    store(out + j, sums[0], full);
+  }
+}
+
+// The sum of `count` rows of b, each times its weight: NV vectors of columns, the last of which has `n` lanes.
+template <int NV, class N>
+FN void weighted(const float* weights, const float* b, i64 ldb, i64 count, float* out, N n) {
+  vf even[NV] = {}, odd[NV] = {};
+  i64 j = 0;
+  auto add = [&](vf(&sums)[NV], i64 row) {
+    const vf weight = fs::splat(weights[row]);
+    for (int v = 0; v < NV - 1; v++) sums[v] += weight * load(b + row * ldb + v * W, full);
+    sums[NV - 1] += weight * load(b + row * ldb + (NV - 1) * W, n);
+  };
+  for (; j + 1 < count; j += 2) add(even, j), add(odd, j + 1);
+  if (j < count) add(even, j);
+  for (int v = 0; v < NV; v++) store(out + v * W, even[v] + odd[v], full);
+}
+
+void weighted_sum(const float* weights, const float* b, i64 ldb, i64 width, i64 count, float* out) {
+  i64 c = 0;
+  for (; width - c >= 4 * W; c += 4 * W) weighted<4>(weights, b + c, ldb, count, out + c, full);
+  for (; width - c >= W; c += W) weighted<1>(weights, b + c, ldb, count, out + c, full);
+  if (c < width) weighted<1>(weights, b + c, ldb, count, out + c, (int)(width - c));
 }
 
 // The keys' weights of one query row.
@@ -100,13 +144,16 @@ class Worker {
  public:
   explicit Worker(const Attention& a)
       : a_(a), block_(std::min(a.keys, kBlock)), value_columns_(round_up(a.value_width, W)),
-        keys_(memory(round_up(block_, W) * a.width)), values_(memory(block_ * value_columns_)),
         scores_(memory(kRows * round_up(block_, W))), fresh_(memory(kRows * value_columns_)) {
     if (a.keys > kBlock) kept_ = memory(kGroup * kRows * value_columns_);
+    if (a.queries <= kFewRows) return;
+    keys_ = memory(round_up(block_, W) * a.width);
+    values_ = memory(block_ * value_columns_);
   }
 
   // Row tiles [begin, end) of one head.
   void head(i64 b, i64 h, const Even& tiles, i64 begin, i64 end) {
+    if (a_.queries <= kFewRows) return rows(b, h, tiles.begin(begin), tiles.begin(end));
     for (i64 first = begin; first < end; first += kGroup) group(b, h, tiles, first, std::min(end, first + kGroup));
   }
 
@@ -117,6 +164,21 @@ class Worker {
       pack(b, h / a_.shared, key);
       for (i64 t = begin; t < end; t++)
         if (limit(tiles.begin(t + 1) - 1) > key) tile(b, h, tiles.begin(t), tiles.size(t), (t - begin) * kRows, key);
+    }
+  }
+
+  // Query rows [begin, end) of a head, against keys and values as they lie.
+  void rows(i64 b, i64 h, i64 begin, i64 end) {
+    for (i64 query = begin; query < end; query++) {
+      const i64 reach = limit(query);
+      for (i64 key = 0; key < reach; key += kBlock) {
+        const i64 depth = std::min(reach - key, kBlock);
+        float* scores = scores_.get();
+        dot_products(a_.q(b, h, query), a_.k(b, h / a_.shared, key), a_.k.row, a_.width, depth, scores);
+        const float shrink = weigh(b, h, query, 0, key, scores, depth, round_up(depth, W));
+        weighted_sum(scores, a_.v(b, h / a_.shared, key), a_.v.row, a_.value_width, depth, fresh_.get());
+        finish(b, h, query, 0, key, shrink, key + depth >= reach, fresh_.get());
+      }
     }
   }
 

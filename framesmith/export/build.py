@@ -16,12 +16,13 @@ from framesmith.export.exported import Program
 from framesmith.export.nodes import copy_nodes
 from framesmith.export.operators import lower_graph
 from framesmith.export.program import STATE, Input, Output
-from framesmith.export.sizes import spec_of
+from framesmith.export.sizes import spec_of, symbols_in
 from framesmith.export.trace import Traced
 from framesmith.export.trees import flatten, unflatten
 from framesmith.fake.layout import strides_like
 from framesmith.graph.traversal import placeholders_of
 from framesmith.graph.verifier import verify
+from framesmith.util.errors import ExportError
 
 _ORDER = {"parameter": 0, "buffer": 1, "constant": 2, "input": 3, "tangent": 4}
 _PREFIX = {"parameter": "p_", "buffer": "b_", "constant": "c_", "input": "", "tangent": ""}
@@ -36,6 +37,7 @@ def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], ar
                                       *[("mutation", ("buffer", name)) for name in traced.written]]
     traced.env.closed = traced.env.inside = True  # all questions of the program were asked
     traced.env.where = tuple
+    traced.env.unchecked = list(traced.env.assumed)
     if joint:
         with_backward = trace_joint(graph)
         graph = with_backward.graph
@@ -43,7 +45,12 @@ def build(traced: Traced, dialect: str, leaves: list[Any], labels: list[str], ar
         outputs += [("gradient", places[i]) for i in with_backward.wanted]
         places += [("tangent", i) for i in with_backward.differentiable]
     placeholders = placeholders_of(graph)
+    if not traced.env.data.isdisjoint(symbols_in([n.meta["val"] for n in placeholders])):
+        raise ExportError("a result that requires grad has a size that depends on data: a joint program takes its "
+                          "gradient, whose size is to be known; return a loss")
     lowered, copied = lower_graph(graph, dialect, traced.env)
+    if traced.env.unchecked:
+        raise ExportError(f"the program assumes {', '.join(map(str, traced.env.unchecked))}, which it cannot check")
     outputs += [("mutation", dict(zip(placeholders, places, strict=True))[node]) for node in copied]
     specs = dict(zip(places, [spec_of(n.meta["val"]) for n in lowered.nodes if n.op == "placeholder"], strict=True))
     specs.update({("input", i): spec for i, spec in traced.unused.items()})

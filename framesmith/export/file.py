@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 from torch import fx
 
-from framesmith.export.flow import fields_of, made_of
+from framesmith.export.flow import fields_of, made_of, symbols
 from framesmith.export.program import STATE, Input, Output, Runnable
 from framesmith.export.ranges import Constraints, Dimension, Relation
 from framesmith.export.sizes import SIZE_OPERATORS, parse_size
@@ -35,8 +35,8 @@ from framesmith.symbolic.expr import Expr, Symbol, eq, le, ne, or_
 from framesmith.util.errors import ExportError, VerifyError
 
 FORMAT = "framesmith program"
-VERSION = 2
-"""Of programs with control flow; of others 1."""
+VERSION = 3
+"""Of programs with sizes that data decides; with control flow 2, others 1."""
 _SIZE_TARGETS: dict[str, Any] = {f"{f.__module__.strip('_')}.{f.__name__}": f for f in SIZE_OPERATORS
                                  if not isinstance(f, torch._ops.OpOverload)}
 _SIZE_TARGETS["operator.getitem"] = operator.getitem
@@ -60,7 +60,8 @@ def save(program: Runnable, path: str | os.PathLike[str]) -> None:
         stored[name] = _store(x, tensors)
     body = json.dumps({**program_json(program), "state": stored}, separators=(",", ":"))
     digest = hashlib.sha256(body.encode()).hexdigest()
-    version = VERSION if any(isinstance(n.target, Control) for n in program.graph.nodes) else 1
+    controlled = any(isinstance(n.target, Control) for n in program.graph.nodes)
+    version = VERSION if _data_out(program) else 2 if controlled else 1
     metadata = {"format": FORMAT, "version": str(version), "sha256": digest, "program": body}
     target = Path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
@@ -94,6 +95,7 @@ def program_json(program: Runnable) -> dict[str, Any]:
         "name": program.name, "operators": program.operators, "torch": torch.__version__,
         "dimensions": [[d.name, d.lo, d.hi] for d in program.constraints.dimensions],
         "relations": [[_relation_out(r.rel), r.place] for r in program.constraints.relations],
+        **({"data": data} if (data := _data_out(program)) else {}),
         "inputs": [{"name": i.name, "kind": i.kind, "target": i.target, "value": _spec_out(i.spec),
                     **({"grad": True} if i.requires_grad else {})} for i in program.inputs],
         "outputs": [[o.kind, o.target] for o in program.outputs],
@@ -103,6 +105,12 @@ def program_json(program: Runnable) -> dict[str, Any]:
         "nodes": [_node_out(n) for n in program.graph.nodes if n.op == "call_function"],
         "returns": _out(next(n for n in program.graph.nodes if n.op == "output").args[0]),
     }
+
+
+def _data_out(program: Runnable) -> list[list[Any]]:
+    """Return name and range of each symbol that the graph defines."""
+    dimensions = {d.name for d in program.constraints.dimensions}
+    return [[s.name, s.lo, s.hi] for s in dict.fromkeys(symbols(program.graph)) if s.name not in dimensions]
 
 
 def _node_out(node: fx.Node) -> dict[str, Any]:
@@ -213,10 +221,10 @@ def load(path: str | os.PathLike[str]) -> Runnable:
 
 
 def _program_in(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Runnable:
-    symbols: dict[str, Expr] = {name: Symbol(name, lo, hi) for name, lo, hi in data["dimensions"]}
+    known: dict[str, Expr] = {name: Symbol(name, lo, hi) for name, lo, hi in data["dimensions"] + data.get("data", [])}
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}
-    read = _Reader(nodes, symbols)
+    read = _Reader(nodes, known)
     inputs = []
     for i in data["inputs"]:
         node = nodes[i["name"]] = graph.create_node("placeholder", i["name"], name=i["name"])
@@ -231,7 +239,7 @@ def _program_in(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) ->
     constraints = Constraints([Dimension(*d) for d in data["dimensions"]],
                               [Relation(read.relation(rel), place) for rel, place in data["relations"]])
     verify(graph)
-    results = [Leaf(kind, parse_size(value["size"], symbols) if kind == "size" and isinstance(value, dict)
+    results = [Leaf(kind, parse_size(value["size"], known) if kind == "size" and isinstance(value, dict)
                     else read.value(value)) for kind, value in data["results"]]
     return Runnable(graph, inputs, [Output(*o) for o in data["outputs"]], results, Tree.from_json(data["result"]),
                    Tree.from_json(data["arguments"]), {i: read.value(v) for i, v in data["fixed"]}, constraints, state,

@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import fx
 
+from framesmith.export.sizes import symbols_in
 from framesmith.graph.control import Branch, Control, Loop, Scan, close
+from framesmith.symbolic.expr import Symbol
 from framesmith.util.errors import ExportError
 
 KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
@@ -60,4 +62,12 @@ def calls(graph: fx.Graph) -> Iterator[fx.Node]:
             yield node
 
 
-__all__ = ["KINDS", "calls", "fields_of", "made_of", "of_copies", "with_arms"]
+def symbols(graph: fx.Graph) -> Iterator[Symbol]:
+    """Yield the symbols in the sizes of values in a graph and in the arms of its control flow."""
+    for node in graph.nodes:
+        yield from sorted(symbols_in(node.meta.get("val")), key=str)
+        for arm in node.target.arms if isinstance(node.target, Control) else ():
+            yield from symbols(arm)
+
+
+__all__ = ["KINDS", "calls", "fields_of", "made_of", "of_copies", "symbols", "with_arms"]

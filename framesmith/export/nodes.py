@@ -10,6 +10,7 @@ from torch import fx
 from framesmith.export.flow import of_copies, with_arms
 from framesmith.export.sizes import SizeNodes, spec_of
 from framesmith.graph.control import Control
+from framesmith.prims.core import size_as_made, size_of
 from framesmith.symbolic.expr import Expr
 from framesmith.util.errors import ExportError
 from framesmith.util.stack import user_frame
@@ -37,7 +38,8 @@ def copy_nodes(source: fx.Graph, into: fx.Graph, values: dict[fx.Node, Any], inp
             if isinstance(target, Control):
                 target = with_arms(target, lambda arm: of_copies(arm, spec_of, copy_nodes))
             made = values[node] = into.create_node("call_function", target, args, kwargs, name=node.name)
-            made.meta["val"] = spec_of(node.meta.get("val"))
+            made.meta["val"] = spec_of(node.meta.get("val"), size_as_made if "binds" in node.meta else size_of)
+            sizes.add(made)
             stack = node.meta.get("stack")
             if stack:
                 made.meta["stack"] = (user_frame(stack),)

@@ -20,7 +20,7 @@ from torch import fx
 from framesmith.autograd.joint import output_node
 from framesmith.export.flow import with_arms
 from framesmith.export.places import Stack
-from framesmith.export.sizes import SYM_SIZE
+from framesmith.export.sizes import ASSERT, SYM_SIZE, symbols_in
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
 from framesmith.fake.handlers import CONCRETE_QUERIES, functional
 from framesmith.fake.infer import infer
@@ -28,13 +28,14 @@ from framesmith.fake.products import product
 from framesmith.fake.schema import is_composite
 from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.control import Control
+from framesmith.graph.symbols import argument_symbols
 from framesmith.graph.traversal import placeholders_of
 from framesmith.prims.core import Prim, Spec
 from framesmith.prims.decompose import decompose
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import Expr
-from framesmith.symbolic.node import symint
-from framesmith.util.errors import ExportError, GuardError
+from framesmith.symbolic.expr import Expr, Symbol
+from framesmith.symbolic.node import symbool, symint
+from framesmith.util.errors import DataDependent, ExportError, GuardError
 from framesmith.util.tables import entry
 
 aten = torch.ops.aten
@@ -49,7 +50,8 @@ _MORE = (
     "view_as_complex complex erfinv lgamma digamma polygamma view.dtype unfold _adaptive_avg_pool3d_backward "
     "_embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward real imag roll deg2rad "
     "avg_pool3d_backward max_pool3d_with_indices_backward grid_sampler_3d grid_sampler_2d_backward rand_like "
-    "randn_like randint convolution_backward_overrideable _grouped_mm"
+    "randn_like randint convolution_backward_overrideable _grouped_mm _assert_scalar unique_consecutive "
+    "repeat_interleave.Tensor sort.stable"
 )
 
 
@@ -208,7 +210,8 @@ def _in_prims(func: Any, args: tuple, kwargs: dict) -> tuple[fx.Graph, list[Fake
 
 
 class Replay:
-    """Runs a graph again on fakes of a recorder: `sizes` has the value of each size that a node computes."""
+    """Runs a graph again on fakes of a recorder. Calls that define a symbol keep it; what was assumed of such symbols
+    becomes an assertion behind the call that defines the last of them."""
 
     def __init__(self, recorder: Recorder, env: ShapeEnv, dialect: str) -> None:
         self.recorder = recorder
@@ -216,9 +219,15 @@ class Replay:
         self.dialect = dialect
         self.values: dict[fx.Node, Any] = {}
         self.copies: list[tuple[fx.Node, Any]] = []
+        self.bound: frozenset[Symbol] = frozenset()
+        """Symbols of data that have values."""
 
-    def run(self, graph: fx.Graph) -> list[Any]:
-        """Return the values of the outputs; writes of inputs are kept apart, in `copies`."""
+    def run(self, graph: fx.Graph, outer: frozenset[Symbol] | None = None) -> list[Any]:
+        """Return the values of the outputs; writes of inputs are kept apart, in `copies`. `outer`: for an arm, the
+        symbols of data that have values outside of it."""
+        if outer is not None:
+            self.bound = outer
+            self._bind(symbols_in([n.meta["val"] for n in placeholders_of(graph)]) & self.env.data - outer)
         for node in graph.nodes:
             stack = node.meta.get("stack", ())
             self.recorder.stack = stack if isinstance(stack, Stack) else Stack.of(stack, node.meta.get("modules", ()))
@@ -226,17 +235,71 @@ class Replay:
                 self.values[node] = self._input(node)
             elif node.op == "output":
                 return list(self.read(node.args[0]))  # type: ignore[arg-type]
+            elif symbols := self._defined(node):
+                found = self._controlled if isinstance(node.target, Control) else self._as_captured
+                self.values[node] = found(node, min(symbols, key=str))
+                self._bind(symbols)
             elif isinstance(node.target, Control):
-                self.values[node] = self._controlled(node, node.target)
+                self.values[node] = self._controlled(node)
+            elif node.target is ASSERT:
+                self._assert(*self.read(node.args))  # type: ignore[misc]
             elif node.target is SYM_SIZE:
                 x, dim = self.read(node.args)
                 self.values[node] = x.shape[dim]
             elif node.target is aten.copy_.default:
                 self.copies.append((node.args[0], self.read(node.args[1])))  # type: ignore[arg-type]
             else:
-                self.values[node] = node.target(*self.read(node.args),  # type: ignore[operator]
-                                                **{k: self.read(v) for k, v in node.kwargs.items()})
+                self.values[node] = self._called(node)
         raise ExportError("a graph without an output")
+
+    def _called(self, node: fx.Node) -> Any:
+        try:
+            return node.target(*self.read(node.args),  # type: ignore[operator]
+                               **{k: self.read(v) for k, v in node.kwargs.items()})
+        except DataDependent:  # only its capture knew enough of the sizes
+            return self._as_captured(node)
+
+    def _as_captured(self, node: fx.Node, symbol: Symbol | None = None) -> Any:
+        """Record a call with the metadata of its capture."""
+        args, kwargs = self.recorder.nodes(self.read(node.args)), self.read(node.kwargs)
+        return self._emitted(node.target, args, {k: self.recorder.nodes(v) for k, v in kwargs.items()},
+                             self._metadata(node.meta["val"]), symbol)
+
+    def _metadata(self, val: Any) -> Any:
+        if isinstance(val, tuple | list):
+            return tuple(map(self._metadata, val))
+        if isinstance(val, torch.SymInt | Expr):
+            return val if isinstance(val, torch.SymInt) else symint(val, self.env)
+        return self._fake(val)
+
+    def _emitted(self, target: Any, args: Any, kwargs: dict[str, Any], vals: Any, symbol: Symbol | None) -> Any:
+        made = self.recorder.emit(target, args, vals, kwargs)
+        if symbol is not None:
+            made.meta["binds"] = symbol
+        return self.recorder.results(made, vals)
+
+    def _defined(self, node: fx.Node) -> frozenset[Symbol]:
+        """Return the symbols of data that a call defines: no argument has them."""
+        if not self.env.data or node.op != "call_function" or node.target in (SYM_SIZE, operator.getitem):
+            return frozenset()
+        found = symbols_in(node.meta.get("val")) & self.env.data
+        return found and found - symbols_in([n.meta.get("val") for n in node.all_input_nodes]) - argument_symbols(node)
+
+    def _bind(self, symbols: frozenset[Symbol]) -> None:
+        """Note that symbols have values, and assert what was assumed of them."""
+        env: Any = self.env
+        self.bound |= symbols
+        unchecked = getattr(env, "unchecked", [])
+        for rel in [rel for rel in unchecked if rel.free & symbols and rel.free & env.data <= self.bound]:
+            unchecked.remove(rel)
+            own = rel.subs({s: env.canonical(s) for s in rel.free - env.data})
+            if own.known is not True:
+                self._assert(symbool(own, env), f"{own} does not hold, as the program assumes of its data")
+
+    def _assert(self, holds: Any, text: str) -> None:
+        if isinstance(holds, torch.SymBool):
+            self.env._learn(holds.node.value)
+        self.recorder.emit(ASSERT, (holds, text), None)
 
     def _input(self, node: fx.Node) -> Any:
         val = node.meta["val"]
@@ -250,12 +313,12 @@ class Replay:
             return new_fake(shape, stride, val.dtype, val.device)
         return metadata_of(val)
 
-    def _controlled(self, node: fx.Node, target: Control) -> Any:
+    def _controlled(self, node: fx.Node, symbol: Symbol | None = None) -> Any:
+        target: Any = node.target
         with self.recorder.off():
-            made = with_arms(target, lambda arm: lower_graph(arm, self.dialect, self.env)[0])
-        vals = tuple(map(self._fake, node.meta["val"]))
+            made = with_arms(target, lambda arm: lower_graph(arm, self.dialect, self.env, self.bound)[0])
         args = tuple(map(self.recorder.nodes, self.read(node.args)))
-        return self.recorder.results(self.recorder.emit(made, args, vals), vals)
+        return self._emitted(made, args, {}, self._metadata(node.meta["val"]), symbol)
 
     def read(self, x: Any) -> Any:
         if isinstance(x, fx.Node):
@@ -267,16 +330,17 @@ class Replay:
         return x
 
 
-def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv) -> tuple[fx.Graph, list[fx.Node]]:
+def lower_graph(graph: fx.Graph, dialect: str, env: ShapeEnv,
+                outer: frozenset[Symbol] | None = None) -> tuple[fx.Graph, list[fx.Node]]:
     """Return the graph in a dialect, and the placeholders (of `graph`) that it writes, whose new values follow its
-    outputs."""
+    outputs. `outer`: see `Replay.run`."""
     env.closed = True
     if hasattr(env, "inside"):
         env.inside = True
     recorder = Recorder() if dialect == "aten" else _Lowering(SETS[dialect])
     replay = Replay(recorder, env, dialect)
     with torch.no_grad(), dispatch_restored(), recorder:
-        outputs = replay.run(graph)
+        outputs = replay.run(graph, outer)
         late = [value for _, value in replay.copies]
     made = recorder.finish([*outputs, *late])
     written = [node for node, _ in replay.copies] + _written(made, placeholders_of(graph))

@@ -4,6 +4,7 @@ them beyond these."""
 from __future__ import annotations
 
 import builtins
+import itertools
 import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,15 +20,22 @@ USUAL = 2
 
 class RangedEnv(ShapeEnv):
     """`inside`: an operator asks, not the program. It is answered as for the usual sizes where the range leaves 0 or 1
-    open: eager's kernels make nothing of the difference."""
+    open: eager's kernels make nothing of the difference. `reserved`: names of dimensions, which no size of data has.
+    `unchecked`: the assumptions on sizes of data for which the graph has no assertion yet."""
 
-    __slots__ = ("inside", "wishes")
+    __slots__ = ("inside", "reserved", "unchecked", "wishes")
     probing = True
 
     def __init__(self) -> None:
         super().__init__()
         self.inside = False
         self.wishes: dict[str, Wish] = {}
+        self.reserved: frozenset[str] = frozenset()
+        self.unchecked: list[Rel] = []
+
+    def _name_of_data(self) -> str:
+        names = (f"u{k}" for k in itertools.count(len(self.data)))
+        return next(name for name in names if name not in self.reserved and name not in self.hints)
 
     def declare(self, wish: Wish, size: int, label: str) -> Symbol:
         """Return the symbol of a named dimension or of a hint; `size`: that of the example."""
@@ -65,7 +73,8 @@ class RangedEnv(ShapeEnv):
             simple = rel.subs(self._simplify) if self._change else rel
             usual: dict[Expr, Expr | int] = {
                 s: Symbol(f"{s.name}'", 0, None if s.hi is None else s.hi - USUAL) + USUAL for s in simple.free
-                if s.lo is not None and s.lo <= USUAL and (s.hi is None or s.hi >= USUAL) and "/" not in s.name}
+                if s.lo is not None and s.lo <= USUAL and (s.hi is None or s.hi >= USUAL) and "/" not in s.name
+                and (self.closed or s not in self.data)}
             if usual and (known := self.known(simple.subs(usual))) is not None:
                 return known
         return super().guard(rel)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from framesmith.export.flow import calls
+from framesmith.export.flow import calls, symbols
 from framesmith.export.nodes import copy_nodes
 from framesmith.export.operators import lower_graph
 from framesmith.export.program import Output, Runnable
@@ -21,18 +21,24 @@ from framesmith.symbolic.expr import Expr, Symbol
 from framesmith.util.errors import ExportError, VerifyError
 
 
-def environment(constraints: Constraints, specs: list[Any]) -> RangedEnv:
-    """Return a shape environment with the symbols of the specs, in which the constraints are known."""
+def environment(constraints: Constraints, specs: list[Any], graph: fx.Graph | None = None) -> RangedEnv:
+    """Return a shape environment with the symbols of the specs, in which the constraints are known, and with those that
+    a graph defines."""
     env = RangedEnv()
-    symbols = {s.name: s for spec in specs if isinstance(spec, Spec) for n in spec.shape if isinstance(n, Expr)
+    own = {s.name: s for spec in specs if isinstance(spec, Spec) for n in spec.shape if isinstance(n, Expr)
                for s in n.free}
     for d in constraints.dimensions:
-        symbol = symbols.get(d.name, Symbol(d.name, d.lo, d.hi))
+        symbol = own.get(d.name, Symbol(d.name, d.lo, d.hi))
         env.symbols.append(symbol)
         env.hints[d.name] = env._hint(max(d.lo, 2), d.hi) if d.lo != d.hi else d.lo
     for relation in constraints.relations:
         env.guards.append(ShapeGuard(relation.rel))
         env._learn(relation.rel)
+    for symbol in symbols(graph) if graph is not None else ():
+        if symbol not in env.data and symbol not in env.symbols:
+            env.hints[symbol.name] = env._hint(max(symbol.lo or 0, 2), symbol.hi)
+            env.data.add(symbol)
+            env.small.add(symbol)
     return env
 
 
@@ -48,9 +54,9 @@ def rebuilt(program: Runnable, graph: fx.Graph | None = None, operators: str | N
         raise ExportError("a pass keeps the outputs of the graph, in order")
     for node, i in zip(placeholders, program.inputs, strict=True):
         node.meta["val"] = i.spec
-    if program.operators == dialect == "prims":
+    env = environment(program.constraints, [i.spec for i in program.inputs], source)
+    if program.operators == dialect == "prims" and not env.data:
         return program.with_graph(_of_prims(source), dialect, program.outputs)
-    env = environment(program.constraints, [i.spec for i in program.inputs])
     lowered, copied = lower_graph(source, dialect, env)
     final = fx.Graph()
     made = []

@@ -12,34 +12,61 @@ from typing import Any
 import torch
 from torch import fx
 
-from framesmith.prims.core import Spec, size_of
-from framesmith.symbolic.expr import Expr, FloorDiv, Int, Max, Min, Mod, Product, Sum, Symbol, linear, max_, min_
+from framesmith.prims.core import Spec, size_as_made, size_of
+from framesmith.symbolic.expr import (
+    Expr,
+    FloorDiv,
+    Int,
+    Max,
+    Min,
+    Mod,
+    Product,
+    Rel,
+    Sum,
+    Symbol,
+    as_expr,
+    linear,
+    max_,
+    min_,
+)
 from framesmith.symbolic.floats import OPS, FloatExpr
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import ExportError, Unsupported
 
 SYM_SIZE = torch.ops.aten.sym_size.int
+ASSERT = torch.ops.aten._assert_scalar.default
+"""Raises RuntimeError where a relation between sizes does not hold."""
 
 
-def spec_of(val: Any) -> Any:
+def spec_of(val: Any, size: Callable[[Any], Any] = size_of) -> Any:
     """Return the description of a value that its node keeps: a `Spec` of a tensor, an int or `Expr` of a size, tuples
     of these, else None."""
     if isinstance(val, Spec):
         return val
     if isinstance(val, torch.Tensor):
-        return Spec.of(val)
+        return Spec.of(val, size)
     if isinstance(val, tuple | list):
-        return tuple(map(spec_of, val))
-    return size_of(val) if isinstance(val, int | torch.SymInt | Expr) and not isinstance(val, bool) else None
+        return tuple([spec_of(v, size) for v in val])
+    return size(val) if isinstance(val, int | torch.SymInt | Expr) and not isinstance(val, bool) else None
+
+
+def symbols_in(val: Any) -> frozenset[Symbol]:
+    """Return the symbols in the sizes of a value, as they were made; of the values in tuples and lists."""
+    if isinstance(val, tuple | list):
+        return frozenset().union(*map(symbols_in, val))
+    if isinstance(val, torch.SymInt | Expr):
+        return as_expr(size_as_made(val)).free
+    return symbols_in(tuple(val.shape)) if isinstance(val, torch.Tensor | Spec) else frozenset()
 
 
 class SizeNodes:
-    """Makes the nodes of sizes in `graph`; `inputs`: its placeholders, with their specs."""
+    """Makes the nodes of sizes in `graph`; `inputs`: its placeholders, with their specs. `places`: where a symbol is
+    read: node, number of the result if there are several, dimension, size."""
 
     def __init__(self, graph: fx.Graph, inputs: list[fx.Node]) -> None:
         self.graph = graph
         self.made: dict[Any, fx.Node] = {}
-        self.places: dict[Symbol, tuple[fx.Node, int, Expr]] = {}
+        self.places: dict[Symbol, tuple[fx.Node, int | None, int, Expr]] = {}
         for node in inputs:
             if isinstance(node.meta.get("val"), Expr):
                 self.made[node.meta["val"]] = node
@@ -47,9 +74,19 @@ class SizeNodes:
                 if isinstance(size, Expr) and len(size.free) == 1 and linear(size)[0][0][0] in size.free:
                     (symbol,) = size.free
                     if symbol not in self.places or isinstance(size, Symbol):
-                        self.places.setdefault(symbol, (node, d, size))
-                        if isinstance(size, Symbol) and not isinstance(self.places[symbol][2], Symbol):
-                            self.places[symbol] = node, d, size
+                        self.places.setdefault(symbol, (node, None, d, size))
+                        if isinstance(size, Symbol) and not isinstance(self.places[symbol][-1], Symbol):
+                            self.places[symbol] = node, None, d, size
+
+    def add(self, node: fx.Node) -> None:
+        """Take note of a call that may define symbols: its results are the first to have them."""
+        val = node.meta["val"]
+        if isinstance(val, Symbol):
+            self.made.setdefault(val, node)
+        for k, spec in enumerate(val) if isinstance(val, tuple) else [(None, val)]:
+            for d, size in enumerate(spec.shape if isinstance(spec, Spec) else ()):
+                if isinstance(size, Symbol) and size not in self.made:
+                    self.places.setdefault(size, (node, k, d, size))
 
     def of(self, value: Any) -> Any:
         """Return a plain number, or the node that computes the expression."""
@@ -59,7 +96,9 @@ class SizeNodes:
             value = value.node.value
         if isinstance(value, Expr) and value.is_const:
             return value.const
-        if not isinstance(value, Expr | FloatExpr):
+        if isinstance(value, Rel) and value.known is not None:
+            return value.known
+        if not isinstance(value, Expr | FloatExpr | Rel):
             raise Unsupported(f"{value} among the arguments of an operator")
         node = self.made.get(value)
         if node is None:
@@ -73,6 +112,8 @@ class SizeNodes:
             return self._symbol(e)
         if isinstance(e, FloatExpr):
             return self._float(e)
+        if isinstance(e, Rel) and e.op in _COMPARED:
+            return self._call(_COMPARED[e.op], self.of(e.args[0]), 0)
         if isinstance(e, Sum):
             out: Any = None
             for term, k in sorted(e.terms, key=lambda item: (item[1] < 0, item[0].text)):
@@ -83,7 +124,7 @@ class SizeNodes:
                     part = node if abs(k) == 1 else self._call(operator.mul, node, abs(k))
                     out = self._call(operator.add if k > 0 else operator.sub, out, part)
             return self._call(operator.add, out, e.offset) if e.offset else out
-        fold = _FOLDS.get(type(e))
+        fold = _CONNECTED.get(e.op) if isinstance(e, Rel) else _FOLDS.get(type(e))
         if fold is None:
             raise Unsupported(f"the size {e}")
         first, *rest = [self.of(a) for a in e.args]
@@ -97,7 +138,10 @@ class SizeNodes:
             if found is None:
                 raise Unsupported(f"the size {symbol}, which no input has")
             return self.of(found)
-        node, d, size = self.places[symbol]
+        node, k, d, size = self.places[symbol]
+        if k is not None:
+            node = self._call(operator.getitem, node, k)
+            node.meta["val"] = node.args[0].meta["val"][k]  # type: ignore[union-attr]
         read = self._call(SYM_SIZE, node, d, name=symbol.name)
         if isinstance(size, Symbol):
             return read
@@ -121,9 +165,12 @@ class SizeNodes:
 _FOLDS: dict[type, Callable[..., Any]] = {
     Product: operator.mul, FloorDiv: operator.floordiv, Mod: operator.mod, Min: torch.sym_min, Max: torch.sym_max,
 }
+_COMPARED: dict[str, Callable[..., Any]] = {"le": operator.le, "eq": operator.eq, "ne": operator.ne}
+_CONNECTED: dict[str, Callable[..., Any]] = {"and": operator.and_, "or": operator.or_}
 SIZE_OPERATORS: frozenset[Any] = frozenset(
-    {*_FOLDS.values(), SYM_SIZE, operator.add, operator.sub, operator.truediv, operator.pow, operator.neg, min, max,
-     abs, *[getattr(math, n) for n in ("sqrt", "exp", "log", "log2", "cos", "sin", "tan", "tanh")]})
+    {*_FOLDS.values(), *_COMPARED.values(), *_CONNECTED.values(), SYM_SIZE, operator.add, operator.sub,
+     operator.truediv, operator.pow, operator.neg, min, max, abs,
+     *[getattr(math, n) for n in ("sqrt", "exp", "log", "log2", "cos", "sin", "tan", "tanh")]})
 """The targets of nodes that compute sizes."""
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {

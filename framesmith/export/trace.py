@@ -16,6 +16,7 @@ from torch import fx, nn
 from framesmith.autograd.joint import without_history
 from framesmith.capture import data
 from framesmith.capture import trackers as t
+from framesmith.capture.arms import refuse_shared
 from framesmith.capture.entry import UserError, graph_inputs, root_frame
 from framesmith.capture.modes import restore_devices
 from framesmith.capture.rebuild import Rebuilder
@@ -110,10 +111,19 @@ class _Tracer(Tracer):
                 last = path
 
     def recorded(self, fn: Any, real: list[Any], named: dict[str, Any]) -> t.Tracker:
+        with self._inside():
+            return super().recorded(fn, real, named)
+
+    def fake_input(self, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        with self._inside():
+            return super().fake_input(value, *args, **kwargs)
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
         env: Any = self.shapes
         was, env.inside = env.inside, True
         try:
-            return super().recorded(fn, real, named)
+            yield
         finally:
             env.inside = was
 
@@ -130,16 +140,28 @@ class _Rebuilder(Rebuilder):
             self.outputs.append(x.fake)
         return self.hold(Leaf("output", at))
 
+    def value(self, x: t.Tracker) -> str:
+        if type(x) is t.Data and data.is_size(self.tracer, x):
+            x = t.Sym(data.size(self.tracer, x))
+        return super().value(x)
+
     def size(self, x: t.Sym) -> str:
+        if isinstance(x.value, int):
+            return self.hold(Leaf("constant", x.value))
         if not isinstance(x.value, torch.SymInt):
             raise Unsupported("a result that is a float or a bool computed of sizes",
                               hint="return it as a tensor: torch.tensor(value)")
-        return self.hold(Leaf("size", expr_of(x.value)))
+        found = expr_of(x.value)
+        if found.free.isdisjoint(self.tracer.shapes.data):
+            return self.hold(Leaf("size", found))
+        self.outputs.append(x.value)
+        return self.hold(Leaf("output", len(self.outputs) - 1))
 
 
 def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes,
-          labels: list[str], *, training: bool = False) -> Traced:
-    """Capture `model(*args, **kwargs)` whole. `labels`: what the leaves of the arguments are called.
+          labels: list[str], *, training: bool = False, data_sizes: bool = True) -> Traced:
+    """Capture `model(*args, **kwargs)` whole. `labels`: what the leaves of the arguments are called. `data_sizes`: the
+    graph may have sizes that depend on data.
 
     Raises `ExportError` where the program cannot be captured without a break, with the user's line; sizes that the
     program ties down are left in `constraints.violations`.
@@ -147,14 +169,24 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     leaves, _ = flatten((args, kwargs))
     changing = {id(x) for x in leaves if isinstance(x, torch.Tensor)}
     unrolled: frozenset[t.Place] = frozenset()
+    lists_data, why = data_sizes, ""
     while True:
         try:
-            traced, assumed = _trace(model, args, kwargs, leaves, shapes, labels, training, changing, unrolled)
+            traced, assumed = _trace(model, args, kwargs, leaves, shapes, labels, training, changing, unrolled,
+                                     data_sizes, lists_data)
+        except t.ListSeen:
+            lists_data = False
+            continue
         except t.LoopUnrolled as e:
             if e.place in unrolled:
                 raise ExportError(f"the program cannot be exported whole: {e}") from e
             unrolled |= {e.place}
+            why = why if isinstance(e, t.FirstRoundApart) else str(e)
             continue
+        except ExportError as e:
+            if why:
+                raise ExportError(f"{e}\n  a loop is followed round by round, since {why}") from e
+            raise
         written = assumed & {id(traced.state.get(name)) for name in written_state(traced)}
         if not written:
             return traced
@@ -170,17 +202,19 @@ def written_state(traced: Traced) -> list[str]:
 
 
 def _trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], shapes: Shapes,
-           labels: list[str], training: bool, changing: set[int],
-           unrolled: frozenset[t.Place]) -> tuple[Traced, set[int]]:
+           labels: list[str], training: bool, changing: set[int], unrolled: frozenset[t.Place], data_sizes: bool,
+           lists_data: bool) -> tuple[Traced, set[int]]:
     """Capture a call; returns the capture, and the tensors of which it assumes data: none of those that are `changing`,
-    by identity. `unrolled`: loops that are no nodes."""
+    by identity. `unrolled`: loops that are no nodes. `lists_data`: results of `tolist` may be numbers of the graph."""
     code, call = _root(model)
     state = read_state()
     recorder = Recorder()
     tracer = _Tracer(recorder, call.__globals__)
-    tracer.shapes = RangedEnv()
-    tracer.shapes.where = tracer.user_place
-    tracer.branches, tracer.unrolled = not training, unrolled
+    env = tracer.shapes = RangedEnv()
+    env.where = tracer.user_place
+    env.reserved = frozenset(w.name for wishes in shapes.values() for w in wishes.values() if isinstance(w, Dim))
+    recorder.shape_env = env if data_sizes else None
+    tracer.branches, tracer.unrolled, tracer.lists_data = not training, unrolled, lists_data
     tracer.asked = {id(x): shapes[i] for i, x in enumerate(leaves) if i in shapes}
     tracer.labels = {id(x): label for x, label in zip(leaves, labels, strict=True)}
     tracer.shapes_of = {}
@@ -198,6 +232,8 @@ def _trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     except t.CapturedError as e:
         error = UserError(e.tracker, tracer.where())
         raise ExportError(str(error)) from None
+    except t.ListSeen:
+        raise
     except Unsupported as e:
         if e.at is None and (where := tracer.where()) is not None:
             e.at = where[:2]
@@ -248,6 +284,7 @@ def _captured(tracer: _Tracer, code: types.CodeType, call: Any, args: tuple[Any,
         text = rebuilder.value(result)
         names = _Names(model, leaves)
         results = len(rebuilder.outputs)
+        refuse_shared(tracer, ())
         written, dropped = _effects(tracer, rebuilder, names)
         space = {**{f"__fs_h{i}": held for i, held in enumerate(rebuilder.held)}, "args": args, "kwargs": kwargs,
                  "__builtins__": {**vars(__import__("builtins"))}}

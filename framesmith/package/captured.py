@@ -60,7 +60,7 @@ def capture(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
             dynamic_shapes: Any) -> Captured:
     """Capture the call `model(*args, **kwargs)`. Raises `ExportError` and `PackageError`."""
     given, named, shapes, labels = prepare(model, args, dict(kwargs), dynamic_shapes)
-    traced = _checked(trace(model, given, named, shapes, labels))
+    traced = _checked(trace(model, given, named, shapes, labels, data_sizes=False))
     leaves, tree = flatten((given, named))
     fixed = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
     tensors = [i for i in range(len(leaves)) if i not in fixed]
@@ -78,7 +78,7 @@ def captured_program(program: Program) -> Captured:
             for i in inputs]
     shapes: Shapes = {k: {d: _dim(n, ranges) for d, n in enumerate(i.spec.shape) if isinstance(n, Expr)}
                       for k, i in enumerate(inputs)}
-    traced = _checked(trace(_flat(program), tuple(args), {}, shapes, [i.name for i in inputs]))
+    traced = _checked(trace(_flat(program), tuple(args), {}, shapes, [i.name for i in inputs], data_sizes=False))
     numbers = {leaf.value: leaf for leaf in traced.leaves if leaf.kind == "output"}
     if len(numbers) != len(traced.leaves):
         raise PackageError("the program returns its inputs or parameters: return what it computes")

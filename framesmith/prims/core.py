@@ -42,6 +42,11 @@ def size_of(value: Any) -> Size:
     return expr.const if expr.is_const else expr
 
 
+def size_as_made(value: Any) -> Size:
+    """Return a size as `size_of` does, in the symbols that it was made of, whatever these are known to equal."""
+    return size_of(value.node.value if isinstance(value, torch.SymInt) else value)
+
+
 def numel(shape: Sequence[Size]) -> Size:
     """Return the number of elements of a shape."""
     return size_of(math.prod(shape))
@@ -80,10 +85,9 @@ class Spec:
         return Spec(shape, dtype, device, contiguous_strides(shape))
 
     @staticmethod
-    def of(tensor: Any) -> Spec:
+    def of(tensor: Any, size: Callable[[Any], Size] = size_of) -> Spec:
         """Return the spec of a tensor, real or fake."""
-        shape = tuple(map(size_of, tensor.shape))
-        return Spec(shape, tensor.dtype, tensor.device, tuple(map(size_of, tensor.stride())))
+        return Spec(tuple(map(size, tensor.shape)), tensor.dtype, tensor.device, tuple(map(size, tensor.stride())))
 
     def __repr__(self) -> str:
         text = f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"

@@ -9,6 +9,7 @@ view of an input, and two results that eager makes apart are apart.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from framesmith.graph.launch import OfOneGraph
 from framesmith.graph.purity import draws
 from framesmith.graph.traversal import escaping
 from framesmith.prims.builder import ALIASES, Builder, Opaque, Value
-from framesmith.prims.core import DTYPES, Spec, size_of
+from framesmith.prims.core import DTYPES, Spec, size_as_made, size_of
 from framesmith.prims.registry import rules
 from framesmith.prims.rules import FAMILIES
 from framesmith.util.errors import GuardError, VerifyError
@@ -56,13 +57,13 @@ def decompose(graph: fx.Graph, *, strict: bool = False, device: torch.device | N
     return _Decomposition(graph, strict, device or main_device(graph), rounding).run()
 
 
-def _spec_of(val: Any) -> Any:
+def _spec_of(val: Any, size: Callable[[Any], Any] = size_of) -> Any:
     """Return the Spec of a tensor, int or `Expr` of an integer, a tuple for several values; anything else unchanged."""
     if isinstance(val, torch.Tensor):
-        return Spec.of(val)
+        return Spec.of(val, size)
     if isinstance(val, (tuple, list)):
-        return tuple([_spec_of(item) for item in val])
-    return size_of(val) if isinstance(val, torch.SymInt) else val
+        return tuple([_spec_of(item, size) for item in val])
+    return size(val) if isinstance(val, torch.SymInt) else val
 
 
 def _is_view(target: Any) -> bool:
@@ -145,6 +146,8 @@ class _Decomposition:
         args = self._arguments(node.args)
         if node.target is operator.getitem and isinstance(args[0], tuple):
             return args[0][args[1]]
+        if "binds" in node.meta:
+            return self._binding(node, args)
         if not isinstance(val, (Spec, tuple)) and _is_integer(val):
             return val
         b = self.b
@@ -161,6 +164,17 @@ class _Decomposition:
         if drawn or isinstance(node.target, OfOneGraph):
             args, kwargs = self._laid_out(node.args), {name: self._laid_out(arg) for name, arg in node.kwargs.items()}
         return b.extern(node.target, args, kwargs, val=val)
+
+    def _binding(self, node: fx.Node, args: Any) -> Any:
+        """Keep a call that defines a symbol; an integer result is the symbol."""
+        b, val = self.b, _spec_of(node.meta["val"])
+        b.stack, b.origin = node.meta.get("stack", ()), target_name(node.target)
+        if isinstance(node.target, OfOneGraph):
+            args = self._laid_out(node.args)
+        made = b.extern(node.target, args, {name: self._arguments(arg) for name, arg in node.kwargs.items()}, val=val)
+        call = next(n for n in reversed(self.new.nodes) if n.target is node.target)
+        call.meta.update(binds=node.meta["binds"], val=_spec_of(node.meta["val"], size_as_made))
+        return made if isinstance(val, Spec | tuple) else val
 
     def _replaced(self, node: fx.Node, rule: Any, args: Any, kwargs: dict[str, Any], val: Any) -> Any:
         if self.rounding and node.target in _ROUNDS_WITHIN and val.dtype in HALF:

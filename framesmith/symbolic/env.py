@@ -120,13 +120,16 @@ class ShapeEnv:
 
     def data_symbol(self, lo: int | None, hi: int | None, source: Any) -> Symbol:
         """Return a symbol for an integer that the graph computes, in [lo, hi]. Its hint is a guess."""
-        symbol = Symbol(f"u{len(self.data) - len(self.given)}", lo, hi)
+        symbol = Symbol(self._name_of_data(), lo, hi)
         most = 64 if hi is None else hi
         self.hints[symbol.name] = max(most // 2, lo if lo is not None else most // 2)
         self.sources[symbol] = source
         self.data.add(symbol)
         self.small.add(symbol)
         return symbol
+
+    def _name_of_data(self) -> str:
+        return f"u{len(self.data) - len(self.given)}"
 
     def hint(self, e: Expr | int) -> int:
         """Return the value of `e` for the inputs of this capture."""
@@ -373,6 +376,8 @@ class ShapeEnv:
         e = rel.args[0]
         terms, offset = linear(e)
         solved: list[Symbol] = [t for t, k in terms if isinstance(t, Symbol) and abs(k) == 1 and e.coeff(t) is not None]
+        if computed := (self.data - self.given) & e.free:  # the sizes of inputs are not expressed by what is computed
+            solved = [t for t in solved if t in computed]
         if solved:
             symbol = max(solved, key=lambda s: (s.name.count("/"), len(s.name), s.name))
             k = e.coeff(symbol) or 1

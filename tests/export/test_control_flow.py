@@ -159,8 +159,30 @@ class Shrinking(nn.Module):
 
 
 @pytest.mark.parametrize("model", [OfAnotherSize, Shrinking])
-def test_sizes_that_data_decides_are_errors_that_name_the_line(model):
-    with pytest.raises(framesmith.exc.ExportError, match="layout"):
+def test_arms_may_change_sizes(model):
+    program = framesmith.export(model(), (torch.ones(5),)).verify()
+    for x in (torch.ones(5), -torch.ones(5), torch.ones(5) * 9):
+        torch.testing.assert_close(program(x), model()(x))
+
+
+class OfAnotherDtype(nn.Module):
+    def forward(self, x):
+        return x[:2].long() if x.sum() > 0 else x * 2
+
+
+class WrittenLater(nn.Module):
+    """A result of a branch is an earlier tensor, which is written behind it."""
+
+    def forward(self, x):
+        y = x * 2
+        z = y if x.sum() > 0 else x * 3
+        y.add_(1)
+        return z
+
+
+@pytest.mark.parametrize(("model", "why"), [(OfAnotherDtype, "layout"), (WrittenLater, "written later")])
+def test_branches_that_are_no_nodes_are_errors(model, why):
+    with pytest.raises(framesmith.exc.ExportError, match=why):
         framesmith.export(model(), (torch.ones(5),))
 
 

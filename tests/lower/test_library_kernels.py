@@ -121,6 +121,7 @@ def heads(batch, rows, count, width):
 SHAPES = [  # batch, queries, keys, heads, width, value width
     (1, 128, 128, 3, 64, 64), (2, 197, 197, 2, 64, 64), (1, 17, 33, 2, 20, 24),
     (2, 3, 1200, 2, 64, 64), (1, 600, 1100, 2, 32, 16), (1, 1, 77, 4, 80, 80),
+    (2, 1, 1300, 2, 64, 64), (1, 2, 530, 2, 128, 36), (2, 2, 31, 3, 20, 24), (1, 1, 1, 1, 5, 3),  # few rows: no packing
 ]
 
 
@@ -155,16 +156,18 @@ def test_attention_as_eager(shape):
                                    rtol=1e-5, atol=4e-6)
 
 
-def test_attention_propagates_nan():
-    q, k, v = (heads(1, 20, 2, 16) for _ in range(3))
-    q[0, 1, 3, 2] = float("nan")
+@pytest.mark.parametrize("queries", [1, 20])
+def test_attention_propagates_nan(queries):
+    q, k, v = heads(1, queries, 2, 16), heads(1, 20, 2, 16), heads(1, 20, 2, 16)
+    q[0, 1, queries // 5, 2] = float("nan")
     ours, theirs = torch.ops.framesmith.attention(q, k, v, None, False, None), scaled_dot_product_attention(q, k, v)
     assert torch.equal(ours.isnan(), theirs.isnan())
 
 
+@pytest.mark.parametrize("queries", [1, 40])
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_of_grouped_heads(causal):
-    inputs = torch.randn(2, 8, 40, 64), torch.randn(2, 2, 40, 64), torch.randn(2, 2, 40, 64)
+def test_attention_of_grouped_heads(causal, queries):
+    inputs = torch.randn(2, 8, queries, 64), torch.randn(2, 2, 40, 64), torch.randn(2, 2, 40, 64)
     expected = scaled_dot_product_attention(*inputs, is_causal=causal, enable_gqa=True)
     torch.testing.assert_close(own_attention(inputs, is_causal=causal, enable_gqa=True), expected, rtol=1e-5, atol=4e-6)
 
