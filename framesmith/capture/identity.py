@@ -9,6 +9,7 @@ from typing import Any
 
 from . import data
 from . import trackers as t
+from .break_points import StopAt
 from .closures import cells_apart
 from .sources import Attr, Guard, Pinned, Source
 
@@ -22,6 +23,8 @@ def same_object(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
     if t.Function in (type(a), type(b)) and a.pytype() is not b.pytype():
         return False  # whatever function it is
     same = a.identity() is b.identity()
+    if not same and tracer.shared and isinstance(a, t.Tensor) and isinstance(b, t.Tensor):
+        _refuse_results(tracer, a, b)
     left, right = _place(a), _place(b)
     if left is None or right is None or left == right or a.constant or b.constant or a.pytype() is not b.pytype():
         return same
@@ -31,6 +34,14 @@ def same_object(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
     elif type(a) is t.Tuple:  # the tuples at two places have trackers of their own
         tracer.guard(right, "same", left)
     return same
+
+
+def _refuse_results(tracer: Any, a: t.Tensor, b: t.Tensor) -> None:
+    """Stop before a branch or loop on data of which one of two tensors is a result: they may be one tensor."""
+    both = {id(x.fake._alias.storage) for x in (a, b)}
+    for one in tracer.shared:
+        if id(one.result) in both:
+            raise StopAt("the identity of a result of a branch or loop on data", one.stop, one.at)
 
 
 def kept_apart(tracer: Any) -> Iterator[Guard]:

@@ -684,3 +684,19 @@ def test_while_loop_is_trained(name):
             loss = sum(y.pow(2).sum() for y in leaves if y.requires_grad)
             found.append(torch.autograd.grad(loss, leaf)[0])
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.filterwarnings("ignore:framesmith")
+def test_variables_that_a_round_makes_one_are_one():
+    def program(x):
+        a, b = x * 1, x * 2
+        while a.sum() < 20:
+            a = a + 1
+            b = a
+        return a, b, a is b
+
+    compiled = framesmith.compile(program)
+    for x in (torch.ones(3), torch.ones(3) * 9):
+        got, want = compiled(x), program(x)
+        assert got[2] is want[2]
+        torch.testing.assert_close(got, want)
