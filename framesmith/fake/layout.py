@@ -6,6 +6,7 @@ Sizes may be SymInts, whose comparison adds guards, so the common (contiguous) c
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -305,9 +306,32 @@ def meets(a: Geometry, b: Geometry) -> bool:
     spans = [(offset, offset + sum((n - 1) * s for n, s in zip(shape, strides))) for shape, strides, offset in (a, b)]
     if 0 in a[0] or 0 in b[0] or spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0]:
         return False
+    if _between_steps(a, b):
+        return False
+    a, b = _plain(a), _plain(b)
     if math.prod(a[0]) > _ENUMERATED or math.prod(b[0]) > _ENUMERATED:
         return True
     return not _elements(a).isdisjoint(_elements(b))
+
+
+def _between_steps(a: Geometry, b: Geometry) -> bool:
+    """Return whether a stride divides all others of two views and not their distance, as of two columns of a matrix.
+    Guards are taken of the stride that does so for the present sizes."""
+    steps = [s for shape, strides, _ in (a, b) for n, s in zip(shape, strides) if hint_of(n) > 1]
+
+    def divides(step: Any, value: Callable[[Any], Any]) -> bool:
+        return all(value(s) % step == 0 for s in steps) and value(a[2] - b[2]) % step != 0
+
+    step = next((s for s in steps if hint_of(s) and divides(hint_of(s), hint_of)), None)
+    if step is None or not all(n != 1 if hint_of(n) > 1 else n == 1 for n in (*a[0], *b[0])):
+        return False
+    return divides(step, lambda x: x)
+
+
+def _plain(x: Geometry) -> Geometry:
+    """Return a geometry of ints: symbols are fixed at the present sizes."""
+    shape, strides, offset = x
+    return tuple(map(int, shape)), tuple(map(int, strides)), int(offset)
 
 
 def meets_itself(x: FakeTensor) -> bool:

@@ -699,3 +699,28 @@ def test_an_exponent_of_eagers_own_product_makes_a_variant(captures):
         got = compiled(x)
         assert torch.equal(got, x ** float(n)) if n < 5 else torch.allclose(got, x ** float(n))
     assert len(captures) == 3
+
+
+def _first_from_last(x):
+    x[..., -1] = x[..., 0]
+    return x * 2
+
+
+def _last_from_first(x):
+    x.select(-1, 0).copy_(x.select(-1, -1))
+    return x + 1
+
+
+def _every_third(x):
+    x[..., 0:3:3] = x[..., 1:3:3]
+    return x * 1
+
+
+@pytest.mark.parametrize("program", [_first_from_last, _last_from_first, _every_third])
+def test_columns_are_copied_to_others_of_any_size(program, captures):
+    compiled = framesmith.compile(program, dynamic=True)
+    for size in ((2, 6), (4, 9), (7, 3), (8, 12)):
+        x = torch.randn(size)
+        written, expected = x.clone(), x.clone()
+        assert torch.equal(compiled(written), program(expected)) and torch.equal(written, expected)
+    assert len(captures) == 1
