@@ -14,6 +14,9 @@ from benchmarks import cold, models, peers
 from framesmith.tools.interleaved import interleaved
 
 Report = Callable[[str], None]
+REST = 0.1
+"""Seconds before each contender's turn: threads of ONNX Runtime and OpenVINO poll after a call, the former 40 ms, on
+processors that the next one needs."""
 
 
 def relative_error(expected: torch.Tensor, actual: torch.Tensor) -> float:
@@ -36,7 +39,7 @@ def failure(problem: Exception) -> dict[str, str]:
 
 def timed(calls: dict[str, peers.Call], rounds: int, rows: dict[str, dict[str, Any]]) -> None:
     """Add the interleaved times of `calls`, and their ratios to eager's, to `rows`."""
-    for name, timing in interleaved(calls, rounds).items():
+    for name, timing in interleaved(calls, rounds, rest=REST).items():
         rows[name] |= {"seconds": timing.median, "low": timing.low, "high": timing.high}
     for name in calls:
         rows[name]["speedup"] = rows["eager"]["seconds"] / rows[name]["seconds"]

@@ -35,9 +35,10 @@ def _calls_for(run: Callable[[], object], target: float) -> int:
     return max(1, int(n * target / max(time.perf_counter() - start, 1e-7)))
 
 
-def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15,
-                slice_seconds: float = 0.05) -> dict[str, Timing]:
-    """Time each contender for about `slice_seconds` a round, `rounds` times, in turn."""
+def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15, slice_seconds: float = 0.05,
+                rest: float = 0.0) -> dict[str, Timing]:
+    """Time each contender for about `slice_seconds` a round, `rounds` times, in turn. `rest`: seconds before each turn,
+    in which threads of the one before stop to poll for work."""
     for run in contenders.values():
         for _ in range(3):
             run()
@@ -45,6 +46,7 @@ def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 15,
 
     def sample(name: str) -> float:
         run, n = contenders[name], calls[name]
+        time.sleep(rest)
         start = time.perf_counter()
         for _ in range(n):
             run()
