@@ -88,11 +88,6 @@ def rows_of(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return list(COLUMNS.values()), [[cell(row[c]) for c in COLUMNS] for row in report["rows"]]
 
 
-def failures(_report: dict[str, Any]) -> list[str]:
-    """A line for each contender that has failed: a package that does not run ends the command."""
-    return []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS), help=", ".join(MODELS))

@@ -504,8 +504,7 @@ class FrameCompiler:
         if (world_size() == 1 or not seen.shared or has_priority() or self.ledger is not None
                 or not self._keeps(code, f_locals)):
             return None
-        # one frame asks for several variants with like arguments, as a continuation in a loop does: which of them it is
-        # tells the number of those that there are
+        # a continuation in a loop needs several variants with like arguments: the number made so far tells them apart
         values = [self._variants(code), *tree_leaves(f_locals)]
         with stage("cache"), collector_resumed(), released_once(COMPILE_LOCK):
             first = turn.enter_context(self._captures.single_capture(code, _called(code, func), values))

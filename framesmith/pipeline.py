@@ -49,6 +49,7 @@ from framesmith.loops.repeats import Repeats
 from framesmith.loops.text import operators_by_place, program_text
 from framesmith.lower.contractions.attention_decoding import sum_decoded_rows
 from framesmith.lower.contractions.attention_tf32 import tile_attention_tf32
+from framesmith.lower.contractions.cached_packs import CachedPacks, cached_packs, is_separate
 from framesmith.lower.contractions.cancel_casts import cancel_casts
 from framesmith.lower.contractions.channels_last import lay_out_conv_weights, split_bias_gradients
 from framesmith.lower.contractions.flatten_rnn_weights import flatten_rnn_weights
@@ -56,7 +57,6 @@ from framesmith.lower.contractions.fold_batch_norm import fold_batch_norm
 from framesmith.lower.contractions.fuse_conv_relu import fuse_conv_relu
 from framesmith.lower.contractions.fuse_matmul_activation import fuse_matmul_activations
 from framesmith.lower.contractions.geometry import begin_pack
-from framesmith.lower.contractions.kept_packs import KeptPacks, is_separate, kept_packs
 from framesmith.lower.contractions.libraries import choose_library_calls
 from framesmith.lower.contractions.masked_attention import tile_masked_attention
 from framesmith.lower.contractions.match_attention import match_attention
@@ -412,11 +412,11 @@ class FrozenValues:
         self.values: tuple[torch.Tensor, ...] = ()
         self.unwritten: Callable[[Sequence[torch.Tensor]], bool] | None = None
         self._unfilled: list[Callable[[], None]] = []
-        self._kept: KeptPacks | None = None
+        self._kept: CachedPacks | None = None
         if frozen is not None:
             self.unwritten = watch(self._given(inputs))
             with torch.no_grad(), without_default_device():
-                self._kept = kept_packs(cache, frozen.constants, self._given(inputs))
+                self._kept = cached_packs(cache, frozen.constants, self._given(inputs))
             self.values = self._compute(inputs, self._allocated)
             if has_priority() or any(t.is_cuda for t in self.values):
                 self.complete()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks import package, package_emulated, serving
@@ -17,27 +18,27 @@ def _about(results: dict[str, Any]) -> str:
     return f"Machine: {machine(results['machine'])}. Date: {results['date']}."
 
 
-def _measured(name: str, benchmark: Any) -> str:
+def _measured(name: str, rows_of: Callable[..., Any], failures: Callable[..., list[str]] = lambda results: []) -> str:
     results = _found(name)
     if results is None:
         return NOT_MEASURED
-    failed = "\n".join(f"- {line}" for line in benchmark.failures(results))
-    return f"{_about(results)}\n\n{table(*benchmark.rows_of(results))}\n\n{failed}".strip()
+    failed = "\n".join(f"- {line}" for line in failures(results))
+    return f"{_about(results)}\n\n{table(*rows_of(results))}\n\n{failed}".strip()
 
 
 def packages() -> str:
     """Print a row for each model and way, and what has failed."""
-    return _measured("package-cpu", package)
+    return _measured("package-cpu", package.rows_of, package.failures)
 
 
 def emulated() -> str:
     """Print a row for each model whose package ran under an emulator."""
-    return _measured("package-aarch64", package_emulated)
+    return _measured("package-aarch64", package_emulated.rows_of)
 
 
 def service() -> str:
     """Print a row for each model, way and concurrency, and what has failed."""
-    return _measured("serving-cpu", serving)
+    return _measured("serving-cpu", serving.rows_of, serving.failures)
 
 
 def soaks() -> str:

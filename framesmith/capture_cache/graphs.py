@@ -13,7 +13,7 @@ from framesmith._C import CompiledFunction, CompiledGraph
 from framesmith.capture.modes import without_default_device
 from framesmith.graph.freeze import Frozen
 from framesmith.graph.interpreter import run
-from framesmith.lower.contractions.kept_packs import kept_packs
+from framesmith.lower.contractions.cached_packs import cached_packs
 from framesmith.runtime.alive_graphs import Facts, announce
 from framesmith.runtime.cache import Cache
 from framesmith.util import events
@@ -90,7 +90,7 @@ def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int
         nonlocal tried
         given = [inputs[k] for k in parameters]
         with torch.no_grad(), without_default_device(), torch._C._DisableAutocast():  # casts are in the graph already
-            kept, tried = None if tried else kept_packs(cache, graph, given), True
+            kept, tried = None if tried else cached_packs(cache, graph, given), True
             values = list(run(graph, given, call=None if kept is None else kept.call))
         if kept is not None:
             kept.keep()

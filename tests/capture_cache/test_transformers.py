@@ -11,10 +11,10 @@ PROGRAM = """
 import copy, json
 import torch, framesmith
 import benchmarks.models  # what torchvision declares, for libraries that look for it
-from framesmith.lower.contractions import kept_packs
+from framesmith.lower.contractions import cached_packs
 from framesmith.util import events
 from transformers import BertConfig, BertForSequenceClassification
-kept_packs.LEAST, kept_packs.LARGE = 0, 1
+cached_packs.LEAST, cached_packs.LARGE = 0, 1
 torch.manual_seed(0)
 config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=99,
                     num_labels=3, problem_type="single_label_classification")

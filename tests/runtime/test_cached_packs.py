@@ -17,7 +17,7 @@ from torch import fx, nn
 
 import framesmith
 from framesmith.capture_cache.graphs import constants_of
-from framesmith.lower.contractions import kept_packs, pack_linear
+from framesmith.lower.contractions import cached_packs, pack_linear
 from framesmith.lower.contractions.geometry import HOST, is_packed, pack
 from framesmith.runtime import cache, entries, folder, mapped
 from framesmith.runtime.cache import Cache
@@ -29,8 +29,8 @@ COLUMNS = 2 * HOST.lanes
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    monkeypatch.setattr(kept_packs, "LEAST", 0)
-    monkeypatch.setattr(kept_packs, "LARGE", 1)
+    monkeypatch.setattr(cached_packs, "LEAST", 0)
+    monkeypatch.setattr(cached_packs, "LARGE", 1)
 
 
 def written():
@@ -125,7 +125,7 @@ def test_a_weight_that_only_looks_the_same_is_packed(tmp_path, place):
     packed(tmp_path, *WEIGHTS)
     other = WEIGHTS[0].clone()
     other[place] += 1
-    assert kept_packs._sample(other) == kept_packs._sample(WEIGHTS[0])
+    assert cached_packs._sample(other) == cached_packs._sample(WEIGHTS[0])
     assert packed(tmp_path, other, *WEIGHTS[1:]) == [False, True, True]
     assert packed(tmp_path, other, *WEIGHTS[1:]) == [True] * 3  # the file is of the newest
     assert len(files(tmp_path)) == 1
@@ -260,8 +260,8 @@ def test_a_file_that_another_process_writes_meanwhile_stays(tmp_path, monkeypatc
 PROGRAM = """
 import sys, time
 import torch, framesmith
-from framesmith.lower.contractions import kept_packs
-kept_packs.LEAST = 0
+from framesmith.lower.contractions import cached_packs
+cached_packs.LEAST = 0
 torch.manual_seed(0)
 model, x = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)]).eval(), torch.randn(64, 512)
 with torch.no_grad():
@@ -283,12 +283,12 @@ def test_processes_that_write_at_once_leave_one_whole_file(tmp_path):
 SLOW_PROGRAM = """
 import atexit, time
 atexit.register(lambda: print(time.monotonic() - begin))  # behind framesmith's own
-from framesmith.lower.contractions import kept_packs
+from framesmith.lower.contractions import cached_packs
 from framesmith.runtime import mapped
-mapped._PIECE, mapped._SYNCED, kept_packs.PATIENCE = 1 << 12, 1, 0.2
+mapped._PIECE, mapped._SYNCED, cached_packs.EXIT_SECONDS = 1 << 12, 1, 0.2
 mapped._to_disk = lambda file: time.sleep(0.05)
 """ + PROGRAM + """
-while not kept_packs._WRITERS:
+while not cached_packs._WRITERS:
     time.sleep(0.01)
 print("writing")
 begin = time.monotonic()
@@ -364,7 +364,7 @@ def test_a_weight_written_while_the_file_is_compared_is_packed_again(tmp_path, m
                 done.append(model[0].weight.data.mul_(3.0))  # as another thread might
             return found
 
-        monkeypatch.setattr(kept_packs, "is_packed", compared)
+        monkeypatch.setattr(cached_packs, "is_packed", compared)
         compiled = compiled_anew(model, tmp_path)
         compiled(x)
         assert done

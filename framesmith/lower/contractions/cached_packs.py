@@ -30,11 +30,11 @@ LEAST = 16 << 20
 """Bytes of weights below which packing takes less time than a file is worth."""
 LARGE, _SAMPLE = 1 << 16, 32
 """Elements of a weight of which a key has a sample, and elements of the sample."""
-PATIENCE = 1.0
+EXIT_SECONDS = 1.0
 """Seconds that the end of a process waits for a file that is being written. Then it is given up."""
 _ONE_WRITER = forkable_lock()
 _WRITERS = weakref.WeakSet[threading.Thread]()
-_LEAVING = threading.Event()
+_EXITING = threading.Event()
 
 
 def is_separate(node: fx.Node) -> bool:
@@ -42,14 +42,14 @@ def is_separate(node: fx.Node) -> bool:
     return node.target is pack and all(user.op == "output" for user in node.users)
 
 
-def kept_packs(cache: Cache, graph: fx.Graph, weights: Sequence[torch.Tensor]) -> KeptPacks | None:
+def cached_packs(cache: Cache, graph: fx.Graph, weights: Sequence[torch.Tensor]) -> CachedPacks | None:
     """Return what packs the separate packed weights of `graph`, computed of `weights`, with those that the cache has;
     None if that is not worth it."""
     large = [t for t in weights if t.dtype is torch.float32 and t.device.type == "cpu" and t.numel() >= LARGE]
     packs = [node.args[1:] for node in graph.nodes if is_separate(node)]
     if not cache.packed_limit or not packs or sum(4 * t.numel() for t in large) < LEAST:
         return None
-    return KeptPacks(cache, key_of("packed", packs, [(*t.shape, *t.stride()) for t in large], *map(_sample, large)))
+    return CachedPacks(cache, key_of("packed", packs, [(*t.shape, *t.stride()) for t in large], *map(_sample, large)))
 
 
 def _sample(weight: torch.Tensor) -> bytes:
@@ -59,7 +59,7 @@ def _sample(weight: torch.Tensor) -> bytes:
     return bytes(flat[::max(flat.numel() // _SAMPLE, 1)].contiguous().view(torch.uint8).tolist())
 
 
-class KeptPacks:
+class CachedPacks:
     """One computation of packed weights; the cache's file of them, if there is one, is `key`'s."""
 
     def __init__(self, cache: Cache, key: str) -> None:
@@ -111,18 +111,18 @@ class KeptPacks:
     def _store(self) -> None:
         parts = [view for part in self._parts for view in (_bytes(part), memoryview(bytes(_padding(part.numel()))))]
         with _ONE_WRITER:
-            if not _LEAVING.is_set():
-                self._cache.store_packed(self._key, parts, _LEAVING.is_set)
+            if not _EXITING.is_set():
+                self._cache.store_packed(self._key, parts, _EXITING.is_set)
 
 
 @atexit.register
-def _leave() -> None:
-    until = time.monotonic() + PATIENCE
+def _finish_writers() -> None:
+    until = time.monotonic() + EXIT_SECONDS
     for writer in list(_WRITERS):
         writer.join(max(until - time.monotonic(), 0))
-    _LEAVING.set()
+    _EXITING.set()
     for writer in list(_WRITERS):  # it removes what it has written
-        writer.join(PATIENCE)
+        writer.join(EXIT_SECONDS)
 
 
 def _nothing() -> None:
