@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from benchmarks.run import error_against
 from framesmith.tools.interleaved import interleaved
 
 SHOWN = {"BERT-6": "bert", "ResNet-18": "resnet18"}
+QUIETED = ("torchao", "torch.utils._pytree")
+"""Loggers of what transformers imports: torchao warns of each of its libraries that is for another platform."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ def _one(title: str, step) -> Row:
 
 def main() -> None:
     """Compile and time the models, then print the table."""
+    for name in QUIETED:
+        logging.getLogger(name).setLevel(logging.ERROR)
     console = Console()
     rows = []
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress:
