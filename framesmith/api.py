@@ -101,9 +101,9 @@ def _say_if_suspended(fn: Any, callback: FrameCompiler) -> None:
     fn = inspect.unwrap(getattr(fn, "__func__", fn))
     if isinstance(fn, types.FunctionType) and fn.__code__.co_flags & GENERATORS:
         place = f"{fn.__qualname__} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno})"
-        callback.warn(f"suspended:{place}",
-                      f"framesmith: {place} runs in eager: it is a generator or a coroutine function; compile the "
-                      "functions that it calls instead")
+        callback.verdicts.warn(f"suspended:{place}",
+                               f"{place} runs in eager: it is a generator or a coroutine function; compile "
+                               "the functions that it calls instead")
 
 
 def _noted(callback: FrameCompiler) -> FrameCompiler:

@@ -19,7 +19,8 @@ HOUSE = [
     {"util"}, {"config"}, {"symbolic"}, {"graph"}, {"prims"}, {"fake"}, {"capture"}, {"autograd", "loops", "runtime"},
     {"lower"},
     {"schedule"}, {"codegen"}, {"tuning"}, {"passes", "targets"}, {"capture_cache"}, {"pipeline"},
-    {"backends", "extensions"}, {"hot_sizes", "background", "agreement", "ledger"}, {"graph_compiler"}, {"compiler"},
+    {"backends", "extensions"}, {"hot_sizes", "background", "agreement", "ledger", "frames"}, {"code_state"},
+    {"capture_attempts", "verdicts"}, {"graph_compiler"}, {"compiler"},
     {"export", "shared_variants"}, {"distributed"}, {"package"}, {"tools", "onnx"}, {"wrapping", "buckets"},
     {"api"}, {"inspection"}, {"exc", "testing", "peers", "cache", "drop_in", "dynamo_backend"},
     {"takeover", "running", "site", "bench", "serve"},
@@ -43,7 +44,7 @@ BUDGET = {
     "util": 1170, "symbolic": 1810, "graph": 2130, "prims": 2985, "fake": 4690, "capture": 19470, "autograd": 2510,
     "loops": 1490, "runtime": 2240, "lower": 5300, "schedule": 2300, "codegen": 4720, "tuning": 490, "tools": 2630,
     "capture_cache": 1070, "distributed": 1350, "export": 2940, "onnx": 2340, "package": 780, "serve": 1170, "site": 50,
-    ".": 3630, "csrc": 12240,
+    ".": 3680, "csrc": 12240,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
 
