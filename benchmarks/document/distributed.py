@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks import links, plan_llama
 from benchmarks.document.markers import NOT_MEASURED, machine, table
 from benchmarks.document.summary import RESULTS, saved
+from benchmarks.gpu import ranks
 
 
 def slow_links(folder: Path = RESULTS) -> str:
@@ -18,6 +19,14 @@ def slow_links(folder: Path = RESULTS) -> str:
         about = f"Machine: {machine(results['machine'])}. Load: {results['load']:.1f}. Date: {results['date']}."
         parts.append(f"**{links.title(results['row'])}**. {about}\n\n{table(*links.rows_of(results['row']))}")
     return "\n\n".join(parts) or NOT_MEASURED
+
+
+def gpu_ranks() -> str:
+    """Print the table of steps on several GPUs."""
+    results = saved("ranks-cuda")
+    about = (f"{results['rows'][0]['ranks']} x {results['machine']['device']}, CUDA {results['machine']['cuda']}, "
+             f"PyTorch {results['machine']['torch']}. Date: {results['date']}.")
+    return f"{about}\n\n{table(*ranks.rows_of(results))}"
 
 
 def plans() -> str:

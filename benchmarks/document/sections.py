@@ -246,6 +246,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "serving": serving.service,
     "serving soaks": serving.soaks,
     "links": distributed.slow_links,
+    "ranks, gpu": distributed.gpu_ranks,
     "plans": distributed.plans,
     "cpython suite": _cpython,
     "fuzz": _fuzz,
