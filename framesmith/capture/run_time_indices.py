@@ -79,7 +79,7 @@ def indexed(tracer: Any, x: t.Tracker, key: t.Tracker,
 def viewed(tracer: Any, x: t.Tracker, key: t.Tracker) -> tuple[Any, list[Any]] | None:
     """Return the function to run on fakes for the view `x[key]`, of which integers of data are indices, and its
     arguments; None if there is none, or there are other indices than integers and slices."""
-    parts = [_number_of(tracer, p) for p in (key.open(tracer) if type(key) is t.Tuple else [key])]
+    parts = [data.integer_in(tracer, p) for p in (key.open(tracer) if type(key) is t.Tuple else [key])]
     at = [i for i, part in enumerate(parts) if type(part) is t.Data and data.is_size(tracer, part)]
     fake = x.real(tracer) if at else None
     if not isinstance(fake, FakeTensor) or not all(i in at or p.constant or type(p) is t.Slice
@@ -91,14 +91,6 @@ def viewed(tracer: Any, x: t.Tracker, key: t.Tracker) -> tuple[Any, list[Any]] |
     dims = _dims(rest, at, fake.dim())
     sizes = [data.size(tracer, parts[i]) for i in at]  # type: ignore[arg-type]
     return None if dims is None else (_selected, [fake, tuple(rest), dims, sizes])
-
-
-def _number_of(tracer: Any, x: t.Tracker) -> t.Tracker:
-    """Return an integer that only a tensor's data can tell as a number, other indices unchanged."""
-    plain = isinstance(x, t.Tensor) and x.pyclass is torch.Tensor and x.fake.dim() == 0
-    if not plain or not tracer.branches or x.fake.dtype is torch.bool or x.known(tracer) is not None:  # type: ignore[attr-defined]
-        return x
-    return data.number(tracer, x) or x  # type: ignore[arg-type]
 
 
 def _selected(x: FakeTensor, key: tuple[Any, ...], dims: list[int], sizes: list[Any]) -> Any:

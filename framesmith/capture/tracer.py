@@ -212,6 +212,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             return self.integer(x)
         return data.size(self, x) if type(x) is t.Data and data.is_size(self, x) else x.real(self)
 
+    def integer_in(self, x: t.Tracker) -> t.Tracker:
+        """Return an integer that only a tensor's data can tell as a number, other values unchanged."""
+        return data.integer_in(self, x)
+
     def by_range(self, x: t.Data) -> bool | None:
         """Return the truth of a comparison of data-dependent sizes, if their known ranges decide it."""
         return data.decided(self, x)

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from framesmith.fake.infer import true_error
+from framesmith.fake.layout import is_of_data
 from framesmith.fake.tensor import FakeTensor, tensors_in
+from framesmith.symbolic.node import hint_of
 
 _FLOATING = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 _LARGEST = 1 << 20
@@ -32,7 +34,7 @@ def refuse_dtypes(func: Any, args: tuple, kwargs: dict, results: Any) -> None:
     if any(type(n) is not int for x in every for n in x.shape) or any(x.numel() > _LARGEST for x in every):
         return
     try:
-        true_error(func, args, kwargs)
+        true_error(func, tuple([hint_of(a) if is_of_data(a) else a for a in args]), kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         if _ABOUT_DTYPES.search(str(error)):
             raise

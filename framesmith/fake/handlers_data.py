@@ -22,9 +22,15 @@ aten = torch.ops.aten
 
 @handles(aten.item.default, aten._local_scalar_dense.default)
 def item(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Return a size that a tensor holds as its symbol, the value of another constant."""
-    size = size_in(rec, args[0])
-    return needs_value(rec, func, args, kwargs) if size is None else size
+    """Return a size that a tensor holds as its symbol, the value of another constant, or an integer as a symbol."""
+    x = args[0]
+    if (size := size_in(rec, x)) is not None:
+        return size
+    counts = rec.shape_env is not None and x.dtype in _INTEGRAL and x.numel() == 1 and known(rec, x) is None
+    return rec.integer(rec.inside(torch.clone, x)) if counts else needs_value(rec, func, args, kwargs)
+
+
+_INTEGRAL = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 
 
 @handles(aten.is_nonzero.default, aten.equal.default)

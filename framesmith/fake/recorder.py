@@ -43,6 +43,7 @@ from framesmith.fake.tensor import (
 )
 from framesmith.fake.views import PUT_BACK
 from framesmith.fake.wrappers import by_processes, is_distributed, is_wrapper, wrappers_among
+from framesmith.graph.cse import value_key
 from framesmith.graph.nodes import insert_node
 from framesmith.graph.purity import is_pure
 from framesmith.symbolic.node import symint
@@ -301,15 +302,19 @@ class Recorder:
         return self.own(val, node)
 
     def integer(self, fake: FakeTensor) -> Any:
-        """Return the one element of a tensor, as a symbol."""
+        """Return the one element of a tensor, as a symbol: equal computations of it have one."""
         known = self._integers.get(id(fake))
         if known is None:
-            limits = torch.iinfo(fake.dtype)
-            whole = fake.dtype is torch.int64
-            symbol = self.shape_env.data_symbol(None if whole else limits.min, None if whole else limits.max,
-                                                (fake, -1))
-            value = symint(symbol, self.shape_env)
-            self.emit(_aten._local_scalar_dense.default, (self.nodes(fake),), value).meta["binds"] = symbol
+            node = self.nodes(fake)
+            key = _aten._local_scalar_dense.default, value_key(node)
+            value = self.bound.get(key)
+            if value is None:
+                limits = torch.iinfo(fake.dtype)
+                whole = fake.dtype is torch.int64
+                symbol = self.shape_env.data_symbol(None if whole else limits.min, None if whole else limits.max,
+                                                    (fake, -1))
+                value = self.bound[key] = symint(symbol, self.shape_env)
+                self.emit(_aten._local_scalar_dense.default, (node,), value).meta["binds"] = symbol
             known = self._integers[id(fake)] = fake, value
         return known[1]
 

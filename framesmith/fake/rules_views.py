@@ -376,7 +376,7 @@ by_decomposition("index_select", lambda x, dim, index: index.dim() < 2 and index
 @rule(aten.repeat.default)
 def repeat(x: FakeTensor, repeats: Any) -> Any:
     lead = len(repeats) - x.dim()
-    if lead < 0 or any(r < 0 for r in repeats):
+    if lead < 0 or not all(expected(r >= 0) for r in repeats):
         return NotImplemented
     shape = (*repeats[:lead], *[n * r for n, r in zip(x.shape, repeats[lead:])])
     return dense(x, shape)

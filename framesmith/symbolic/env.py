@@ -376,8 +376,9 @@ class ShapeEnv:
         e = rel.args[0]
         terms, offset = linear(e)
         solved: list[Symbol] = [t for t, k in terms if isinstance(t, Symbol) and abs(k) == 1 and e.coeff(t) is not None]
-        if computed := (self.data - self.given) & e.free:  # the sizes of inputs are not expressed by what is computed
-            solved = [t for t in solved if t in computed]
+        computed = {s.name for s in self.data - self.given}  # ranges may have been learnt, which make other symbols
+        if any(_origin(s) in computed for s in e.free):  # the sizes of inputs are not expressed by what is computed
+            solved = [t for t in solved if _origin(t) in computed]
         if solved:
             symbol = max(solved, key=lambda s: (s.name.count("/"), len(s.name), s.name))
             k = e.coeff(symbol) or 1
@@ -424,6 +425,11 @@ class ShapeEnv:
     def __str__(self) -> str:
         lines = [f"{s} = {self.hints[s.name]}  # {self.sources[s]}" for s in self.symbols]
         return "\n".join(lines + [f"guard {g}" for g in self.guards])
+
+
+def _origin(symbol: Symbol) -> str:
+    """Return the name of the symbol that one with a narrower range, or a quotient, is made of."""
+    return symbol.name.partition("/")[0]
 
 
 def _from_zero(rel: Rel) -> Rel:

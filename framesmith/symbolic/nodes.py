@@ -233,7 +233,8 @@ class Int(Expr):
 class Symbol(Expr):
     """An integer variable, `lo <= symbol <= hi`. `hi` may be an expression; `sup` is then that expression.
 
-    Two symbols are the same when name and both bounds are.
+    Two symbols are the same when name and both bounds are. A range that may be empty is taken to be longer by one: in a
+    loop of at most one iteration, an index that is always 0 there would look invariant, and be read without any.
     """
 
     __slots__ = ("name", "sup")
@@ -250,7 +251,7 @@ class Symbol(Expr):
             node = object.__new__(cls)
             node.name = name
             node.sup = hi if isinstance(hi, Expr) else None
-            node._init(lo, hi.hi if isinstance(hi, Expr) else hi)
+            node._init(lo, _greatest(hi, lo) if isinstance(hi, Expr) else hi)
             node._free = frozenset((node,))
             cls._table[key] = node
         return node
@@ -267,6 +268,12 @@ class Symbol(Expr):
 
     def __reduce__(self) -> Any:
         return Symbol, (self.name, self.lo, self.sup if self.sup is not None else self.hi)
+
+
+def _greatest(sup: Expr, lo: Bound) -> Bound:
+    """Return a bound of a variable in [lo, sup]."""
+    may_be_empty = lo is not None and (sup.lo is None or sup.lo < lo)
+    return sup.hi + 1 if may_be_empty and sup.hi is not None else sup.hi
 
 
 class Sum(Expr):

@@ -62,6 +62,20 @@ def test_sizes_of_data_are_symbols_of_one_graph(name, captures):
     assert len(captures) == 1
 
 
+def test_a_size_of_at_most_one_that_is_zero(captures):
+    """Nothing is read for a loop without rounds."""
+    def program(x, p):
+        y = x[:, (x[0, :, 0] > p).nonzero()[:, 0]]
+        best = y[..., 0].topk(y.shape[1], dim=-1).indices[:, None].expand(-1, 12, -1)
+        return y[torch.arange(2)[:, None, None], best].reshape(2, 12, 16 * y.shape[1])
+
+    compiled = framesmith.compile(program, fullgraph=True)
+    x = torch.randn(2, 1, 16)
+    for p in (-9.0, 9.0, -9.0):
+        alike(compiled(x, torch.tensor(p)), program(x, torch.tensor(p)))
+    assert len(captures) == 1
+
+
 BREAKS = {
     "branches": lambda x, p: x[x > p] + 1 if x[x > p].shape[0] > 3 else x * 2,
     "squeezed": lambda x, p: (x[x > p] + 1).squeeze(),
@@ -112,7 +126,21 @@ INTEGERS = {
     "unique": lambda x, p: ((x * 4 * p.abs()).long().unique() * 2, *(x > p).flatten().unique(return_counts=True)),
     "consecutive": lambda x, p: torch.unique_consecutive((x > p).flatten(), return_inverse=True, return_counts=True),
     "elements": lambda x, p: x.flatten()[count(x, p, 23)] * 2,
+    "bounds in a tensor": lambda x, p: ((n := (x > p).sum(1)), x[0, :n[0]] * 2, x[:, n[1]:], x[3:][:n[2], :2].exp()),
+    "rows without padding": lambda x, p: torch.cat([x[i, :n] + i for i, n in enumerate((x > p).sum(1).unbind())]),
+    "sizes in a tensor": lambda x, p: ((n := (x > p).sum(0)), torch.zeros(n.max(), 4) + x[0], x.repeat(n[1], 1),
+                                       x.new_ones((n.sum(), 2)), x[:1].expand(n[2], 4) * 2),
+    "shapes in a tensor": lambda x, p: x.flatten()[:2 * (n := (x > p).sum() // 2)].reshape(n, 2).sum(1),
+    "padded rows": lambda x, p: padded(x, (x > p).sum(1)),
+    "compared with a size": lambda x, p: (x > p).sum() * 2 == x[x > p].numel(),
 }
+
+
+def padded(x, lengths):
+    out = x.new_zeros(len(x), lengths.max())
+    for i in range(len(x)):
+        out[i, :lengths[i]] = x[i, :lengths[i]]
+    return out
 
 
 @pytest.mark.parametrize("name", INTEGERS)

@@ -235,8 +235,9 @@ class Slice(Holder):
         self.parts = parts
 
     def real(self, tracer: Any) -> slice:
+        parts = [tracer.integer_in(p) for p in self.parts]
         return slice(*[tracer.size_or_real(p) if p.constant or type(p) in (Sym, Data) else tracer.index(p)
-                       for p in self.parts])
+                       for p in parts])
 
     def get(self, tracer: Any, name: str) -> Tracker:
         if name in ("start", "stop", "step"):

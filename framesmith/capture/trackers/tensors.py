@@ -250,11 +250,20 @@ def get_item(x: Any, key: Any) -> Any:
 
 
 def set_item(x: Any, key: Any, value: Any) -> None:
-    tensors = isinstance(key, torch.Tensor) and isinstance(value, torch.Tensor)
-    if tensors and value.dim() and type(value.shape[0]) is not int:
-        x.index_put_((key,), value)  # the other way asks whether there is one value alone
+    # `x[key] = value` asks whether a first size of the value is 1
+    if not isinstance(value, torch.Tensor) or not value.dim() or type(value.shape[0]) is int:
+        x[key] = value
+    elif isinstance(key, torch.Tensor):
+        x.index_put_((key,), value)
+    elif all(type(k) in _OF_VIEWS for k in (key if type(key) is tuple else (key,))) and (
+            value.dim() <= (view := x[key]).dim()):
+        view.copy_(value)
     else:
         x[key] = value
+
+
+_OF_VIEWS = frozenset({int, torch.SymInt, slice, type(...), type(None)})
+"""Types of indices that give a view."""
 
 
 def _grad(self: Tensor, tracer: Any) -> Tracker:
