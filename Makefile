@@ -2,36 +2,44 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TORCH := $(VENV)/.torch.stamp
 STAMP := $(VENV)/.installed.stamp
 BUILT := $(VENV)/.built.stamp
 CSRC := $(wildcard framesmith/csrc/*.cpp framesmith/csrc/*.h framesmith/codegen/cpp/*.h native/src/* native/include/*)
 
-.PHONY: run test test-fast test-gpu sanitize sanitize-threads damage lint docs wheel
+.PHONY: ready run test test-fast test-gpu sanitize sanitize-threads damage lint docs wheel
 .PHONY: bench bench-training bench-gpu bench-sizes clean
 
-# torch first: whatever asks for plain `torch` afterwards must find it installed.
-$(STAMP): requirements.txt requirements-nodeps.txt
+# torch first: whatever asks for plain `torch` afterwards must find it installed. The core is built while pip fetches
+# the rest, which it does on one thread.
+ready:
+	@$(MAKE) --no-print-directory --jobs=2 $(STAMP) $(BUILT)
+
+$(TORCH):
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0" "setuptools>=77" ninja
+	touch $@
+
+$(STAMP): $(TORCH) requirements.txt requirements-nodeps.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.txt
 	touch $@
 
-# the ninja of .venv compiles several units at once
+# the ninja of .venv compiles several units at once, and asks no make for leave
 $(BUILT): export PATH := $(abspath $(BIN)):$(PATH)
-$(BUILT): $(STAMP) setup.py pyproject.toml $(CSRC)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+$(BUILT): $(TORCH) setup.py pyproject.toml $(CSRC)
+	env -u MAKEFLAGS $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	$(BIN)/python -m compileall -q framesmith benchmarks
 	touch $@
 
-run: $(BUILT)
+run: ready
 	$(BIN)/python -m benchmarks.demo
 
-test: $(BUILT)
+test: ready
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # Quick files of each subject: under three minutes on two cores.
-test-fast: $(BUILT)
+test-fast: ready
 	$(BIN)/python -m pytest -n auto --dist worksteal $(shell cat tests/fast.txt)
 
 # On a machine with a CUDA device, with its own Python, PyTorch and Triton.
@@ -43,7 +51,7 @@ test-gpu:
 # The reader of packages on damaged files, under AddressSanitizer and UndefinedBehaviorSanitizer.
 DAMAGED ?= 100000
 PACKAGE := build/damage/model.fsm
-damage: $(BUILT)
+damage: ready
 	cmake -S native -B build/damage -DFRAMESMITH_FUZZ=ON && cmake --build build/damage
 	$(BIN)/python -m native.fuzz.model $(PACKAGE)
 	build/damage/damage $(PACKAGE) $(DAMAGED)
@@ -67,7 +75,7 @@ IN_COPY = cd $(COPY) && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -
 	PYTHONPATH=$(CURDIR)/$(COPY) $(abspath $(BIN))/python -m
 COPY_TREE = mkdir -p $(COPY) && \
 	git ls-files -z framesmith native tests benchmarks setup.py pyproject.toml | xargs -0 cp -pu --parents -t $(COPY)
-sanitize: $(BUILT)
+sanitize: ready
 	$(COPY_TREE)
 	printf '#!/bin/sh\nexec env -u LD_PRELOAD g++ -fsanitize=address,undefined -fno-sanitize=vptr "$$@"\n' > $(COPY)/g++
 	chmod +x $(COPY)/g++
@@ -79,26 +87,26 @@ sanitize: $(BUILT)
 # lock makes, but no access of Python's and PyTorch's own code. Its shadow memory wants addresses in place.
 LENGTH ?= 120
 sanitize-threads: COPY := build/sanitize-threads
-sanitize-threads: $(BUILT)
+sanitize-threads: ready
 	$(COPY_TREE)
 	cd $(COPY) && FRAMESMITH_SANITIZE=thread $(abspath $(BIN))/python setup.py --quiet build_ext --inplace
 	cd $(COPY) && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" OMP_NUM_THREADS=1 TSAN_OPTIONS=exitcode=66 \
 	PYTHONPATH=$(CURDIR)/$(COPY) setarch -R $(abspath $(BIN))/python -m tests.nets.threads --no-fork --seconds $(LENGTH)
 
-lint: $(BUILT)
+lint: ready
 	$(BIN)/ruff check framesmith tests benchmarks examples
 	$(BIN)/mypy
 
 # The figures of README.md and docs/benchmarks/, from the JSON that is committed: nothing is measured.
-docs: $(BUILT)
+docs: ready
 	$(BIN)/python -m benchmarks.document
 
 # In dist/. The core is built for this processor (-march=native): a wheel is for machines like this one.
-wheel: $(BUILT)
+wheel: ready
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps -w dist .
 
 # Each writes its JSON and then the documents.
-bench: $(BUILT)
+bench: ready
 	$(BIN)/python -m benchmarks --peers --cold
 	$(BIN)/python -m benchmarks.document
 
@@ -106,11 +114,11 @@ bench-gpu:
 	$(PYTHON) -m benchmarks.gpu --everything --peers --warm
 	$(PYTHON) -m benchmarks.document
 
-bench-training: $(BUILT)
+bench-training: ready
 	$(BIN)/python -m benchmarks.training --peers --cold --memory
 	$(BIN)/python -m benchmarks.document
 
-bench-sizes: $(BUILT)
+bench-sizes: ready
 	$(BIN)/python -m benchmarks.dynamic
 	$(BIN)/python -m benchmarks.symbolic
 	$(BIN)/python -m benchmarks.export named --times
