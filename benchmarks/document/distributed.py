@@ -1,13 +1,18 @@
-"""The sections on many processes: steps over slow links, and the plan of a Llama."""
+"""The sections on many processes: steps over slow links, first steps of several ranks, and the plan of a Llama."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from benchmarks import links, plan_llama
+from benchmarks import links, plan_llama, ranks
 from benchmarks.document.markers import NOT_MEASURED, machine, table
 from benchmarks.document.summary import RESULTS, saved
+
+
+def _about(results: dict[str, Any]) -> str:
+    return f"Machine: {machine(results['machine'])}. Load: {results['load']:.1f}. Date: {results['date']}."
 
 
 def slow_links(folder: Path = RESULTS) -> str:
@@ -15,9 +20,16 @@ def slow_links(folder: Path = RESULTS) -> str:
     parts = []
     for path in sorted(folder.glob("links-*.json")):
         results = json.loads(path.read_text())
-        about = f"Machine: {machine(results['machine'])}. Load: {results['load']:.1f}. Date: {results['date']}."
-        parts.append(f"**{links.title(results['row'])}**. {about}\n\n{table(*links.rows_of(results['row']))}")
+        parts.append(f"**{links.title(results['row'])}**. {_about(results)}\n\n{table(*links.rows_of(results['row']))}")
     return "\n\n".join(parts) or NOT_MEASURED
+
+
+def first_steps(path: Path = RESULTS / "ranks.json") -> str:
+    """Print the processor time of first steps of one rank and of several."""
+    if not path.exists():
+        return NOT_MEASURED
+    results = json.loads(path.read_text())
+    return f"Rounds: {results['rounds']}. {_about(results)}\n\n{table(*ranks.rows_of(results['rows']))}"
 
 
 def plans() -> str:

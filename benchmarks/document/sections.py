@@ -245,6 +245,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "packages, emulated": serving.emulated,
     "serving": serving.service,
     "serving soaks": serving.soaks,
+    "first steps of ranks": distributed.first_steps,
     "links": distributed.slow_links,
     "plans": distributed.plans,
     "cpython suite": _cpython,
