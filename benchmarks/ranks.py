@@ -10,7 +10,9 @@ torch, the compiler's modules and the model are loaded before. Worlds of one and
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
+import os
 import resource
 import statistics
 import sys
@@ -29,7 +31,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import framesmith
-from benchmarks import child
+from benchmarks import child, machine
 from benchmarks.models import declare_torchvision_operators
 from framesmith.distributed.work import blocks_of
 
@@ -133,6 +135,13 @@ def measured(ranks: int, rounds: int, models: Sequence[str], ways: Sequence[str]
     return rows
 
 
+def rows_of(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of a table."""
+    cells = [[row["model"], row["way"], str(row["ranks"]), f"{row['one']:.2f} s", f"{row['several']:.2f} s",
+              f"{row['ratio']:.2f}", f"{row['eager']:.2f} s"] for row in rows]
+    return ["model", "way", "ranks", "one rank", "all ranks", "ratio", "all ranks, eager"], cells
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
@@ -147,15 +156,16 @@ def main() -> None:
     if given.store:
         _rank(given.rank, given.ranks, given.store, given.models[0], given.ways[0], given.eager)
         return
+    load = os.getloadavg()[0]
     rows = measured(given.ranks, given.rounds, given.models, given.ways)
-    table = Table("model", "way", "one rank", f"{given.ranks} ranks", "ratio", f"{given.ranks} ranks, eager",
-                  title="Processor time of the first step, all ranks")
-    for row in rows:
-        table.add_row(row["model"], row["way"], f"{row['one']:.2f} s", f"{row['several']:.2f} s", f"{row['ratio']:.2f}",
-                      f"{row['eager']:.2f} s")
+    header, cells = rows_of(rows)
+    table = Table(*header, title="Processor time of the first step")
+    for row in cells:
+        table.add_row(*row)
     Console().print(table)
     if given.out:
-        given.out.write_text(json.dumps(rows, indent=1) + "\n")
+        about = {"date": datetime.date.today().isoformat(), "machine": machine.describe(), "load": load}
+        given.out.write_text(json.dumps({**about, "rounds": given.rounds, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

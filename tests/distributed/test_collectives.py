@@ -136,7 +136,8 @@ def functional(x):
 
 
 def inputs():
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(7 + dist.get_rank()))
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(7 + dist.get_rank()), device="cpu")
+    return x.to(torch.get_default_device())
 
 
 def same(a, b):

@@ -18,16 +18,17 @@ _SERVER = multiprocessing.get_context("forkserver")
 
 
 class World:
-    """`size` processes with a process group of gloo. A call of `run` that takes longer than `timeout` seconds fails."""
+    """`size` processes with a process group. A call of `run` that takes longer than `timeout` seconds fails. With NCCL,
+    a process has a CUDA device, on which it makes tensors."""
 
-    def __init__(self, size=2, timeout=120):
+    def __init__(self, size=2, timeout=120, backend="gloo"):
         self.timeout = timeout
         self.folder = tempfile.TemporaryDirectory()
         self.pipes, self.processes = [], []
         _SERVER.set_forkserver_preload(PRELOADED)
         for rank in range(size):
             ours, theirs = _SERVER.Pipe()
-            args = rank, size, str(Path(self.folder.name, "store")), theirs, timeout
+            args = rank, size, str(Path(self.folder.name, "store")), theirs, timeout, backend
             process = _SERVER.Process(target=_serve, args=args, daemon=True)
             process.start()
             self.pipes.append(ours)
@@ -51,9 +52,12 @@ class World:
         self.folder.cleanup()
 
 
-def _serve(rank, size, store, pipe, timeout):
+def _serve(rank, size, store, pipe, timeout, backend):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size,
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+        torch.set_default_device(torch.device("cuda", rank))
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size,
                             timeout=datetime.timedelta(seconds=60))
     while True:
         fn, args = pipe.recv()
