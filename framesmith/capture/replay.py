@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from framesmith.fake import FakeTensor
 from framesmith.util.errors import FramesmithError, GuardError, Unsupported
 
 from . import trackers as t
+from .bare_guards import merged
 from .call_log import Asked, Called, Entered, Event, Met, state_of_call
 from .contents import plain_names
 from .guards import GuardTree, compile_guards
@@ -112,6 +114,24 @@ class Kept:
                 if type(e) is Asked and e.kind == "same":
                     ask(e.value)
         return {source for source, found in known.items() if found}
+
+    @functools.cached_property
+    def plan(self) -> list[Event]:
+        """The events to repeat: of those on what is beneath the module, guards once, merged as they are in the end."""
+        events: list[Event] = []
+        for happens, group in itertools.groupby(self.events, lambda e: isinstance(e, (Called, Entered))):
+            if happens:
+                events += group
+                continue
+            asked: dict[Any, Guard] = {}
+            for e in group:
+                if type(e) is not Asked or e.source not in self.beneath:
+                    events.append(e)
+                elif e.kind != "tensor":
+                    key = e.source, e.kind, e.value if type(e.value) is str else id(e.value)
+                    asked.setdefault(key, Guard(e.source, e.kind, e.value, e.place))
+            events += [Asked(g.source, g.kind, g.value, g.stack) for g in merged(asked.values())]  # type: ignore[arg-type]
+        return events
 
     @functools.cached_property
     def tree(self) -> GuardTree | None:
@@ -207,7 +227,7 @@ class Replays:
         moved, beneath, inputs = {kept.source: source}, kept.beneath, iter(tensors)
         base = len(tracer.user_stack())
         try:
-            for e in kept.events:
+            for e in kept.plan:
                 if isinstance(e, Called):
                     tracer.inside = e.stack[kept.depth:], e.place
                     fn = e.fn
@@ -219,10 +239,9 @@ class Replays:
                 elif e.source not in beneath:
                     tracer.log.append(e)
                 elif type(e) is Asked:
-                    if e.kind != "tensor":
-                        tracer.inside = (), e.place
-                        tracer.guard(rebased(e.source, moved), e.kind,
-                                     rebased(e.value, moved) if e.kind == "same" else e.value)
+                    tracer.inside = (), e.place
+                    tracer.guard(rebased(e.source, moved), e.kind,
+                                 rebased(e.value, moved) if e.kind == "same" else e.value)
                 elif type(e) is Entered:
                     tracer.inside = (), e.place
                     _pair(e.fake, tracer.input(next(inputs), rebased(e.source, moved)).fake, fakes)

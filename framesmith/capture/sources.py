@@ -340,6 +340,8 @@ KINDS = MappingProxyType({
     "tensor": "x agrees with value, a TensorSpec",
     "hasattr": "the instance dict of x has the name value",
     "not_hasattr": "the instance dict of x, if it has one, lacks the name value",
+    "bare": "value = (names, ((name, dict or OrderedDict), ...)): the instance dict of x lacks the names, and has "
+    "empty dicts of exactly these classes under the others",
     "namespace": "source is Pinned(dict or class); value = {name: object or MISSING}, by identity; a class is looked "
                  "up "
                  "over its mro.  The dict's ma_version_tag or the class's tp_version_tag is the fast path",

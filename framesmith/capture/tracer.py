@@ -21,6 +21,7 @@ from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 from . import data
 from . import trackers as t
 from .arms import Shared
+from .bare_guards import merged
 from .break_points import Stop
 from .call_log import Asked, Entered, Event, Places
 from .calls import Calls
@@ -198,8 +199,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             self.guard_owners(fake, torch.Tensor.storage_offset)
         apart = list(kept_apart(self))  # may guard the identity of functions
         out = [Guard(None, "globals_state", self.state)]
-        out.extend(self.guards.values() if not self.made_classes
-                   else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
+        out.extend(merged([g for g in self.guards.values() if not self.made_classes or not self.of_stand_in(g.source)]))
         out.extend(self.outcome_guards())
         out.extend(self.size_guards())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
