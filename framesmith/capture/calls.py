@@ -207,7 +207,12 @@ class Calls(Session):
             if isinstance(raw, FunctionType):
                 f = self.class_function(raw)
                 if type(f) is t.Function:
-                    return self.call_function(f, [fn, *args], kwargs, True)
+                    def follow() -> t.Tracker:
+                        return self.call_function(f, [fn, *args], kwargs, True)
+
+                    if type(fn) is t.Module and fn.value is not None and self.replays is not None:
+                        return self.replays.call(self, fn, args, kwargs, follow)  # type: ignore[no-any-return]
+                    return follow()
         return fn.call(self, args, kwargs)
 
     def call_special(self, obj: t.Tracker, name: str, args: list[t.Tracker],

@@ -48,6 +48,7 @@ from .modes import restore_devices
 from .outputs import graph_caller, settle
 from .overrides import as_class, has_function
 from .registry import load_late
+from .replay import ReplayDiverged, Replays
 from .residual import Residual, argument_names, assemble, link
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
@@ -161,7 +162,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     broken: set[Place] = set()
     limit = -1 if config is None else config.max_instructions
     state = read_state()
-    assumes, assumes_indices, lists_data = True, False, True
+    assumes, assumes_indices, lists_data, replays = True, False, True, True
     unrolled: frozenset[t.Place] = frozenset()
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
@@ -174,6 +175,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             sizes.made = sizes.made_of_numbers = False
         tracer.assumes, tracer.assumes_indices, tracer.unrolled = assumes, assumes_indices, unrolled
         tracer.lists_data = lists_data and recorder.shape_env is not None
+        tracer.replays = Replays() if replays else None
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
                 root = root_frame(tracer, code, f_locals, closure)
@@ -189,6 +191,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             raise UserError(e.tracker, tracer.where()) from None
         except AssumedInVain:
             assumes = False
+        except ReplayDiverged:
+            replays = False
         except CopySeen:
             assumes_indices = True
         except t.ListSeen:

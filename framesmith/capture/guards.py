@@ -16,6 +16,7 @@ from torch.utils._device import DeviceContext
 
 from framesmith import _C
 from framesmith.capture import sources as src
+from framesmith.capture.bare_guards import parts_of
 from framesmith.capture.guard_text import Note, change, explain, predicate, resized
 from framesmith.capture.relation_code import postfix
 from framesmith.capture.sources import Guard, Source
@@ -117,6 +118,10 @@ class _Lowering:
 
     def add(self, guard: Guard) -> None:
         """Lower one guard."""
+        if guard.kind == "bare":
+            for part in parts_of(guard):
+                self.add(part)
+            return
         row = _CHECKS.get(guard.kind)
         if row is None:
             raise GuardError(f"unknown kind of guard {guard.kind!r}")

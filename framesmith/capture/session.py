@@ -31,14 +31,17 @@ class Session:
     handled: list[t.Tracker]
     infos: dict[type, Any]
     keep: list[Any]
+    log: list[Any]
     made_classes: set[type]
     modes: Any
+    nodes_made: int
     mutated: dict[int, t.Tracker]
     of_made: dict[int, tuple[type, str] | None]
     overlay: dict[type, dict[str, Any]]
     parts: set[int]
     recorder: Any
     root_globals: dict[str, Any]
+    replays: Any
     seeds: Any
     seen: dict[int, t.Tracker]
     shapes: ShapeEnv

@@ -78,6 +78,16 @@ class Source:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self._key))})"
 
+    def beneath(self, base: Source) -> Source:
+        """Return the path of the same last step from another base."""
+        new = object.__new__(type(self))
+        for kind in type(self).__mro__[:-1]:
+            for name in kind.__slots__:  # type: ignore[attr-defined]
+                object.__setattr__(new, name, getattr(self, name))
+        new.base, new._key = base, (base, *self._key[1:])  # type: ignore[misc]
+        new._hash = hash((type(new).__name__, *new._key))
+        return new
+
     def chain(self) -> list[Source]:
         """Return the path from the root (first) to this source (last)."""
         out: list[Source] = []
@@ -330,6 +340,8 @@ KINDS = MappingProxyType({
     "tensor": "x agrees with value, a TensorSpec",
     "hasattr": "the instance dict of x has the name value",
     "not_hasattr": "the instance dict of x, if it has one, lacks the name value",
+    "bare": "value = (names, ((name, dict or OrderedDict), ...)): the instance dict of x lacks the names, and has "
+    "empty dicts of exactly these classes under the others",
     "namespace": "source is Pinned(dict or class); value = {name: object or MISSING}, by identity; a class is looked "
                  "up "
                  "over its mro.  The dict's ma_version_tag or the class's tp_version_tag is the fast path",

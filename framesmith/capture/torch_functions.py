@@ -21,6 +21,7 @@ from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import data
 from . import trackers as t
+from .call_log import Called, state_of_call
 from .distributed_tensors import Making, computed
 from .modes import under_functions
 from .overrides import (
@@ -112,6 +113,7 @@ class TorchFunctions(Session):
         if isinstance(fn, BuiltinFunctionType):  # C takes no symbols for bools
             real, named = [_decided(x) for x in real], {name: _decided(x) for name, x in named.items()}
         self.recorder.stack = self.user_stack()
+        nodes, state = len(self.recorder.graph.nodes), state_of_call(self)
         before = self.mark()
         if before is not None and named.get("out") is not None:
             self.refuse_out(real, named)
@@ -139,6 +141,8 @@ class TorchFunctions(Session):
         self.seeds.note()
         if before is not None and not self.transformed:
             self.follow(*before)
+        self.nodes_made += len(self.recorder.graph.nodes) - nodes
+        self.log.append(Called(fn, real, named, out, self.recorder.stack, self.user_place(), state))
         return self.made(out)
 
     def tensor_method(self, obj: t.Tensor, name: str, args: Args, kwargs: Kwargs) -> t.Tracker:

@@ -21,7 +21,9 @@ from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 from . import data
 from . import trackers as t
 from .arms import Shared
+from .bare_guards import merged
 from .break_points import Stop
+from .call_log import Asked, Entered, Event, Places
 from .calls import Calls
 from .class_making import ClassMaking
 from .classes import Namespaces
@@ -42,6 +44,7 @@ from .modes import devices, restore_devices
 from .operations import Operations
 from .overrides import has_function, is_class_of_programs, is_followed
 from .registry import OPAQUE
+from .replay import Replays
 from .resume import STACK
 from .run_time_indices import Copies
 from .seeds import Seeds
@@ -161,6 +164,14 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Sources, as text, of the dynamic numbers; None: all are specialised."""
         self.numbers: dict[int, tuple[t.SymbolicNumber | t.Data, Number]] = {}
         """Dynamic numbers that operators have received."""
+        self.log: list[Event] = []
+        """What calls of modules that are kept ask and do, see `replay`."""
+        self.replays: Replays | None = Replays()
+        self.inside: tuple[Places, Places] | None = None
+        """Of a call that is not interpreted: the frames below the present ones, and the user's place."""
+        self.nodes_made = self.guards_asked = self.data_asked = self.changes_outside = 0
+        """Nodes and guards of which the log tells; questions about the elements of tensors; changes of what may exist
+        outside."""
         TorchFunctions.__init__(self)
         self.modes = Modes()
         recorder.autocast = casting(self.state)
@@ -175,8 +186,11 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             return
         cls = type(value)
         key = (source, kind, value if cls is str or cls is int or value is None else id(value))
+        place = self.user_place()
+        self.log.append(Asked(source, kind, value, place))
         if key not in self.guards:
-            self.guards[key] = Guard(source, kind, value, self.user_place())
+            self.guards_asked += 1
+            self.guards[key] = Guard(source, kind, value, place)
             self.keep.append(value)
 
     def all_guards(self) -> list[Guard]:
@@ -185,8 +199,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
             self.guard_owners(fake, torch.Tensor.storage_offset)
         apart = list(kept_apart(self))  # may guard the identity of functions
         out = [Guard(None, "globals_state", self.state)]
-        out.extend(self.guards.values() if not self.made_classes
-                   else [g for g in self.guards.values() if not self.of_stand_in(g.source)])
+        out.extend(merged([g for g in self.guards.values() if not self.made_classes or not self.of_stand_in(g.source)]))
         out.extend(self.outcome_guards())
         out.extend(self.size_guards())
         out.extend(Guard(Pinned(space), "namespace", names) for space, names in self.namespaces.values())
@@ -223,9 +236,15 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     # --- tensors ------------------------------------------------------------------------------------------------------
     def input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:
         """Make a real tensor an input of the graph."""
+        before = len(self.recorder.graph.nodes)
         found = self.known(value, source)
-        if found is not None:
-            return found
+        made = found if found is not None else self.new_input(value, source)
+        self.nodes_made += len(self.recorder.graph.nodes) - before
+        self.log.append(Entered(source, made.fake, self.user_place()))  # type: ignore[arg-type, attr-defined]
+        return made
+
+    def new_input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:
+        """Make a tensor that was not met before an input."""
         if source is None:
             raise Unsupported("a tensor that has no path from the frame")
         if torch.nn.parameter.is_lazy(value):
@@ -310,6 +329,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     def user_place(self) -> tuple[tuple[str, int, str], ...]:
         """Return the innermost place in the user's own code, or in any if there is none, as a stack of one; empty
         before the first instruction."""
+        if self.inside is not None:
+            return self.inside[1]
         for f in reversed(self.frames):
             if not f.dec.foreign:
                 break
@@ -327,7 +348,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
 
     def user_stack(self) -> tuple[tuple[str, int, str], ...]:
         """(file, line, function) of the frames, innermost last."""
-        return tuple([(f.code.co_filename, f.dec.instrs[f.ip - 1].line, f.code.co_name) for f in self.frames])
+        here = [(f.code.co_filename, f.dec.instrs[f.ip - 1].line, f.code.co_name) for f in self.frames]
+        return tuple(here) if self.inside is None else (*here, *self.inside[0])
 
     # --- locals, cells, mutation --------------------------------------------------------------------------------------
     def local(self, frame: Frame, index: int) -> t.Tracker | None:
@@ -384,6 +406,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     def touch(self, what: Any) -> None:
         """Note a mutation of a tracked object: a tracker, a cell, a namespace."""
         self.changes += 1
+        if not isinstance(what, t.Tracker) or any(getattr(what, n, None) is not None for n in ("value", "real_cell")):
+            self.changes_outside += 1
         if self.touched is not None:
             self.touched.append(what)
 

@@ -31,6 +31,7 @@ from framesmith.symbolic.node import SymNode
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
+from .call_log import Met
 from .class_making import getattr_static
 from .contents import entries_of, plain_names, plain_part
 from .iterator_lookahead import WITH_LOOKAHEAD, allows_lookahead
@@ -128,6 +129,8 @@ class Values(Session):
         """Keep one tracker for an object, for the whole capture."""
         self.seen[id(value)] = tracker
         self.keep.append(value)
+        if tracker.source is not None:
+            self.log.append(Met(tracker.source))
         return tracker
 
     def reads_whole(self, container: Any) -> None:

@@ -135,6 +135,7 @@ class Outside(Iter):
 
     def look(self, tracer: Any) -> tuple[list[Any], Source | None]:
         """Return the values up to the next one, and the source of their list."""
+        tracer.changes_outside += 1
         if self.taken:
             raise Unsupported("an iterator from outside that another one reads from")
         if self.index == 0:

@@ -177,10 +177,12 @@ class Tensor(Tracker):
 
     def known(self, tracer: Any) -> Any:
         """Return the real tensor of this value if it depends on constants alone, else None."""
+        tracer.data_asked += 1
         return known_value(tracer.recorder, self.fake)
 
     def assumed(self, tracer: Any) -> Any:
         """Return the same, also if it depends on small inputs, whose contents are then guarded."""
+        tracer.data_asked += 1
         return known_value(tracer.recorder, self.fake, assuming=True)
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
@@ -345,6 +347,7 @@ class TensorMethod(Tracker):
 
     def call(self, tracer: Any, args: list[Tracker], kwargs: dict[str, Tracker]) -> Tracker:
         name = self.name
+        tracer.data_asked += name in _NUMBERS
         if name != "as_subclass" and tracer.asks(self.obj, *args, *kwargs.values()):
             return tracer.torch_function(getattr(torch.Tensor, name), [self.obj, *args], kwargs)
         if name == "item" and not args and not kwargs and (
