@@ -151,7 +151,8 @@ def is_size(tracer: Any, x: t.Tracker) -> bool:
 def integer_in(tracer: Any, x: t.Tracker) -> t.Tracker:
     """Return an integer that only a tensor's data can tell as a number, other values unchanged."""
     plain = isinstance(x, t.Tensor) and x.pyclass is torch.Tensor and x.fake.dim() == 0
-    if not plain or not tracer.branches or x.fake.dtype is torch.bool or x.known(tracer) is not None:  # type: ignore[attr-defined]
+    if not plain or not tracer.branches or tracer.transformed or x.fake.dtype is torch.bool or (  # type: ignore[attr-defined]
+            x.known(tracer) is not None):  # type: ignore[attr-defined]
         return x
     return number(tracer, x) or x  # type: ignore[arg-type]
 

@@ -26,7 +26,8 @@ def item(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     x = args[0]
     if (size := size_in(rec, x)) is not None:
         return size
-    counts = rec.shape_env is not None and x.dtype in _INTEGRAL and x.numel() == 1 and known(rec, x) is None
+    single = rec.shape_env is not None and x.dtype in _INTEGRAL and all(type(n) is int and n == 1 for n in x.shape)
+    counts = single and known(rec, x) is None
     return rec.integer(rec.inside(torch.clone, x)) if counts else needs_value(rec, func, args, kwargs)
 
 

@@ -27,8 +27,13 @@ def same_shape(a: Any, b: Any) -> bool:
 
 def must_match(a: Any, b: Any) -> bool:
     """Return whether shapes are equal, as the program requires: data-dependent sizes are asserted to be."""
-    return len(a) == len(b) and all(m is n or (expected(m == n) if _are_data(m, n) else decide_layout(m == n))
-                                    for m, n in zip(a, b))
+    return len(a) == len(b) and all(
+        m is n or (expected(m == n) if _are_data(m, n) else decide_layout(m == n)) for m, n in zip(a, b))
+
+
+def must_equal(m: Any, n: Any) -> bool:
+    """Return whether two sizes are equal, as the program requires, under guard."""
+    return m is n or bool(expected(m == n) if _are_data(m, n) else m == n)
 
 
 def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
@@ -44,7 +49,7 @@ def broadcast(a: Sizes, b: Sizes) -> Sizes | None:
             out.append(m)
         elif type(m) is int and m == 1:
             out.append(n)
-        elif _are_data(m, n):  # of two sizes of data one may be 1, too, and then plain Python runs
+        elif _are_data(m, n):  # a size of data may be 1, too, and then plain Python runs
             expected(m == n)
             out.append(m)
         elif m == n or n == 1:
@@ -86,10 +91,10 @@ def surely_same_strides(a: FakeTensor, b: FakeTensor) -> bool:
 
 
 def _are_data(m: Any, n: Any) -> bool:
-    """Return whether two sizes are both data-dependent, and not known to be equal or different."""
-    if not is_of_data(m) or not is_of_data(n):
+    """Return whether one of two sizes is data-dependent, and they are not known to be equal or different."""
+    if not is_of_data(m) and not is_of_data(n):
         return False
-    return m.node.env.known(eq(expr_of(m), expr_of(n))) is None  # type: ignore[no-any-return]
+    return env_of(m, n).known(eq(expr_of(m), expr_of(n))) is None  # type: ignore[union-attr]
 
 
 def dense_order(shape: Sizes, operands: list[tuple]) -> list[int]:

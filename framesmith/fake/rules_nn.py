@@ -13,6 +13,8 @@ from framesmith.fake.layout import (
     channels_last_strides,
     in_channels_last_order,
     is_channels_last,
+    must_equal,
+    must_match,
     preserved_strides,
     same_shape,
     suggested,
@@ -29,7 +31,8 @@ aten = torch.ops.aten
 @rule(aten.linear.default)
 def linear(x: FakeTensor, weight: FakeTensor, bias: FakeTensor | None = None) -> Any:
     rows, columns = x.shape, weight.shape
-    if not rows or len(columns) not in (1, 2) or rows[-1] != columns[-1] or x.dtype is not weight.dtype:
+    if (not rows or len(columns) not in (1, 2) or x.dtype is not weight.dtype
+            or not must_equal(rows[-1], columns[-1])):
         return NotImplemented
     if len(columns) == 1:
         return dense(x, rows[:-1]) if bias is None and len(rows) > 1 else NotImplemented
@@ -45,7 +48,7 @@ def _products(rank: int) -> tuple[Rule, Rule]:
         if a.dim() != rank or b.dim() != rank or a.dtype is not b.dtype:
             return NotImplemented
         left, right = a.shape, b.shape
-        if left[-1] != right[-2] or not same_shape(left[:-2], right[:-2]):
+        if not must_equal(left[-1], right[-2]) or not must_match(left[:-2], right[:-2]):
             return NotImplemented
         return dense(a, (*left[:-1], right[-1]))
 
@@ -84,7 +87,7 @@ def matmul(a: FakeTensor, b: FakeTensor) -> Any:
     if a.dtype is not b.dtype or m == 0 or n == 0 or m == 2 < n and (a.shape[0] < 2 or b.shape[-1] < 2):
         return NotImplemented
     left, right = a.shape, b.shape
-    if left[-1] != right[-2 if n > 1 else 0]:
+    if not must_equal(left[-1], right[-2 if n > 1 else 0]):
         return NotImplemented
     batch = broadcast(left[:-2], right[:-2])
     if batch is None:
@@ -130,7 +133,7 @@ def rms_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs:
 @rule(aten.layer_norm.default)
 def layer_norm(x: FakeTensor, over: Any, weight: Any = None, *args: Any, **kwargs: Any) -> Any:
     shape = tuple(over)
-    fits = x.dtype.is_floating_point and 0 < len(shape) <= x.dim() and same_shape(x.shape[x.dim() - len(shape) :],
+    fits = x.dtype.is_floating_point and 0 < len(shape) <= x.dim() and must_match(x.shape[x.dim() - len(shape) :],
                                                                                   shape)
     dtypes = x.dtype, compute_dtype(x.dtype)
     if weight is not None and (not same_shape(weight.shape, shape) or weight.dtype not in dtypes):

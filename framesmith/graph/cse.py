@@ -50,7 +50,7 @@ def value_key(x: Any, depth: int = 4) -> Any:
     if isinstance(x, dict):
         return tuple([(k, value_key(v, depth)) for k, v in sorted(x.items())])
     if isinstance(x, Node):
-        if not depth or x.op != "call_function" or not is_pure(x):
+        if not depth or x.op != "call_function" or not x.args or not is_pure(x):  # without operands: a stand-in
             return x
         return x.target, value_key(x.args, depth - 1), value_key(x.kwargs, depth - 1)
     found = _key(x)

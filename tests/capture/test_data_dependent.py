@@ -49,6 +49,11 @@ ONE_GRAPH = {
     "attention": lambda x, p: torch.nn.functional.scaled_dot_product_attention(
         *[(y := x[x[:, 0] > p].view(-1, 1, 2, 2))] * 3, attn_mask=torch.ones(y.shape[0], 1, 2, 2, dtype=torch.bool)),
     "branches by range": lambda x, p: x[x > p] + 1 if x[x > p].shape[0] >= 0 else x,
+    "padded to the longest": lambda x, p: [
+        torch.nn.utils.rnn.pad_sequence([r[r > p] for r in x], *how)
+        for how in ((), (True, -1.0), (True, 0.5, "left"))],
+    "padded by hand": lambda x, p: torch.stack([
+        torch.nn.functional.pad(r[r > p], (0, max(len(q[q > p]) for q in x) - len(r[r > p]))) for r in x]),
 }
 
 
@@ -60,6 +65,54 @@ def test_sizes_of_data_are_symbols_of_one_graph(name, captures):
     for p in (0.5, 2.0, -1.0, x[:, 0].max().item() - 1e-6, 0.5):
         alike(compiled(x, torch.tensor(p)), program(x, torch.tensor(p)))
     assert len(captures) == 1
+
+
+def test_a_size_that_operators_require(captures):
+    """Eager's error where it is another."""
+    def program(x, p):
+        y = x[:, :(x[0] > p).sum()]
+        return (y @ torch.ones(4, 3), y.mm(torch.ones(4, 2)), torch.nn.functional.linear(y, x), y + ROW,
+                torch.nn.functional.layer_norm(y, (4,)))
+
+    compiled = framesmith.compile(program, fullgraph=True)
+    x = torch.rand(6, 4)
+    alike(compiled(x, torch.tensor(-1.0)), program(x, torch.tensor(-1.0)))
+    for run in (program, compiled):
+        with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+            run(x, x[0].max() - 1e-6)
+    alike(compiled(x, torch.tensor(-2.0)), program(x, torch.tensor(-2.0)))
+    assert len(captures) == 1
+
+
+def test_rows_of_lengths_in_a_tensor_have_gradients(captures):
+    def program(x, lengths):
+        rows = [torch.tanh(x[i, :lengths[i]]) * i for i in range(3)]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).sum(1)
+
+    compiled = framesmith.compile(program, fullgraph=True)
+    for lengths in ([3, 5, 70], [1, 1, 1], [9, 0, 4], [80, 80, 80]):
+        lengths = torch.tensor([*lengths, *[0] * 70])
+        leaves = [torch.linspace(-2, 2, 240).reshape(3, 80).requires_grad_() for _ in range(2)]
+        results = [run(x, lengths) for run, x in zip((compiled, program), leaves, strict=True)]
+        for y in results:
+            y.square().sum().backward()
+        alike(results[0], results[1])
+        alike(leaves[0].grad, leaves[1].grad)
+    assert len(captures) == 1
+
+
+def test_integers_of_different_variables_of_a_loop_are_different():
+    def program(x, a, b):
+        total = x.sum() * 0
+        while total < 30:
+            total = total + x[:a].sum() + 2 * x[:b].sum() + 1
+            a, b = a + 1, b + 2
+        return total, a, b
+
+    compiled = framesmith.compile(program, fullgraph=True)
+    for k in (1, 2, 5):
+        arguments = torch.ones(200), torch.tensor(k), torch.tensor(0)
+        alike(compiled(*arguments), program(*arguments))
 
 
 def test_a_size_of_at_most_one_that_is_zero(captures):
@@ -132,6 +185,9 @@ INTEGERS = {
                                        x.new_ones((n.sum(), 2)), x[:1].expand(n[2], 4) * 2),
     "shapes in a tensor": lambda x, p: x.flatten()[:2 * (n := (x > p).sum() // 2)].reshape(n, 2).sum(1),
     "padded rows": lambda x, p: padded(x, (x > p).sum(1)),
+    "the lesser of a number": lambda x, p: x.flatten()[:min((x > p).sum().item(), 3)] * 2,
+    "parts of what was found": lambda x, p: x[x[:, 0] > p].split(
+        torch.stack([(x[:2, 0] > p).sum(), (x[2:, 0] > p).sum()]).tolist()),
     "compared with a size": lambda x, p: (x > p).sum() * 2 == x[x > p].numel(),
 }
 

@@ -136,7 +136,7 @@ ASKED = {
     "a branch": (lambda x: x * 2 if x.shape[0] > 3 else x, "asks whether it >= 4", "x.shape[0] > 3"),
     "a loop": (rows_of, "asks whether it >= 1", "range(x.shape[0])"),
     "a loop of a generator": (lambda x: [*(x[i] for i in range(x.shape[0]))], "asks whether it == 5", "x.shape[0]"),
-    "another size": (lambda x: x + ROWS[:5], "asks whether it == 5", "x + ROWS[:5]"),
+    "another size": (lambda x: x + ROWS[:5], "assumes that it is 5", "x + ROWS[:5]"),
 }
 
 

@@ -87,6 +87,21 @@ def test_equality_replaces(env):
     assert len(env.guards) == 2
 
 
+def test_data_known_late_are_not_part_of_what_is_known_before(env):
+    total, first, second = (env.data_symbol(None, None, None) for _ in range(3))
+    for part in (first, second):
+        env.expect(ge(part, 0))
+    env.expect(eq(total, first + second))
+    assert env.canonical(total) is total
+    assert env.canonical(second) is total - first
+
+
+def test_the_index_of_a_dimension_that_may_be_empty_is_no_constant():
+    size = Symbol("u", 0, 1)
+    assert not (Symbol("i", 0, 16 * size - 1) // 16).is_const
+    assert (Symbol("i", 0, 16 * Symbol("n", 1, 1) - 1) // 16).is_const
+
+
 def test_divisibility(env):
     a = env.new_symbol(24, "a")
     assert env.guard(eq(a % 8, 0))

@@ -12,7 +12,7 @@ import torch
 
 from framesmith.util.errors import DataDependent, Unsupported
 
-from .. import choices
+from .. import choices, data
 from .. import trackers as t
 from ..registry import calls
 from ..sources import MISSING
@@ -203,8 +203,9 @@ def _extreme(symbol: str, real: Any, symbolic: Any) -> Any:
                 if better is None or better.truth(tracer):
                     best, best_key = v, k
             except DataDependent:
-                if plain and _is_size(v) and _is_size(best):
-                    best = best_key = t.Sym(symbolic(v.value, best.value))  # type: ignore[attr-defined]
+                sizes = [_size(tracer, x) for x in (v, best) if plain]
+                if sizes and None not in sizes:
+                    best = best_key = t.Sym(symbolic(*sizes))
                     continue
                 if tracer.asks(better) or not choices.chooses(better):
                     raise
@@ -217,8 +218,11 @@ def _extreme(symbol: str, real: Any, symbolic: Any) -> Any:
     return row
 
 
-def _is_size(x: t.Tracker) -> bool:
-    return isinstance(x, t.Const | t.Sym) and type(x.value) in (int, torch.SymInt)
+def _size(tracer: Any, x: t.Tracker) -> Any:
+    """Return an integer that may be a size; None for other values."""
+    if type(x) is t.Data and data.is_size(tracer, x):
+        return data.size(tracer, x)
+    return x.value if isinstance(x, t.Const | t.Sym) and type(x.value) in (int, torch.SymInt) else None
 
 
 calls(max)(_extreme(">", max, torch.sym_max))

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from framesmith.fake.layout import is_of_data
 from framesmith.symbolic.layout import expected, is_dense
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..polyfills.functions import evenly_spaced
+from ..polyfills.functions import evenly_spaced, pad_sequence
 from ..registry import calls, refuses
 from ..symbolic_arithmetic import is_symbolic
 from ..trackers import Args, Kwargs
@@ -52,6 +53,17 @@ def _evenly_spaced(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
             isinstance(a, t.Tensor) for a in args):
         return tracer.made(evenly_spaced).call(tracer, args, kwargs)  # type: ignore[no-any-return]
     return tracer.torch_function(torch.linspace, args, kwargs)  # type: ignore[no-any-return]
+
+
+@calls(torch._C._nn.pad_sequence)
+def _pad_sequence(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Pad tensors to the longest; torch accepts only lengths that no data tell."""
+    given = args[0].items_list(tracer) if args else []
+    fakes = [x.fake for x in given if isinstance(x, t.Tensor) and not tracer.asks(x)]
+    alike = len(fakes) == len(given) and len({(x.dtype, x.dim()) for x in fakes}) == 1
+    if alike and any(x.dim() and is_of_data(x.shape[0]) for x in fakes):
+        return tracer.made(pad_sequence).call(tracer, args, kwargs)  # type: ignore[no-any-return]
+    return tracer.torch_function(torch._C._nn.pad_sequence, args, kwargs)  # type: ignore[no-any-return]
 
 
 def _made_of_numbers(fn: Any) -> None:

@@ -109,3 +109,15 @@ def evenly_spaced(start: Any, end: Any, steps: int, *, dtype: Any = None, device
     place, count = torch.arange(steps, dtype=torch.float64, device=device), torch.sym_max(steps - 1, 1)
     step = (end - start) / count
     return torch.where(place * 2 < count, place * step + start, end - (count - place) * step).to(dtype)
+
+
+def pad_sequence(sequences: Any, batch_first: bool = False, padding_value: Any = 0.0,
+                 padding_side: str = "right") -> torch.Tensor:
+    """`torch.nn.utils.rnn.pad_sequence`."""
+    longest, rest = max([len(x) for x in sequences]), [0, 0] * (sequences[0].dim() - 1)
+    padded = []
+    for x in sequences:
+        missing = longest - len(x)
+        widths = (0, missing) if padding_side == "right" else (missing, 0)
+        padded.append(torch.nn.functional.pad(x, (*rest, *widths), value=padding_value))
+    return torch.stack(padded, 0 if batch_first else 1)
