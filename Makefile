@@ -95,7 +95,7 @@ sanitize-threads: ready
 
 lint: ready
 	$(BIN)/ruff check framesmith tests benchmarks examples
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 
 # The figures of README.md and docs/benchmarks/, from the JSON that is committed: nothing is measured.
 docs: ready

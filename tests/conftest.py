@@ -37,6 +37,17 @@ if device := os.environ.get("FRAMESMITH_TEST_DEVICE"):
     torch.set_default_device(device)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Nearly all that is made while tests are collected stays: the collector would look for garbage among a million
+    objects, again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items):
     if moving := [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{6}", item.nodeid)]:
         raise pytest.UsageError("ids with an address differ from process to process: " + ", ".join(moving[:3]))

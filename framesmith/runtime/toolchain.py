@@ -31,9 +31,9 @@ LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,--as-needed", "-Wl,-z,now")
 @dataclass(frozen=True, slots=True)
 class Toolchain:
     """`compiler`: path; `compile_flags`, `link_flags`: complete but for file names; `libraries`: (prefix of a symbol,
-    library that defines it), linked only when needed; `fingerprint`: changes whenever the same source may give other
-    machine code: compiler, flags, processor, PyTorch; the same on machines that agree in these, wherever they have
-    them installed."""
+    name of the library of this process that defines it), needed only by code that has such a symbol; `fingerprint`:
+    changes whenever the same source may give other machine code: compiler, flags, processor, PyTorch; the same on
+    machines that agree in these, wherever they have them installed."""
 
     compiler: str
     compile_flags: tuple[str, ...]
@@ -69,8 +69,8 @@ def _with(path: str, extra_flags: str, executable: str = "") -> Toolchain:
     # its own OpenMP runtime would be a second one: kernels stay on one thread
     if "clang" in os.path.basename(os.path.realpath(path)):
         compile_flags = tuple("-fopenmp=libgomp" if flag == "-fopenmp" else flag for flag in compile_flags)
-    link_flags = (*LINK_FLAGS, openmp_library(), "-lm", "-lgcc")
-    libraries = (("Sleef_", str(_torch_folder() / "libtorch_cpu.so")),)
+    link_flags = (*LINK_FLAGS, openmp_library(), "-lm", "-lgcc", "-Wl,--no-as-needed")
+    libraries = (("Sleef_", os.path.basename(os.path.realpath(_torch_folder() / "libtorch_cpu.so"))),)
     identity = (executable or path, compile_flags, tuple(map(os.path.basename, link_flags)), cpu_identity(),
                 torch.__version__)
     return Toolchain(path, compile_flags, link_flags, libraries,
