@@ -11,6 +11,7 @@ PROGRAMS = {
     "written twice": lambda x: (x.mul_(2j), x.add_(1), x.real.sum())[-1],
     "real part": lambda x: (x.real.mul_(2), x * 1)[-1],
     "pairs of a copy": lambda x: torch.view_as_complex((x.real * 2).reshape(2, 2).t().contiguous()) * 1,
+    "numbers compared": lambda x: (x.real * 2 == 1j, x.abs().long() != 2 + 0j),
     "a part": lambda x: (x[:2].mul_(2j), x * 1)[-1],
 }
 
