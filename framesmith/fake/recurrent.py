@@ -15,7 +15,7 @@ from framesmith.fake.handlers import classify, functional, handles
 from framesmith.fake.infer import rule
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, dense
-from framesmith.util.errors import Unsupported
+from framesmith.util.errors import DataDependent, Unsupported
 
 assert _C.LANES  # importing the core registers the operators
 aten = torch.ops.aten
@@ -38,6 +38,12 @@ def recurrence(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
         return functional(rec, func, tuple(tree_map_only(FakeTensor, lambda t: t.to(dtype), list(args))), kwargs)
     finally:
         rec.autocast = devices
+
+
+@handles(aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data)
+def of_packed_sequence(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Refuse a layer over a packed sequence: its kernel reads the batch sizes at an address, which a fake has not."""
+    raise DataDependent(f"{func} reads the lengths of a packed sequence", hint="the module runs in plain Python")
 
 
 @cache

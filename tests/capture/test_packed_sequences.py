@@ -53,3 +53,16 @@ def test_packed_arguments():
 
     ledger = agree(program, packed, fullgraph=False)
     assert len(ledger.records) > 1 and reasons(ledger)
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+def test_numbers_of_steps_that_vary(cell):
+    """The batch sizes of the second call are a tensor of a symbolic size; eager's kernel read them at no address."""
+    torch.manual_seed(0)
+    model = Tagger(cell).eval()
+    model.cell = cell(4, 5, 2, batch_first=True, bidirectional=True)
+    model.head[0] = nn.Linear(10, 5)
+    compiled = framesmith.compile(model, backend="eager")
+    for lengths in ([3, 5, 2], [4, 4, 1], [1, 1, 1]):
+        x = torch.randn(3, 5, 4)
+        torch.testing.assert_close(compiled(x, torch.tensor(lengths)), model(x, torch.tensor(lengths)), rtol=0, atol=0)
