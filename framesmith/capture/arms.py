@@ -50,8 +50,9 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A result that may be, or share memory with, a tensor from before the branch. `passed`: it is that tensor then.
-    `writes`: how many writes there were; `stop`: where capture can stop before the branch; `at`: the user's place."""
+    """A result that may be, or share memory with, an earlier tensor. `passed`: it is that tensor then. `writes`: how
+    many writes there were; `stop`: where capture can stop before what gave it; `at`: the user's place; `reason`: why it
+    has to."""
 
     result: Storage
     other: Storage
@@ -59,6 +60,7 @@ class Shared:
     writes: int
     stop: Stop | None
     at: tuple[str, int] | None
+    reason: str
 
 
 def effects(tracer: Any) -> tuple[Any, ...]:
@@ -488,11 +490,16 @@ def emitted(tracer: Any, target: Control, args: Sequence[Any], results: Sequence
     return list(map(tracer.made, made))
 
 
-def share(tracer: Any, pairs: Iterable[tuple[t.Tensor, Storage, bool]], stop: Stop | None) -> None:
+_GIVEN = "a branch on data gives a tensor from before it, which is written later or leaves, too"
+
+
+def share(tracer: Any, pairs: Iterable[tuple[t.Tensor, Storage, bool]], stop: Stop | None,
+          reason: str = _GIVEN) -> None:
     """Note results that may share memory with earlier tensors, and whether they are these tensors."""
     at = next((place[:2] for place in tracer.user_place()), None)
     writes = len(tracer.recorder.written)
-    tracer.shared += [Shared(x.fake._alias.storage, other, passed, writes, stop, at) for x, other, passed in pairs]
+    tracer.shared += [Shared(x.fake._alias.storage, other, passed, writes, stop, at, reason)
+                      for x, other, passed in pairs]
 
 
 def like(x: FakeTensor) -> FakeTensor:
@@ -560,8 +567,8 @@ def _graph(operands: Sequence[Any], inner: Sequence[Node], results: Sequence[Nod
 
 
 def refuse_shared(tracer: Any, outputs: Iterable[FakeTensor]) -> None:
-    """Raise StopAt where the program can tell whether a result of a branch is a copy of an earlier tensor or that
-    tensor: one of the two is written later, or both leave the graph."""
+    """Raise StopAt where the program can tell whether a result is a copy of an earlier tensor or that tensor: one of
+    the two is written later, or both leave the graph."""
     shared: list[Shared] = tracer.shared
     if not shared:
         return
@@ -571,5 +578,4 @@ def refuse_shared(tracer: Any, outputs: Iterable[FakeTensor]) -> None:
         both = {id(one.result), id(one.other)}
         seen = id(one.result) in leaving and (one.other.input is not None or id(one.other) in leaving)
         if late & both or seen and (not one.passed or tracer.differentiable):
-            raise StopAt("a branch on data gives a tensor from before it, which is written later or leaves, too",
-                         one.stop, one.at)
+            raise StopAt(one.reason, one.stop, one.at)

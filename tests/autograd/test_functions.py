@@ -121,7 +121,28 @@ def an_argument_given_back(c):
         def backward(ctx, g):
             return g * 7
 
-    return derivatives(c(lambda x: Same.apply(x)), leaf(3))
+    return derivatives(c(lambda x: Same.apply(x.sin())), leaf(3))
+
+
+@scenario(breaks=True)
+def memory_of_a_view_that_forward_gives(c):
+    """Of an input; of what is written later, and so seen through the view; of what leaves, too."""
+
+    def written(x):
+        y = x.sin()
+        z = Reversed.apply(y, 0.5)
+        with torch.no_grad():
+            y.mul_(2)
+        return z * 2
+
+    def both(x):
+        y = x.sin()
+        return y, Reversed.apply(y, 0.5)
+
+    x = leaf(3)
+    whole, (y, z) = c(lambda x: Reversed.apply(x, 0.5))(x), c(both)(x)
+    same = [whole.data_ptr() == x.data_ptr(), y.data_ptr() == z.data_ptr()]
+    return same, error_of(lambda: c(written)(x)), torch.autograd.grad((whole * y * z).sum(), x)
 
 
 class Rounded(Function):

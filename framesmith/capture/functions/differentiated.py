@@ -18,7 +18,8 @@ from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import effects, like, reachable
+from ..arms import effects, like, reachable, share
+from ..break_points import choose_stop
 from ..history import attach, refusing, tangent
 from ..registry import CODES, PLAIN, calls
 from ..trackers import Args, Kwargs
@@ -143,13 +144,17 @@ class _Application:
         return True if flag is None else flag.truth(self.tracer)
 
     def _apart(self, out: t.Tracker) -> t.Tracker:
-        """Return a tensor in memory of its own: history belongs to a whole storage."""
+        """Return a tensor in memory of its own: history belongs to a whole storage. Eager's is a view; where the program
+        can tell, plain Python makes the call."""
         assert isinstance(out, t.Tensor)
         alias = out.fake._alias
         if alias.parent is None and alias.storage.input is None:
             return out
         with torch.no_grad():
-            return self.tracer.torch_call(torch.clone, [out], {})  # type: ignore[no-any-return]
+            apart = self.tracer.torch_call(torch.clone, [out], {})
+        share(self.tracer, [(apart, alias.storage, False)], choose_stop(self.tracer.frames, self.tracer.steps),
+              f"{self.real.__name__}.forward gives a view, which is written later or leaves with its base")
+        return apart  # type: ignore[no-any-return]
 
 
 class _Backward:
