@@ -107,6 +107,8 @@ class TorchFunctions(Session):
 
     def recorded(self, fn: Any, real: list[Any], named: dict[str, Any]) -> t.Tracker:
         """Call `fn` on fakes, and make the tracker of what it gives."""
+        if named.get("requires_grad"):
+            raise Unsupported(f"{getattr(fn, '__name__', fn)} makes a leaf that requires grad")
         if isinstance(fn, BuiltinFunctionType):  # C takes no symbols for bools
             real, named = [_decided(x) for x in real], {name: _decided(x) for name, x in named.items()}
         self.recorder.stack = self.user_stack()

@@ -460,3 +460,12 @@ def nested_tensor(x):
 @program(X)
 def from_numpy_made(x):
     return torch.from_numpy(x.numpy()), x + 1
+
+
+@program(X, breaks=True)
+def leaves_that_require_grad(x):
+    with torch.enable_grad():
+        delta = torch.zeros_like(x, requires_grad=True)
+        loss = (x + delta).square().sum()
+    made = torch.tensor([1.0, 2.0], requires_grad=True), x.new_ones(2, requires_grad=True)
+    return delta, loss, made, made[0] * 2, torch.zeros(2, requires_grad=False)
