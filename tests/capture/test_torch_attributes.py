@@ -401,6 +401,11 @@ def turn_requires_grad_on_by_attribute(x):
     return y
 
 
+@program(X, breaks=True)
+def hash_is_the_address(x):
+    return hash(x) == id(x), x.__hash__() == id(x), hash((x, 1)) == hash((id(x), 1)), {x: 1}[x], x + 1
+
+
 @program(X)
 def bound_methods(x):
     f = x.add

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import FrameSeen, Unsupported
 
 from .. import data
@@ -67,6 +69,8 @@ def _id(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
 
 
 def _hash(tracer: Any, x: t.Tracker) -> t.Tracker:
+    if isinstance(x, t.Tensor) and tracer.lookup(x.pytype(), "__hash__") is torch.Tensor.__hash__:
+        return _id(tracer, [x], {})
     if x.pytype() not in (int, bool, float):
         tracer.surroundings.bind("the hash of an object")
     return t.Const(tracer.hash_of(x))

@@ -26,6 +26,7 @@ _REFUSED = {
     "numpy": "NumPy arrays are not captured yet",
     "backward": "the backward pass is run outside of captured code",
     "data_ptr": "the address of a tensor",
+    "__hash__": "the address of a tensor",
     "register_hook": "hooks on tensors are not captured yet",
     "register_post_accumulate_grad_hook": "hooks on tensors are not captured yet",
     "untyped_storage": "the storage of a tensor",
