@@ -36,6 +36,14 @@ def two_regions(c):
     return [*a.parameters()], [*b.parameters()]
 
 
+@scenario(breaks=True)
+def the_second_run_draws_other_numbers(c):
+    x = torch.ones(3, 4, requires_grad=True)
+    f = c(lambda x: checkpoint(nn.Dropout(0.5), x * 2, use_reentrant=False, preserve_rng_state=False))
+    f(x).sum().backward()
+    return x.grad, torch.rand(2)
+
+
 @scenario
 def nested_regions(c):
     a, b = block(), block()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from framesmith.graph.purity import draws
 from framesmith.graph.traversal import last_node, nodes_after
 from framesmith.util.errors import Unsupported
 
@@ -32,7 +33,11 @@ def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]
     out = args[0].call(tracer, args[1:], rest)
     if torch.is_grad_enabled():
         tracer.regions += 1
-        for node in nodes_after(tracer.recorder.graph, last):
+        region = nodes_after(tracer.recorder.graph, last)
+        if not kwargs.get("preserve_rng_state", t.TRUE).truth(tracer) and any(map(draws, region)):
+            raise Unsupported("activation checkpointing whose second run draws other random numbers",
+                              hint="leave preserve_rng_state at True")
+        for node in region:
             if node.op == "call_function":
                 node.meta["checkpoint"] = tracer.regions
     return out
