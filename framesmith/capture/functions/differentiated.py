@@ -144,8 +144,8 @@ class _Application:
         return True if flag is None else flag.truth(self.tracer)
 
     def _apart(self, out: t.Tracker) -> t.Tracker:
-        """Return a tensor in memory of its own: history belongs to a whole storage. Eager's is a view; where the program
-        can tell, plain Python makes the call."""
+        """Return a tensor in memory of its own: history belongs to a whole storage. Eager's is a view; where the
+        program can tell, plain Python makes the call."""
         assert isinstance(out, t.Tensor)
         alias = out.fake._alias
         if alias.parent is None and alias.storage.input is None:
