@@ -87,6 +87,13 @@ def test_data_dependent():
             record(f, [X])
 
 
+def test_batch_sizes_of_a_packed_sequence_are_data():
+    """Eager's composite kernel would read them at an address, which a fake has not."""
+    given = [torch.ones(3, 2), torch.tensor([2, 1]), torch.ones(1, 2, 2), torch.ones(6, 2), torch.ones(6, 2)]
+    with pytest.raises(DataDependent):
+        record(lambda x, n, h, w, r: torch.gru(x, n, h, [w, r], False, 1, 0.0, False, False)[0], given)
+
+
 def test_shared_storage():
     with pytest.raises(Unsupported):
         record(lambda x, y: x.add_(1), [X, X[0]])
