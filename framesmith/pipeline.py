@@ -83,7 +83,7 @@ from framesmith.schedule.repeat import NotPeriodic
 from framesmith.symbolic.expr import Expr
 from framesmith.targets import TARGETS, Target
 from framesmith.util import events, log
-from framesmith.util.errors import CompileError
+from framesmith.util.errors import CompileError, Unsupported
 from framesmith.util.priority import has_priority
 from framesmith.util.serialize import serializable
 from framesmith.util.stack import user_frame
@@ -433,9 +433,15 @@ class FrozenValues:
         return self.values
 
     def _allocated(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """Return the value of a node, without elements if it is a packed weight that nothing but the output reads."""
+        """Return the value of a node, without elements if it is a packed weight that nothing but the output reads.
+        Raises Unsupported if eager's operator refuses the data of constants, as it will in plain Python."""
         if not is_separate(node):
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            try:
+                return node.target(*args, **kwargs)  # type: ignore[operator]
+            except (RuntimeError, IndexError) as error:
+                if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten":
+                    raise Unsupported(f"{node.target} of constants raises: {error}") from error
+                raise
         value, fill = (begin_pack if self._kept is None else self._kept.begin)(*args, **kwargs)
         self._unfilled.append(fill)
         return value

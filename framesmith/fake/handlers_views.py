@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, view
+from framesmith.fake.infer import true_error
 from framesmith.fake.layout import geometry, infer_size, may_be_viewed, meets_itself
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, collect_layout_assumptions, copied, is_row_major, new_fake
@@ -123,6 +124,8 @@ def as_strided(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 @handles(aten.split.Tensor, aten.unsafe_split.Tensor)
 def split(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, size, dim = (*positional(func, args, kwargs), 0)[:3]
+    if type(size) is int and size <= 0:
+        true_error(func, (source, size, dim), {})
     total = source.shape[dim]
     parts, start = [], 0
     while size != 0 and start + size < total:
@@ -136,6 +139,8 @@ def split_with_sizes(rec: Recording, func: Any, args: tuple, kwargs: dict) -> An
     source, sizes, dim = (*positional(func, args, kwargs), 0)[:3]
     if any(type(n) is not int for n in sizes) and all(expected(n >= 0) for n in sizes):
         expected(sum(sizes) == source.shape[dim])
+    if any(type(n) is int and n < 0 for n in sizes):
+        true_error(func, (source, sizes, dim), {})
     parts, start = [], 0
     for size in sizes:
         parts.append(_slice(rec, source, dim, start, start + size))

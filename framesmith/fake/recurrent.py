@@ -42,7 +42,7 @@ def recurrence(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 @handles(aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data)
 def of_packed_sequence(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    """Refuse a layer over a packed sequence: its kernel reads the batch sizes at their address, which a fake has not."""
+    """Refuse a layer over a packed sequence: its kernel reads the batch sizes at an address, which a fake has not."""
     raise DataDependent(f"{func} reads the lengths of a packed sequence", hint="the module runs in plain Python")
 
 

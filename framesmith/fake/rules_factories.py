@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import RULES, rule
+from framesmith.fake.infer import RULES, doubted, rule
 from framesmith.fake.layout import broadcast, copied_strides, formatted_strides, preserved_strides
 from framesmith.fake.tensor import CPU, FakeTensor, new_fake
 from framesmith.prims.registry import overload
@@ -49,6 +49,8 @@ _by_arguments(lambda n: (n, n), "eye")
 _by_arguments(lambda start, end, steps: (steps,), "linspace")
 _by_arguments(lambda high, size: size, "randint", lambda *args: torch.int64)
 _by_arguments(lambda low, high, size: size, "randint.low", lambda *args: torch.int64)
+doubted(aten.randint.default, lambda high, *_, **__: type(high) is int and high <= 0)
+doubted(aten.randint.low, lambda low, high, *_, **__: type(low) is type(high) is int and low >= high)
 
 
 @rule(aten._to_copy.default, aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.infer import DOUBTED, RULES, Rule, rule
+from framesmith.fake.infer import DOUBTED, RULES, Rule, doubted, rule
 from framesmith.fake.layout import (
     broadcast,
     channels_last_strides,
@@ -246,6 +246,10 @@ def conv(x: FakeTensor, weight: FakeTensor, bias: Any = None, stride: Any = 1, p
     batch = new_fake((1, *x.shape), (x.shape[0] * x.stride(0), *x.stride()), x.dtype, x.device)
     out = _convolved(batch, weight, bias, stride, padding, dilation, groups)
     return new_fake(out.shape[1:], out.stride()[1:], x.dtype, x.device) if isinstance(out, FakeTensor) else out
+
+
+for _spatial, _op in enumerate((aten.conv1d, aten.conv2d, aten.conv3d), 1):
+    doubted(_op.default, lambda x, weight, *_, rank=_spatial + 2, **__: weight.dim() != rank)
 
 
 @rule(aten.convolution.default)

@@ -143,6 +143,9 @@ for _name in ("logaddexp", "logaddexp2"):
     doubted(getattr(aten, _name).default, lambda x, y: floating(dtype := result_dtype(x, y)) is not dtype)
 for _name in ("gcd", "lcm"):
     doubted(getattr(aten, _name).default, lambda x, y: (d := result_dtype(x, y)) is torch.bool or floating(d) is d)
+for _func in (getattr(getattr(aten, name), kind) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")
+              for kind in ("Tensor", "Scalar")):
+    doubted(_func, lambda x, y: floating(d := result_dtype(x, y)) is d)
 for _func in (aten.copysign.Tensor, aten.special_xlog1py.default):
     doubted(_func, lambda x, y: result_dtype(x, y).is_complex)
 

@@ -19,7 +19,7 @@ from framesmith.graph.purity import communicates
 _OURS = frozenset(("mkldnn", "framesmith", "prims"))
 _NEVER = re.compile(
     r"_?(thnn_|native_|cudnn_|miopen_|mkldnn_|scaled_dot_product_|efficient_|flash_|fused_|foreach_|weight_norm|adaptive_|max_|avg_)?"
-    r"(conv|mm\b|addmm|baddbmm|bmm|linear|matmul|mv\b|dot|attention|dropout|lstm|gru|rnn|rand|normal|uniform|exponential|empty|zeros|ones|full|copy"
+    r"(conv|mm\b|addmm|baddbmm|bmm|linear|matmul|mv\b|dot|attention|dropout|lstm|gru|rnn|rand(n|_like|n_like)?\b|empty|zeros|ones|full|copy"
     r"|clone|contiguous|to_copy|sort|topk|cum|pool|upsample|fft|batch_norm|layer_norm|group_norm|softmax|log_softmax|gelu|sum|mean|adam|sgd)"
 )
 """Operators of ATen, without the prefix before `::`, that raise only when out of memory."""

@@ -219,7 +219,9 @@ class _Decomposition:
     def _is_ours(self, node: fx.Node, val: Any) -> bool:
         """Return whether prims may replace a call: its results, its numbers, and its tensors except scalars, have
         supported dtypes, and results and tensors are on the graph's device."""
-        if _is_foreign(val) or complex in map(type, node.args) or any(device != self.device for device in devices_of(val)):
+        if _is_foreign(val) or complex in map(type, node.args):
+            return False
+        if any(device != self.device for device in devices_of(val)):
             return False
         return not any(map(self._takes_foreign, node.all_input_nodes))
 

@@ -215,3 +215,27 @@ def test_a_fault_of_ours_says_so(monkeypatch):
     assert "Please report it" in messages[0]
     explained = str(framesmith.explain(lambda x: x + 2)(torch.ones(2)))
     assert "internal fault" in explained and "move it out" not in explained
+
+
+def test_constants_that_an_operator_refuses(recwarn):
+    """They are computed while the graph is compiled; the error is the program's, and no fault of ours is told."""
+    fast = framesmith.compile(lambda x: x + torch.ones(2).scatter(0, torch.tensor([5]), 1.0))
+    with pytest.raises(RuntimeError, match="index 5 is out of bounds"):
+        fast(torch.ones(2))
+    assert not any("fault" in str(w.message) for w in recwarn)
+
+
+@pytest.mark.parametrize("last", [lambda x: x.uniform_(3, 1), lambda x: x.random_(5, 2), lambda x: x.exponential_(-1),
+                                  lambda x: torch.normal(x, -x), lambda x: torch.randperm(300, dtype=torch.uint8)],
+                         ids=["uniform", "random", "exponential", "normal", "randperm"])
+def test_numbers_drawn_before_a_draw_that_raises_are_drawn_once(last):
+    def program():
+        return torch.rand(2), last(torch.ones(2))
+
+    after = []
+    for fn in (program, framesmith.compile(program)):
+        torch.manual_seed(0)
+        with pytest.raises(RuntimeError):
+            fn()
+        after.append(torch.rand(1).item())
+    assert after[0] == after[1]
