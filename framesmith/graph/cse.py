@@ -44,13 +44,14 @@ def cse(graph: Graph, own: Collection[Node] = ()) -> int:
 
 def value_key(x: Any, depth: int = 4) -> Any:
     """Return a hashable value that is equal for nodes (also among arguments) that compute the same value by up to that
-    many pure operators on the same nodes; other nodes are themselves."""
+    many pure operators on the same nodes; other nodes are themselves. So is a call without arguments, which stands for
+    a value from elsewhere: a slice of a loop's operand, a tangent."""
     if isinstance(x, (tuple, list)):
         return tuple([value_key(v, depth) for v in x])
     if isinstance(x, dict):
         return tuple([(k, value_key(v, depth)) for k, v in sorted(x.items())])
     if isinstance(x, Node):
-        if not depth or x.op != "call_function" or not x.args or not is_pure(x):  # without operands: a stand-in
+        if not depth or x.op != "call_function" or not (x.args or x.kwargs) or not is_pure(x):
             return x
         return x.target, value_key(x.args, depth - 1), value_key(x.kwargs, depth - 1)
     found = _key(x)

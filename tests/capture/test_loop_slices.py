@@ -350,3 +350,20 @@ def expanded(x, n):
     over_its_rows, state_is_a_slice_behind, state_is_an_earlier_slice, breaks, of_shared_memory, expanded])
 def test_other_uses_of_what_is_written_are_as_in_eager(program, grad):
     check(program, grad, (4, 5, 7, 3, 2, 1))
+
+
+def test_two_indices_of_one_round_are_two_numbers():
+    """The slices that a round reads are no computations, of which one might be taken for the other."""
+    def path_score(scores, tags):
+        total = torch.zeros(1)
+        for k, row in enumerate(scores):
+            total = total + MOVES[tags[k + 1], tags[k]] + row[tags[k + 1]]
+        return total
+
+    compiled = framesmith.compile(path_score, dynamic=True)
+    for n in (5, 6, 7):
+        scores, tags = torch.arange(n * 3.0).view(n, 3), torch.arange(n + 1) * 2 % 3
+        assert torch.equal(compiled(scores, tags), path_score(scores, tags))
+
+
+MOVES = torch.arange(9.0).view(3, 3) ** 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -441,3 +443,20 @@ def test_assignment_with_an_operator_makes_another_number():
     compiled = framesmith.compile(program, fullgraph=True)
     for a, b in zip(compiled(X), program(X), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_number_may_be_computed_of_an_argument_that_is_returned():
+    """It is computed before the graph, where residual code has not bound the argument yet."""
+    def program(x, t, h):
+        h = min(h, 5.0)
+        y = x * (t + h)
+        if y.sum().item() > 0:
+            t = t + h
+        return y, t, h
+
+    compiled = framesmith.compile(program, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for i in range(5):
+            (y, *given), (expected, *same) = (f(X, 0.5 + i, 0.1 * (i + 1)) for f in (compiled, program))
+            assert torch.equal(y, expected) and given == same
