@@ -113,10 +113,10 @@ class Residual:
         return ", ".join([function_text(rebuilder, frame, made, p.cells), *args])
 
     def take(self, numbers: list[tuple[t.SymbolicNumber, Number | None]]) -> None:
-        """Pass these numbers to the graph after its inputs; they are computed before it runs, where no name is bound."""
+        """Pass these numbers to the graph after its inputs; they are computed before it runs, when no name is bound
+        yet."""
         rebuilder = self.rebuilder
-        later, rebuilder.lines = rebuilder.lines, []
-        bound, rebuilder.names = rebuilder.names, {}
+        later, rebuilder.lines, bound, rebuilder.names = rebuilder.lines, [], rebuilder.names, {}
         texts = [late.text(rebuilder) for late, _ in numbers]
         divisors = tuple([i for i, (_, number) in enumerate(numbers) if number is not None and number.divides])
         given = ", ".join([INPUTS, repr(divisors), repr(sizes_among(numbers)), *texts])
