@@ -1,9 +1,12 @@
 """Gradients of some results of a graph whose sizes vary: their backward is compiled when the guards are complete."""
 
+import warnings
+
 import pytest
 import torch
 
 import framesmith
+from framesmith.util import log
 
 PROGRAMS = {
     "a result that is written, of which the backward reads the sizes alone": (
@@ -51,3 +54,18 @@ def test_floats_of_sizes_do_not_fix_them(captures):
     for n in (4, 5, 9):
         gradients(lambda a: [compiled(a)], [(3, n)], 0)
     assert len(captures) == 1
+
+
+def test_targets_whose_sizes_are_other_symbols_than_those_of_the_logits():
+    def loss(x, target):
+        return torch.nn.functional.cross_entropy(x.view(-1, x.size(-1)), target.view(-1), ignore_index=-1)
+
+    compiled = framesmith.compile(loss, dynamic=True)
+    log.forget_warnings()
+    for length in (4, 7, 9):
+        leaf, target = torch.randn(2, length, 5, requires_grad=True), torch.arange(2 * length).view(2, length) % 6 - 1
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            given, = torch.autograd.grad(compiled(leaf * 1, target), leaf)
+        assert not said, [str(w.message) for w in said]
+        torch.testing.assert_close(given, *torch.autograd.grad(loss(leaf, target), leaf))

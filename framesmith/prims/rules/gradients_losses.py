@@ -95,6 +95,7 @@ def nll_loss_backward(
     total_weight: Value
 ) -> Value:
     dim = 1 if x.ndim > 1 else 0
+    target = b.reshape(target, (*x.shape[:dim], *x.shape[dim + 1 :]))  # the same sizes, in the terms of `x`
     counts = b.ne(target, ignore_index)
     safe = b.where(counts, target, 0)
     up = grad / total_weight if reduction == 1 else grad
