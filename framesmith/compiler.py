@@ -233,8 +233,7 @@ class FrameCompiler:
             reasons = "; ".join(miss.text for miss in why_missed(mine, code, func,
                                                                  f_locals)) or "no variant was compiled yet"
             raise RuntimeError(
-                f"framesmith: detected a recompile under the stance 'fail_on_recompile': {code.co_qualname} "
-                f"({code.co_filename}:{code.co_firstlineno}): {reasons}"
+                f"framesmith: detected a recompile under the stance 'fail_on_recompile': {named(code)}: {reasons}"
             )
         return _C.FULL if stance == "force_eager" else None
 

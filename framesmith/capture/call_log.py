@@ -13,7 +13,7 @@ Places = tuple[tuple[str, int, str], ...]
 
 
 @dataclass(slots=True)
-class Asked:
+class GuardEvent:
     """A guard on `source` was assumed."""
 
     source: Source
@@ -23,7 +23,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Entered:
+class InputEvent:
     """The tensor at `source` is an input, `fake`."""
 
     source: Source
@@ -32,14 +32,14 @@ class Entered:
 
 
 @dataclass(slots=True)
-class Met:
+class ObjectEvent:
     """The object at `source` got its tracker."""
 
     source: Source
 
 
 @dataclass(slots=True)
-class Called:
+class CallEvent:
     """A torch function was called on fakes, in a state of the thread, and gave `out`."""
 
     fn: Any
@@ -51,7 +51,7 @@ class Called:
     state: Any
 
 
-Event = Asked | Entered | Met | Called
+Event = GuardEvent | InputEvent | ObjectEvent | CallEvent
 
 
 def state_of_call(tracer: Any) -> Any:

@@ -26,7 +26,7 @@ from framesmith.util.errors import FramesmithError, GuardError, Unsupported
 
 from . import trackers as t
 from .bare_guards import merged
-from .call_log import Asked, Called, Entered, Event, Met, state_of_call
+from .call_log import CallEvent, Event, GuardEvent, InputEvent, ObjectEvent, state_of_call
 from .contents import plain_names
 from .guards import GuardTree, compile_guards
 from .registry import EAGER_MODULES
@@ -60,18 +60,18 @@ class ReplayDiverged(Unsupported):
     """A torch call of a kept call did not give what it gave before: the frame is captured without kept calls."""
 
 
-class _Odd(Exception):
+class _NotReplayable(Exception):
     """A value that a kept call cannot have."""
 
 
-class Kept:
+class RecordedCall:
     """A call of `module` with arguments, in a state of the thread, from event `first` of the tracer's log on."""
 
     def __init__(self, tracer: Any, module: t.Module, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> None:
         self.source: Source = module.source  # type: ignore[assignment]
         self.names = tuple(kwargs)
         self.given = [*args, *kwargs.values()]
-        self.looks = [_look(tracer, x) for x in _tensors(self.given)]
+        self.looks = [_metadata_of(tracer, x) for x in _tensors(self.given)]
         self.first, self.steps, self.depth = len(tracer.log), tracer.steps, len(tracer.frames)
         self.state = read_state(), state_of_call(tracer), tracer.changes_outside
         self.fresh = is_fresh(tracer, module)
@@ -88,15 +88,15 @@ class Kept:
         if self.state != (read_state(), state_of_call(tracer), tracer.changes_outside):
             return False
         self.events, self.result = tracer.log[self.first:], result
-        calls = [e for e in self.events if isinstance(e, Called)]
+        calls = [e for e in self.events if isinstance(e, CallEvent)]
         try:
             list(_tensors([result]))
             for e in calls:
                 _renewed((e.args, e.kwargs, e.out), {})
-        except _Odd:
+        except _NotReplayable:
             return False
         return (all(e.state == self.state[1] and _is_known(e.fn) for e in calls)
-                and [_look(tracer, x)[-1] for x in _tensors(self.given)] == [look[-1] for look in self.looks])
+                and [_metadata_of(tracer, x)[-1] for x in _tensors(self.given)] == [look[-1] for look in self.looks])
 
     @functools.cached_property
     def beneath(self) -> set[Source]:
@@ -109,9 +109,9 @@ class Kept:
             return known[source]
 
         for e in self.events:
-            if not isinstance(e, Called):
+            if not isinstance(e, CallEvent):
                 ask(e.source)
-                if type(e) is Asked and e.kind == "same":
+                if type(e) is GuardEvent and e.kind == "same":
                     ask(e.value)
         return {source for source, found in known.items() if found}
 
@@ -119,18 +119,18 @@ class Kept:
     def plan(self) -> list[Event]:
         """The events to repeat: of those on what is beneath the module, guards once, merged as they are in the end."""
         events: list[Event] = []
-        for happens, group in itertools.groupby(self.events, lambda e: isinstance(e, (Called, Entered))):
+        for happens, group in itertools.groupby(self.events, lambda e: isinstance(e, (CallEvent, InputEvent))):
             if happens:
                 events += group
                 continue
             asked: dict[Any, Guard] = {}
             for e in group:
-                if type(e) is not Asked or e.source not in self.beneath:
+                if type(e) is not GuardEvent or e.source not in self.beneath:
                     events.append(e)
                 elif e.kind != "tensor":
                     key = e.source, e.kind, e.value if type(e.value) is str else id(e.value)
                     asked.setdefault(key, Guard(e.source, e.kind, e.value, e.place))
-            events += [Asked(g.source, g.kind, g.value, g.stack) for g in merged(asked.values())]  # type: ignore[arg-type]
+            events += [GuardEvent(g.source, g.kind, g.value, g.stack) for g in merged(asked.values())]  # type: ignore[arg-type]
         return events
 
     @functools.cached_property
@@ -142,13 +142,13 @@ class Kept:
         inputs: list[Source] = []
         met: list[Source] = []
         for e in self.events:
-            if isinstance(e, Called) or e.source not in self.beneath:
+            if isinstance(e, CallEvent) or e.source not in self.beneath:
                 continue
             source = rebased(e.source, moved)
-            if type(e) is Asked:
+            if type(e) is GuardEvent:
                 guards.append(Guard(source, e.kind, rebased(e.value, moved) if e.kind == "same" else e.value))
             else:
-                (inputs if type(e) is Entered else met).append(source)
+                (inputs if type(e) is InputEvent else met).append(source)
         try:
             return compile_guards(guards, [*inputs, *met], {})
         except (GuardError, ValueError, TypeError):
@@ -159,7 +159,7 @@ class Replays:
     """The kept calls of one capture, by the class of the module."""
 
     def __init__(self) -> None:
-        self.kept: dict[type, list[Kept]] = {}
+        self.kept: dict[type, list[RecordedCall]] = {}
         self.met: set[int] = set()
         """Objects that calls which were not interpreted have read."""
         self.count = 0
@@ -175,15 +175,15 @@ class Replays:
                 self.count += 1
                 return self._replay(tracer, kept, module.source, *found)  # type: ignore[arg-type]
         try:
-            kept = Kept(tracer, module, args, kwargs)
-        except _Odd:
+            kept = RecordedCall(tracer, module, args, kwargs)
+        except _NotReplayable:
             return follow()
         result = follow()
         if kept.end(tracer, result) and len(known := self.kept.setdefault(module.cls, [])) < MOST:
             known.insert(0, kept)
         return result
 
-    def _fit(self, tracer: Any, kept: Kept, module: t.Module, args: list[t.Tracker],
+    def _fit(self, tracer: Any, kept: RecordedCall, module: t.Module, args: list[t.Tracker],
              kwargs: dict[str, t.Tracker]) -> tuple[dict[int, Any], list[Any]] | None:
         """Return the fakes that take the place of the kept call's, by identity, and the tensors that become inputs;
         None: the call is another one."""
@@ -196,8 +196,8 @@ class Replays:
                 or len({id(x) for x in fakes.values()}) != len(fakes)):
             return None
         try:
-            looks = [_look(tracer, x) for x in _tensors(given)]
-        except _Odd:
+            looks = [_metadata_of(tracer, x) for x in _tensors(given)]
+        except _NotReplayable:
             return None
         if looks != kept.looks or (read_state(), state_of_call(tracer), tracer.changes_outside) != kept.state:
             return None
@@ -210,7 +210,7 @@ class Replays:
         if values is None:
             kept.misses += 1
             return None
-        count = sum(type(e) is Entered and e.source in kept.beneath for e in kept.events)
+        count = sum(type(e) is InputEvent and e.source in kept.beneath for e in kept.events)
         met = {id(x): x for x in values[count:]}
         if module.source != kept.source and (not self.met.isdisjoint(met) or not tracer.seen.keys().isdisjoint(met)):
             return None  # another path leads to one of them, which is guarded where it is read
@@ -221,14 +221,14 @@ class Replays:
         tracer.keep.extend(met.values())
         return fakes, list(values[:count])
 
-    def _replay(self, tracer: Any, kept: Kept, source: Source, fakes: dict[int, Any],
+    def _replay(self, tracer: Any, kept: RecordedCall, source: Source, fakes: dict[int, Any],
                 tensors: list[Any]) -> t.Tracker:
         """Do what the kept call did for another module, the one at `source`."""
         moved, beneath, inputs = {kept.source: source}, kept.beneath, iter(tensors)
         base = len(tracer.user_stack())
         try:
             for e in kept.plan:
-                if isinstance(e, Called):
+                if isinstance(e, CallEvent):
                     tracer.inside = e.stack[kept.depth:], e.place
                     fn = e.fn
                     if type(owner := getattr(fn, "__self__", None)) is FakeTensor:
@@ -238,16 +238,16 @@ class Replays:
                     _pair(e.out, tracer.log[-1].out, fakes)
                 elif e.source not in beneath:
                     tracer.log.append(e)
-                elif type(e) is Asked:
+                elif type(e) is GuardEvent:
                     tracer.inside = (), e.place
                     tracer.guard(rebased(e.source, moved), e.kind,
                                  rebased(e.value, moved) if e.kind == "same" else e.value)
-                elif type(e) is Entered:
+                elif type(e) is InputEvent:
                     tracer.inside = (), e.place
                     _pair(e.fake, tracer.input(next(inputs), rebased(e.source, moved)).fake, fakes)
                 else:
-                    tracer.log.append(Met(rebased(e.source, moved)))
-        except (FramesmithError, t.CapturedError, _Odd) as error:
+                    tracer.log.append(ObjectEvent(rebased(e.source, moved)))
+        except (FramesmithError, t.CapturedError, _NotReplayable) as error:
             raise ReplayDiverged(f"a call like one before it: {error}") from error
         finally:
             tracer.inside = None
@@ -277,7 +277,7 @@ def _effects(tracer: Any) -> Any:
             len(tracer.seeds.before), len(tracer.guards) - tracer.guards_asked]
 
 
-def _look(tracer: Any, x: t.Tensor) -> Any:
+def _metadata_of(tracer: Any, x: t.Tensor) -> Any:
     """Return what a call sees of a tensor, but its elements."""
     fake = x.fake
     alias = fake._alias
@@ -287,17 +287,17 @@ def _look(tracer: Any, x: t.Tensor) -> Any:
 
 
 def _tensors(values: list[t.Tracker]) -> Iterator[t.Tensor]:
-    """Yield the tensors among values. Raises _Odd for a value that a kept call may not have."""
+    """Yield the tensors among values. Raises _NotReplayable for a value that a kept call may not have."""
     for x in values:
         if type(x) is t.Tensor:
             if type(x.fake) is not FakeTensor or x.pyclass not in (torch.Tensor, torch.nn.Parameter):
-                raise _Odd
+                raise _NotReplayable
             yield x
         elif type(x) is t.Tuple and x.cls is tuple and x._items is not None:
             yield from _tensors(x._items)
         elif not (x is t.NONE or type(x) is t.Const and type(x.value) in _PLAIN
                   or isinstance(x, (t.Object, t.Static)) and x.source is not None and x.value is not None):
-            raise _Odd
+            raise _NotReplayable
 
 
 def _same(a: t.Tracker, b: t.Tracker, fakes: dict[int, Any]) -> bool:
@@ -334,7 +334,7 @@ def _is_plain(x: Any) -> bool:
 
 
 def _renewed(value: Any, fakes: dict[int, Any]) -> Any:
-    """Return an argument of a torch call with other fakes. Raises _Odd."""
+    """Return an argument of a torch call with other fakes. Raises _NotReplayable."""
     kind = type(value)
     if kind is FakeTensor:
         return fakes.get(id(value), value)
@@ -348,25 +348,25 @@ def _renewed(value: Any, fakes: dict[int, Any]) -> Any:
         return slice(*[_renewed(x, fakes) for x in (value.start, value.stop, value.step)])
     if isinstance(value, tuple) and hasattr(kind, "n_sequence_fields"):
         return kind([_renewed(x, fakes) for x in value])
-    raise _Odd(f"a {kind.__name__}")
+    raise _NotReplayable(f"a {kind.__name__}")
 
 
 def _pair(old: Any, new: Any, fakes: dict[int, Any]) -> None:
-    """Note which fakes a torch call has given for which. Raises _Odd unless the results are alike."""
+    """Note which fakes a torch call has given for which. Raises _NotReplayable unless the results are alike."""
     if type(old) is not type(new):
-        raise _Odd("another result")
+        raise _NotReplayable("another result")
     if type(old) is FakeTensor:
         if (old.shape, old.stride(), old.dtype, old.device) != (new.shape, new.stride(), new.dtype, new.device):
-            raise _Odd("a result of another layout")
+            raise _NotReplayable("a result of another layout")
         if fakes.setdefault(id(old), new) is not new:
-            raise _Odd("a result that is another tensor")
+            raise _NotReplayable("a result that is another tensor")
     elif isinstance(old, (list, tuple)) and type(old) is not torch.Size:
         if len(old) != len(new):
-            raise _Odd("another number of results")
+            raise _NotReplayable("another number of results")
         for a, b in zip(old, new, strict=True):
             _pair(a, b, fakes)
     elif not _equal(old, new):
-        raise _Odd("another result")
+        raise _NotReplayable("another result")
 
 
 def _result(tracer: Any, x: t.Tracker, fakes: dict[int, Any]) -> t.Tracker:

@@ -21,7 +21,7 @@ from framesmith.util.errors import FramesmithError, Unsupported
 
 from . import data
 from . import trackers as t
-from .call_log import Called, state_of_call
+from .call_log import CallEvent, state_of_call
 from .distributed_tensors import Making, computed
 from .modes import under_functions
 from .overrides import (
@@ -142,7 +142,7 @@ class TorchFunctions(Session):
         if before is not None and not self.transformed:
             self.follow(*before)
         self.nodes_made += len(self.recorder.graph.nodes) - nodes
-        self.log.append(Called(fn, real, named, out, self.recorder.stack, self.user_place(), state))
+        self.log.append(CallEvent(fn, real, named, out, self.recorder.stack, self.user_place(), state))
         return self.made(out)
 
     def tensor_method(self, obj: t.Tensor, name: str, args: Args, kwargs: Kwargs) -> t.Tracker:

@@ -23,7 +23,7 @@ from . import trackers as t
 from .arms import Shared
 from .bare_guards import merged
 from .break_points import Stop
-from .call_log import Asked, Entered, Event, Places
+from .call_log import Event, GuardEvent, InputEvent, Places
 from .calls import Calls
 from .class_making import ClassMaking
 from .classes import Namespaces
@@ -187,7 +187,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         cls = type(value)
         key = (source, kind, value if cls is str or cls is int or value is None else id(value))
         place = self.user_place()
-        self.log.append(Asked(source, kind, value, place))
+        self.log.append(GuardEvent(source, kind, value, place))
         if key not in self.guards:
             self.guards_asked += 1
             self.guards[key] = Guard(source, kind, value, place)
@@ -240,7 +240,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         found = self.known(value, source)
         made = found if found is not None else self.new_input(value, source)
         self.nodes_made += len(self.recorder.graph.nodes) - before
-        self.log.append(Entered(source, made.fake, self.user_place()))  # type: ignore[arg-type, attr-defined]
+        self.log.append(InputEvent(source, made.fake, self.user_place()))  # type: ignore[arg-type, attr-defined]
         return made
 
     def new_input(self, value: torch.Tensor, source: Source | None) -> t.Tracker:

@@ -31,7 +31,7 @@ from framesmith.symbolic.node import SymNode
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
-from .call_log import Met
+from .call_log import ObjectEvent
 from .class_making import getattr_static
 from .contents import entries_of, plain_names, plain_part
 from .iterator_lookahead import WITH_LOOKAHEAD, allows_lookahead
@@ -130,7 +130,7 @@ class Values(Session):
         self.seen[id(value)] = tracker
         self.keep.append(value)
         if tracker.source is not None:
-            self.log.append(Met(tracker.source))
+            self.log.append(ObjectEvent(tracker.source))
         return tracker
 
     def reads_whole(self, container: Any) -> None:
