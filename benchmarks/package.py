@@ -45,7 +45,7 @@ from framesmith.peers import flat_tensors
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 STARTS, ROUNDS = 5, 21
-REST = 0.02
+REST = 0.1
 """Seconds before each call that is timed: threads of a contender poll for milliseconds after a call, on processors that
 the next one needs."""
 ORDER = (*MODELS, *QUANTISED)

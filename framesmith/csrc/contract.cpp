@@ -67,11 +67,12 @@ PyObject* py_contract(PyObject*, PyObject* args) {
 }
 
 // Fresh memory of some megabytes comes in huge pages where there are any: small ones' faults cost more than packing.
+// The advice holds for the whole huge pages at both ends, since what stands next to `p` is packed next.
 void want_huge_pages(float* p, i64 bytes) {
 #ifdef MADV_HUGEPAGE
-  const i64 page = sysconf(_SC_PAGESIZE), first = ((i64)p + page - 1) / page * page,
-            last = ((i64)p + bytes) / page * page;
-  if (last - first >= (1 << 20)) madvise((void*)first, last - first, MADV_HUGEPAGE);
+  constexpr i64 huge = 2 << 20;
+  const i64 first = (i64)p / huge * huge, last = round_up((i64)p + bytes, huge);
+  if (bytes >= huge / 2) madvise((void*)first, last - first, MADV_HUGEPAGE);
 #endif
 }
 
@@ -126,11 +127,12 @@ template <class Put> void pack_panel(const Panels& g, i64 p, Put& put) {
   }
 }
 
-// All panels, by `put`; whether it differs.
+// All panels, by `put`; whether it differs. Each thread has neighbouring ones: two that touch a fresh huge page at once
+// would both clear one.
 template <class Put> bool pack_panels(const Panels& g, const Put& put) {
   const i64 panels = (g.n + g.columns - 1) / g.columns;
   std::atomic<bool> differs = false;
-#pragma omp parallel for schedule(dynamic) if (g.depth * g.n > 100000)
+#pragma omp parallel for schedule(static) if (g.depth * g.n > 100000)
   for (i64 p = 0; p < panels; p++) {
     if (differs) continue;
     Put own = put;

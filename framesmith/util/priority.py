@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -102,6 +103,12 @@ def waiting() -> Iterator[None]:
     _C.end_team()
     with collector_resumed(), released(COMPILE_LOCK):
         yield
+
+
+def lower_thread() -> None:
+    """Give this thread the system's lowest priority, where threads have their own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:

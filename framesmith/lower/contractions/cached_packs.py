@@ -25,9 +25,12 @@ from framesmith.lower.contractions.geometry import begin_pack, is_packed, pack, 
 from framesmith.runtime.cache import Cache, key_of
 from framesmith.util import events
 from framesmith.util.locks import forkable_lock
+from framesmith.util.priority import lower_thread
 
 LEAST = 16 << 20
 """Bytes of weights below which packing takes less time than a file is worth."""
+BLOCK = 64 << 20
+"""Bytes that are allocated at a time: a packed weight alone would begin and end within huge pages."""
 LARGE, _SAMPLE = 1 << 16, 32
 """Elements of a weight of which a key has a sample, and elements of the sample."""
 EXIT_SECONDS = 1.0
@@ -68,6 +71,7 @@ class CachedPacks:
         self._at = 0
         self._parts: list[torch.Tensor] = []
         self._mapped = 0
+        self._block = torch.empty(0)
 
     def call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """Return the value of a node."""
@@ -86,7 +90,7 @@ class CachedPacks:
             self._mapped += 1
             out, fill = found, _nothing
         else:
-            out, fill = begin_pack(weight, columns, lane)
+            out, fill = begin_pack(weight, columns, lane, self._allocate)
         self._parts.append(out)
         return out, fill
 
@@ -96,6 +100,14 @@ class CachedPacks:
         if self._file is None or self._at > len(self._file):
             return None
         return torch.frombuffer(self._file, dtype=torch.float32, count=size, offset=at)
+
+    def _allocate(self, size: int) -> torch.Tensor:
+        """Return an uninitialised tensor of so many elements, in the present block if it has room for it."""
+        aligned = size + _padding(size) // 4
+        if aligned > len(self._block):
+            self._block = torch.empty(max(aligned, BLOCK // 4))
+        out, self._block = self._block[:size], self._block[aligned:]
+        return out
 
     def keep(self) -> None:
         """Store the packed weights, now that they are filled, unless the file has them. Another thread writes."""
@@ -109,6 +121,7 @@ class CachedPacks:
                 writer.start()
 
     def _store(self) -> None:
+        lower_thread()  # a model that is called at once should not wait for it
         parts = [view for part in self._parts for view in (_bytes(part), memoryview(bytes(_padding(part.numel()))))]
         with _ONE_WRITER:
             if not _EXITING.is_set():

@@ -85,12 +85,14 @@ def pack(weight: torch.Tensor, columns: int, lane: int) -> torch.Tensor:
     return out
 
 
-def begin_pack(weight: torch.Tensor, columns: int, lane: int) -> tuple[torch.Tensor, Callable[[], None]]:
-    """Return the result of `pack`, and the function that writes its elements, which must be called once."""
+def begin_pack(weight: torch.Tensor, columns: int, lane: int,
+               allocate: Callable[[int], torch.Tensor] = torch.empty) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Return the result of `pack`, and the function that writes its elements, which must be called once.
+    `allocate(n)`: an uninitialised float32 tensor of n elements."""
     if not packs_in_core(weight, lane):
         return pack_columns(weight, columns, lane), lambda: None
     weight = weight.detach()  # a parameter may have other memory by then
-    out = torch.empty(weight.shape[0] * packed_columns(weight.shape[1], columns, lane))
+    out = allocate(weight.shape[0] * packed_columns(weight.shape[1], columns, lane))
 
     def fill() -> None:
         for piece in _pieces(weight, out, columns):
