@@ -25,7 +25,8 @@ def _replaced(shape: tuple[Size, ...], dim: int, size: Size) -> tuple[Size, ...]
 
 
 def _reshape_spec(x: Any, shape: tuple[Size, ...]) -> Spec:
-    if x.shape != shape and type(count := numel(x.shape)) is int and count != numel(shape):
+    before, after = numel(x.shape), numel(shape)
+    if type(before) is type(after) is int and before != after:
         raise VerifyError(f"reshape of {x.shape} to {shape}")
     return _with_shape(x, shape)
 
