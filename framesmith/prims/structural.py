@@ -25,8 +25,7 @@ def _replaced(shape: tuple[Size, ...], dim: int, size: Size) -> tuple[Size, ...]
 
 
 def _reshape_spec(x: Any, shape: tuple[Size, ...]) -> Spec:
-    before, after = numel(x.shape), numel(shape)
-    if type(before) is type(after) is int and before != after:
+    if x.shape != shape and type(n := numel(x.shape)) is type(after := numel(shape)) is int and n != after:
         raise VerifyError(f"reshape of {x.shape} to {shape}")
     return _with_shape(x, shape)
 
