@@ -42,9 +42,9 @@ class Parts:
 
     `kept`: for each value, ("input", place), ("result", place) or ("extra", place among the extras); `computed`:
     returns nodes that compute them, and their own ones; `layouts`: its strides, where they are not eager's. `drawn`:
-    places among them of random values. `needed`: the inputs from which gradients can be computed, with the drawn
-    values. `exact`: those of them whose values matter. `copied`: those that the graph writes, whose old values the
-    backward needs.
+    places among them of random values, and of the sizes in `carried`. `needed`: the inputs from which gradients can be
+    computed, with the drawn values. `exact`: those of them whose values matter. `copied`: those that the graph writes,
+    whose old values the backward needs.
     `carried`: the sizes that are passed to the backward as a tensor without elements.
     """
 
@@ -99,6 +99,7 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
                             _of_others(inputs, tangents, late, barred)) if recompute else read) | random
         kept |= _symbol_holders(nodes, late, kept)
     carried: tuple[Any, ...] = ()
+    roots = [g for g in grads if isinstance(g, fx.Node)]
     if sizes := _varying_sizes(inputs):
         given_to = [*(n for n in nodes if n in kept), *tangents]
         trial = _graph(nodes, given_to, grads, None)
@@ -106,10 +107,11 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
         # only their sizes
         programs = {*inputs, *given, *(tangents if len(tangents) > 1 else ())}
         own = [place for place, n in zip(placeholders_of(trial), given_to, strict=True) if n not in programs]
-        missing = _undefined_symbols(trial, own)
+        missing = _undefined_symbols(trial, own) | _undefined_again(nodes, inputs, random, tangents, roots)
         carried = tuple([n for symbol, n in sizes.items() if symbol in missing])
     if carried:
-        kept.add(_carry(graph, carried))
+        random = random | {_carry(graph, carried)}
+        kept |= random
         nodes = list(graph.nodes)
     order = [n for n in nodes if n in kept]
     ways, extras = _ways(order, inputs, results)
@@ -121,7 +123,6 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     varies = sizes or any("binds" in n.meta for n in nodes)
     if varies and (unknown := _undefined_symbols(backward, placeholders_of(backward))):
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
-    roots = [g for g in grads if isinstance(g, fx.Node)]
     needed, exact = ([k for k, n in enumerate(inputs) if n in found]
                      for found in (ancestors(roots), ancestors(roots, UNREAD)))
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default} | {inputs[k] for k in joint.written}
@@ -171,7 +172,9 @@ def backward_of(joint: Joint, parts: Parts, there: Sequence[bool],
 
 def gradient_of(joint: Joint, parts: Parts, wanted: Sequence[bool], requires: Iterable[bool]) -> fx.Graph:
     """Return a graph of some of the gradients over the joint graph's inputs, the random values drawn in its forward,
-    and the tangents; `requires`: which of these require grad."""
+    with the sizes that it carries, and the tangents; `requires`: which of these require grad."""
+    if parts.carried:
+        _carry(joint.graph, parts.carried)
     nodes = list(joint.graph.nodes)
     found = _where(nodes, parts)
     places = placeholders_of(joint.graph)
@@ -322,6 +325,17 @@ def _undefined_symbols(backward: fx.Graph, places: list[fx.Node]) -> set[Symbol]
     known |= {n.meta["binds"] for n in nodes if "binds" in n.meta}
     strides = {s for place in places for n in strides_of(place) if type(n) is not int for s in expr_of(n).free}
     return symbols_of([*nodes, *places]).union(strides, *map(argument_symbols, nodes)) - known
+
+
+def _undefined_again(nodes: list[fx.Node], inputs: list[fx.Node], random: set[fx.Node], tangents: list[fx.Node],
+                     roots: list[fx.Node]) -> set[Symbol]:
+    """Return the symbols that the gradients, computed of inputs to be differentiated again, read of no input that they
+    need."""
+    needed = ancestors(roots)
+    given = [*(n for n in inputs if n in needed), *(n for n in nodes if n in random), *tangents]
+    graph = _graph(nodes, given, roots, None)
+    known = placeholders_of(graph)[:len(given) - len(tangents) * (len(tangents) > 1)]  # one of several may be missing
+    return _undefined_symbols(graph, known)
 
 
 def _symbol_holders(nodes: list[fx.Node], late: set[fx.Node], kept: set[fx.Node]) -> set[fx.Node]:

@@ -32,7 +32,8 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
             return expr_of(value)
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             return type(value), value.node.expr
-        return type(value), value if value.__hash__ is not None else repr(value)
+        by_text = value.__hash__ is None or isinstance(value, (float, complex))  # -0.0 is not 0.0, and nan is itself
+        return type(value), repr(value) if by_text else value
 
     for node in nodes:
         if node.op == "output":

@@ -134,6 +134,16 @@ def split(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     return _several(func, [*parts, _slice(rec, source, dim, start, total)])
 
 
+@handles(aten.unsafe_chunk.default)
+def unsafe_chunk(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Record the split that C++ makes of it, which would ask for all sizes as plain integers."""
+    source, chunks, dim = (*positional(func, args, kwargs), 0)[:3]
+    plain = env_of(*source.shape) is None or chunks <= 0 or not -source.dim() <= dim < source.dim()
+    if plain or source.shape[dim] == 0:
+        return composite(rec, func, args, kwargs)
+    return split(rec, aten.unsafe_split.Tensor, (source, -(-source.shape[dim] // chunks), dim), {})
+
+
 @handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def split_with_sizes(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     source, sizes, dim = (*positional(func, args, kwargs), 0)[:3]

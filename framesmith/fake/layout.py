@@ -320,17 +320,19 @@ def meets(a: Geometry, b: Geometry) -> bool:
 
 
 def _between_steps(a: Geometry, b: Geometry) -> bool:
-    """Return whether a stride divides all others of two views and not their distance, as of two columns of a matrix.
-    Guards are taken of the stride that does so for the present sizes."""
-    steps = [s for shape, strides, _ in (a, b) for n, s in zip(shape, strides) if hint_of(n) > 1]
+    """Return whether two views lie apart within each step of some stride, as two blocks of a matrix's columns do.
+    Guards are taken of the stride for which they do so at the present sizes."""
+    dims = [[(n, s) for n, s in zip(shape, strides) if hint_of(n) > 1] for shape, strides, _ in (a, b)]
 
-    def divides(step: Any, value: Callable[[Any], Any]) -> bool:
-        return all(value(s) % step == 0 for s in steps) and value(a[2] - b[2]) % step != 0
+    def apart(step: Any, value: Callable[[Any], Any]) -> bool:
+        first, second = (sum((value(n) - 1) * value(s) for n, s in own if value(s) % step != 0) for own in dims)
+        distance = value(b[2] - a[2]) % step
+        return bool(first < distance) and bool(distance + second < step)
 
-    step = next((s for s in steps if hint_of(s) and divides(hint_of(s), hint_of)), None)
+    step = next((s for own in dims for _, s in own if hint_of(s) and apart(hint_of(s), hint_of)), None)
     if step is None or not all(n != 1 if hint_of(n) > 1 else n == 1 for n in (*a[0], *b[0])):
         return False
-    return divides(step, lambda x: x)
+    return apart(step, lambda x: x)
 
 
 def _plain(x: Geometry) -> Geometry:

@@ -67,7 +67,7 @@ def _key(x: Any) -> Any:
     if kind in _PLAIN:
         return x if x is not None else "None"
     if kind in (int, float, bool, complex):
-        return kind, repr(x) if kind is float else x  # repr: 0.0 and -0.0 differ, nan is itself
+        return kind, repr(x) if kind in (float, complex) else x  # repr: 0.0 and -0.0 differ, nan is itself
     if isinstance(x, (tuple, list)):
         parts = tuple([_key(e) for e in x])
         return None if None in parts else parts

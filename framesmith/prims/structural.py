@@ -25,7 +25,7 @@ def _replaced(shape: tuple[Size, ...], dim: int, size: Size) -> tuple[Size, ...]
 
 
 def _reshape_spec(x: Any, shape: tuple[Size, ...]) -> Spec:
-    if x.shape != shape and type(count := numel(x.shape)) is int and count != numel(shape):
+    if x.shape != shape and type(n := numel(x.shape)) is type(after := numel(shape)) is int and n != after:
         raise VerifyError(f"reshape of {x.shape} to {shape}")
     return _with_shape(x, shape)
 

@@ -18,6 +18,7 @@ from framesmith.symbolic.expr import (
     FloorDiv,
     Int,
     Mod,
+    Product,
     Rel,
     Substitution,
     Symbol,
@@ -413,14 +414,16 @@ class ShapeEnv:
         self._change[atom] = value
         self._simplify = Substitution(self._change)
         own = {s.name: s for s in (*self.symbols, *self.data)}
-        if isinstance(atom, Symbol) and atom.name in own and (value.is_const or atom not in value.free):
-            target = own[atom.name]
-            rest = value.subs({s: own[s.name] for s in value.free if s.name in own})
-            if rest is not target and all(s.name in own for s in rest.free) and target not in rest.free:
-                move = Substitution({target: rest})
-                self._equal = {k: move(v) for k, v in self._equal.items()}
-                self._equal[target] = rest
-                self._canonical = Substitution(self._equal)
+        target, rest = (e.subs({s: own[s.name] for s in e.free if s.name in own}) for e in (atom, value))
+        if isinstance(atom, Symbol):
+            apart = target is not rest and target not in rest.free
+        else:  # products, say, of sizes: what is computed is expressed by sizes of inputs, not they by it
+            apart = type(target) is Product and self.data.isdisjoint(rest.free)
+        if apart and all(s.name in own for s in target.free | rest.free):
+            move = Substitution({target: rest})
+            self._equal = {k: move(v) for k, v in self._equal.items()}
+            self._equal[target] = rest
+            self._canonical = Substitution(self._equal)
 
     def __str__(self) -> str:
         lines = [f"{s} = {self.hints[s.name]}  # {self.sources[s]}" for s in self.symbols]

@@ -69,3 +69,22 @@ def test_targets_whose_sizes_are_other_symbols_than_those_of_the_logits():
             given, = torch.autograd.grad(compiled(leaf * 1, target), leaf)
         assert not said, [str(w.message) for w in said]
         torch.testing.assert_close(given, *torch.autograd.grad(loss(leaf, target), leaf))
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, y: x.sum(), lambda x, y: (x.sum() + y.sin().sum(), y.mean()),
+    lambda x, y: torch.dropout(x, 0.5, True).sum() * y.sum(), lambda x, y: (torch.arange(y.shape[0]) * x).cos().sum()])
+def test_gradients_that_read_only_sizes_are_differentiated_again_for_any(program):
+    compiled = framesmith.compile(program, dynamic=True)
+    for size in (4, 6, 3):
+        given = [torch.randn(n, 1, dtype=torch.float64, requires_grad=True) for n in (5, size)]
+        found = []
+        for f in (compiled, program):
+            torch.manual_seed(0)
+            got = f(*[x * x for x in given])
+            got = got[0] if isinstance(got, tuple) else got
+            first = torch.autograd.grad(got, given, create_graph=True, allow_unused=True)
+            found.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first if g is not None), given,
+                                                       allow_unused=True)])
+        for a, b in zip(*found, strict=True):
+            assert a is b is None or torch.allclose(a, b, rtol=1e-12, atol=0)

@@ -724,3 +724,20 @@ def test_columns_are_copied_to_others_of_any_size(program, captures):
         written, expected = x.clone(), x.clone()
         assert torch.equal(compiled(written), program(expected)) and torch.equal(written, expected)
     assert len(captures) == 1
+
+
+def test_products_of_sizes_that_broadcast_are_one_size_for_all_stages():
+    def program(x, y):
+        return (x.flatten(0, 1).exp() - y.flatten(0, 1).sin()).view(y.shape) + torch.where(x.sum() > 9, y, 0.5)
+
+    def fixed(x):
+        return (x.flatten() * torch.arange(12.0)).view(x.shape).cos()
+
+    compiled, of_one = framesmith.compile(program, dynamic=True), framesmith.compile(fixed, dynamic=True)
+    with warnings.catch_warnings(record=True) as told:
+        for sizes in (2, 6), (3, 4), (4, 3):
+            x, y = torch.randn(*sizes, 5, requires_grad=True), torch.randn(sizes[1], sizes[0], 5, requires_grad=True)
+            grads = [torch.autograd.grad(f(x, y).square().sum(), (x, y)) for f in (compiled, program)]
+            alike(*grads)
+            alike(of_one(x[..., 0]), fixed(x[..., 0]))
+    assert not told

@@ -56,6 +56,7 @@ def evaluated(sizes, symbols):
 
 
 ROW = torch.randn(8)
+CELL = torch.nn.GRUCell(8, 4)
 WEIGHT = torch.randn(6, 8)
 KERNEL = torch.randn(5, 3, 3, 3)
 
@@ -67,7 +68,14 @@ def write_slice(x):
     return y
 
 
+def write_blocks(x):
+    a, b, _ = (x * 2).unsafe_chunk(3, 1)
+    return a.add_(b), x.clone()[:, :3].copy_(x[:, 3:6]), *x.unsafe_chunk(2, -1)
+
+
 CASES = {
+    "cell": CELL,
+    "write_blocks": write_blocks,
     "pointwise": lambda x: torch.relu(x * 2 + x) - x.mean(0),
     "reduce": lambda x: (x.sum(1), x.amax(0), x.softmax(-1), x.var(0), x.argmax(0), x.mean(), x.cumsum(0)),
     "spread": lambda x: (x.std(), x.norm(dim=0), x.logsumexp(0, True), x.max(0), x.nansum(1), x.tril(),

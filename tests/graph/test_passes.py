@@ -73,7 +73,8 @@ def test_cse_shares_equal_calls_and_their_users(graph):
 
 def test_cse_tells_types_apart(graph):
     x = graph.placeholder("x")
-    calls = [graph.call_function(aten.add.Tensor, (x, value)) for value in (1, 1.0, True, 0.0, -0.0)]
+    calls = [graph.call_function(aten.add.Tensor, (x, value))
+             for value in (1, 1.0, True, 0.0, -0.0, 0j, complex(0.0, -0.0))]
     graph.output(tuple(graph.call_function(aten.neg.default, (c,)) for c in calls))
     assert cse(graph) == 0
 

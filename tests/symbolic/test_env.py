@@ -87,6 +87,15 @@ def test_equality_replaces(env):
     assert len(env.guards) == 2
 
 
+def test_equal_products_are_written_as_one(env):
+    a, b, c, d = (env.new_symbol(h, str(h)) for h in (4, 6, 3, 8))
+    assert env.guard(eq(a * b, c * d))
+    assert env.canonical(2 * c * d + 1) is env.canonical(2 * a * b + 1)
+    assert env.guard(eq(a * c, 12))
+    assert env.canonical(a * c + b) is b + 12
+    assert env.canonical(a) is a and env.canonical(c) is c
+
+
 def test_data_known_late_are_not_part_of_what_is_known_before(env):
     total, first, second = (env.data_symbol(None, None, None) for _ in range(3))
     for part in (first, second):
