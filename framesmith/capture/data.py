@@ -59,6 +59,9 @@ def content(tracer: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] 
         return None
     if str(x.source) in (tracer.varying or ()) or is_continuation(tracer.frames[0].code) and "param" not in node.meta:
         return None
+    if tracer.opens:
+        tracer.left_open = True
+        return None
     return x.value.clone(), lambda: tracer.guard(x.source, "callable", Holds(x.value.tolist()))
 
 
@@ -122,14 +125,17 @@ def number(tracer: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | No
 def listed(tracer: Any, x: t.Tensor) -> t.Tracker | None:
     """`x.tolist()` for few numbers; None where a graph break is better."""
     shape = x.fake.shape
-    if not tracer.lists_data or len(shape) != 1 or type(shape[0]) is not int or shape[0] > _MOST:
+    if not tracer.lists_data or not 0 < len(shape) < 3 or any(type(n) is not int for n in shape) or (
+            x.fake.numel() > _MOST):
         return None
-    found = []
+    found: list[t.Tracker] = []
     for i in range(shape[0]):
-        one = number(tracer, tracer.torch_call(torch.select, [x, t.Const(0), t.Const(i)], {}))
+        part = tracer.torch_call(torch.select, [x, t.Const(0), t.Const(i)], {})
+        one = number(tracer, part) if len(shape) == 1 else listed(tracer, part)
         if one is None:
             return None
-        one.listed = True  # type: ignore[attr-defined]
+        if type(one) is t.Data:
+            one.listed = True
         found.append(one)
     return t.List(found)
 
@@ -412,7 +418,7 @@ def relation_of(v: t.Tracker) -> Rel | None:
 
 def _length_of(v: t.Tracker) -> t.Tracker:
     """Return the length of a list that a loop or branch on data has filled, other values unchanged."""
-    return t.Sym(v.size(None)) if type(v) is t.FilledList else v
+    return t.Sym(v.size(None)) if isinstance(v, t.FilledList) else v
 
 
 def _is_undecided(v: t.Tracker) -> bool:

@@ -40,6 +40,7 @@ from .identity import kept_apart
 from .inference import Modes
 from .iteration import Iteration
 from .lifetimes import cannot_be_bridged, check_mutation, may_have_died
+from .listed_slices import listed_slices
 from .modes import devices, restore_devices
 from .operations import Operations
 from .overrides import has_function, is_class_of_programs, is_followed
@@ -84,6 +85,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """The program is in a function transform: gradients there are part of what it computes."""
     lists_data = False
     """`tolist` gives numbers that depend on data."""
+    opens = False
+    """The contents of small inputs are not assumed."""
+    left_open = False
+    """They would have been otherwise."""
     branched = False
     """A branch on data was recorded."""
     unrolled: frozenset[t.Place] = frozenset()
@@ -107,6 +112,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         self.frames: list[Frame] = []
         self.handled: list[t.Tracker] = []
         self.showing: list[t.Tracker] = []
+        self.totals: dict[int, tuple[FakeTensor, Any]] = {}
+        """Tensors of lengths of parts, by identity, and the size that the lengths sum up to."""
         self.followed: set[FunctionType] = set()
         """The functions that are inlined, whatever their arguments are."""
         self.traced: list[Frame] = []
@@ -228,6 +235,11 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     def integer_in(self, x: t.Tracker) -> t.Tracker:
         """Return an integer that only a tensor's data can tell as a number, other values unchanged."""
         return data.integer_in(self, x)
+
+    def listed_slices(self, x: t.Tensor) -> t.Tracker | None:
+        """Return `x.tolist()` for a length that varies, as numbers of the graph; None where its values are known or
+        assumed instead."""
+        return listed_slices(self, x)
 
     def by_range(self, x: t.Data) -> bool | None:
         """Return the truth of a comparison of data-dependent sizes, if their known ranges decide it."""

@@ -353,6 +353,8 @@ class TensorMethod(Tracker):
         if name == "item" and not args and not kwargs and (
                 size := size_in(tracer.recorder, self.obj.fake)) is not None:
             return tracer.made(size)
+        if name == "tolist" and not args and not kwargs and (slices := tracer.listed_slices(self.obj)) is not None:
+            return slices
         if name in _NUMBERS and (known := self.obj.known(tracer) if name == "item"
                                  else self.obj.assumed(tracer)) is not None:
             return tracer.made(tracer.folded(getattr(known, name), tuple([a.real(tracer) for a in args])))
