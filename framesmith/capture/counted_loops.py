@@ -8,7 +8,7 @@ the frame is captured again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -300,7 +300,7 @@ class CountedLoop:
                              t.StackedItems(stack, None if k_last is None else last[k_last], watched, place)]
             filled.__class__ = t.FilledList
             tracer.mutates(filled)
-        rest = iter(stacks[len(self.filled):])
+        rest: Iterator[Any] = iter(stacks[len(self.filled):])
         self.slices.finish(rest)
         for stack in rest:
             rounds = tracer.torch_call(torch.sum, [stack], {})

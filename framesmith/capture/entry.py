@@ -202,7 +202,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             opens &= not tracer.left_open
         except t.LoopUnrolled as e:
             unrolled |= {e.place}
-            if not isinstance(e, t.FirstRoundApart):
+            if e.place[1] >= 0:
                 _tell_unrolled(e)
             step, depth, reason = -1, 0, None
         except TooLarge:

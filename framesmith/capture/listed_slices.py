@@ -6,7 +6,6 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,9 +33,13 @@ def listed_slices(tracer: Any, x: t.Tensor) -> t.Tracker | None:
         return None
     if len(shape) == 2 and (is_of_data(shape[1]) or tracer.shapes.hint(expr_of(shape[1])) > _WIDEST):
         return None
-    each = _number if len(shape) == 1 else _row
-    if (value := _repeated(tracer, x)) is not None:
-        each = lambda tracer, slice: value  # noqa: E731
+    value = _repeated(tracer, x)
+
+    def each(tracer: Any, x: t.Tracker) -> t.Tracker:
+        if value is not None:
+            return value
+        return _row(tracer, x) if len(shape) == 2 else tracer.integer_in(x)  # type: ignore[no-any-return]
+
     return t.FilledList([t.StackedItems(x, None, [x.fake._alias.storage], place, int, each)])
 
 
@@ -53,12 +56,9 @@ def parts(tracer: Any, x: t.Tensor, lengths: t.FilledList, dim: int) -> t.Tracke
 
 
 def _place(tracer: Any) -> t.Place:
+    """Return the call that makes a list: no loop, so the complement of its instruction."""
     f = tracer.frames[-1]
-    return f.code, f.ip - 1
-
-
-def _number(tracer: Any, x: t.Tracker) -> t.Tracker:
-    return tracer.integer_in(x)  # type: ignore[no-any-return]
+    return f.code, ~(f.ip - 1)
 
 
 def _row(tracer: Any, x: t.Tracker) -> t.Tracker:

@@ -79,7 +79,7 @@ def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.
     graphs, operands = cut_out(tracer, [arm], [results], places, uneven)
     begun = [recorder.nodes(_laid_out(tracer, x, val).fake) for x, val in zip(initial, vals)]
     args = (length, *begun, *[recorder.nodes(x.fake) for x in over], *operands)
-    totals = {k: _total(tracer, x.fake.shape[0], entries[count:], over) for k, x in enumerate(arm.values) if k in uneven}  # type: ignore[union-attr]
+    totals = {k: _total(tracer, arm.values[k].fake.shape[0], entries[count:], over) for k in uneven}  # type: ignore[union-attr]
     stacks = [dense(x.fake, (totals[k], *x.fake.shape[1:]) if k in uneven else (length, *x.fake.shape))  # type: ignore[union-attr]
               for k, x in enumerate(arm.values[count:], count)]
     outs = [tracer.wants_grad(x.fake) for x in arm.values[count:]]  # type: ignore[union-attr]

@@ -338,6 +338,18 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
         return isinstance(flag, t.Const) and flag.value == obj.get(self, "requires_grad").real(self)
 
+    def makes_leaf(self, obj: t.Tensor, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> bool:
+        """Let a tensor that the frame has made require grad, if that is seen in it alone: grad mode is off, and must
+        stay so. Return whether it does."""
+        flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
+        fresh = obj.value is None and obj.pyclass is torch.Tensor and obj.fake._alias.parent is None
+        if flag is not t.TRUE or not fresh or torch.is_grad_enabled() or not is_differentiable(obj.fake.dtype):
+            return False
+        obj.note(self, "requires_grad", t.TRUE)
+        self.leaves.append(obj.fake)
+        self.makes_parameters = True
+        return True
+
     def user_place(self) -> tuple[tuple[str, int, str], ...]:
         """Return the innermost place in the user's own code, or in any if there is none, as a stack of one; empty
         before the first instruction."""

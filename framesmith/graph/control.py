@@ -202,18 +202,18 @@ class Scan(Control):
             return [*[None if k in self.absent else x for k, x in enumerate(state)],
                     *[y.new_empty((0, *y.shape[k in self.joined:])) for k, y in enumerate(blank)]]
         stacks: list[torch.Tensor] | None = None
-        parts: dict[int, list[torch.Tensor]] = {k: [] for k in self.joined}
+        pieces: dict[int, list[torch.Tensor]] = {k: [] for k in self.joined}
         for k in range(first - 1, -1, -1) if self.backwards else range(first):
             given = arms[0]([*state, *[x[k] for x in over], *rest])
             state, out = given[:self.carried], given[self.carried:]
             if stacks is None:
                 stacks = [y.new_empty((0 if n in self.joined else first, *y.shape)) for n, y in enumerate(out)]
             for n, (stack, y) in enumerate(zip(stacks, out, strict=True)):
-                if n in parts:
-                    parts[n].append(y)
+                if n in pieces:
+                    pieces[n].append(y)
                 else:
                     stack[k] = y
-        return [*state, *[torch.cat(parts[n]) if n in parts else x for n, x in enumerate(stacks)]]  # type: ignore[arg-type]
+        return [*state, *[torch.cat(pieces[n]) if n in pieces else x for n, x in enumerate(stacks)]]  # type: ignore[arg-type]
 
 
 def results_of(graph: Graph) -> Sequence[Any]:

@@ -263,8 +263,8 @@ class ShapeEnv:
         derived = {} if self.narrow else {q: Symbol(f"{least} or more: {q}", least, q.hi) for q, least in _small(rel)}
         if large or derived:
             known = self.known(rel.subs(Substitution({**large, **derived})))
-        if known is None and large and self._change:
-            learnt, names = rel.subs(self._simplify), {s.name for s in large}
+        if known is None and self._change and (names := {_origin(s) for s in self.data & rel.free}):
+            learnt = rel.subs(self._simplify)  # in quotients, say, which are sizes as well
             known = self.known(learnt.subs(Substitution({s: Symbol(s.name, max(s.lo or 0, 2), s.hi)
                                                          for s in learnt.free if _origin(s) in names})))
         if known is None and general is not None and not self.data.isdisjoint(rel.free):

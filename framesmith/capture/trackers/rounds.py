@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from framesmith.graph.cse import value_key
 from framesmith.symbolic.layout import expected
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import FramesmithError, Unsupported
@@ -128,11 +129,12 @@ def zipped(its: list[LoopIterator], ordinary: Callable[[Any], Tracker]) -> LoopI
         plans = [it.plan(tracer) for it in its]
         if any(bool(p.count != plans[0].count) for p in plans):
             raise Unsupported("iterators of different lengths")
-        operands = {id(x.fake): x for p in plans for x in p.operands}
+        keys = [[value_key(tracer.recorder.nodes(x.fake)) for x in p.operands] for p in plans]
+        operands = {key: x for p, own in zip(plans, keys) for key, x in zip(own, p.operands)}  # equal ones are one
 
         def value(tracer: Any, slices: list[Tracker]) -> Tracker:
             given = dict(zip(operands, slices))
-            return Tuple([p.value(tracer, [given[id(x.fake)] for x in p.operands]) for p in plans])
+            return Tuple([p.value(tracer, [given[key] for key in own]) for p, own in zip(plans, keys)])
 
         return Plan(plans[0].count, list(operands.values()), value)
 
@@ -337,8 +339,8 @@ class FilledList(List):
         return bool(self.size(tracer) != 0)
 
     def size(self, tracer: Any) -> Any:
-        return sum([1 if not isinstance(x, StackedItems) else x.lengths.fake.shape[0] if isinstance(x, Parts)  # type: ignore[attr-defined]
-                    else x.stack.fake.shape[0] for x in self.items])  # type: ignore[attr-defined]
+        slices = [x.lengths if isinstance(x, Parts) else x.stack for x in self.items if isinstance(x, StackedItems)]
+        return sum([x.fake.shape[0] for x in slices], len(self.items) - len(slices))  # type: ignore[attr-defined]
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
         last = self.items[-1]
@@ -392,5 +394,6 @@ class FilledTuple(FilledList):
     cls = tuple  # type: ignore[assignment]
 
 
-__all__ = ["FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Parts", "Place", "Plan", "Range", "LoopIterator",
-           "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices", "progression", "zipped"]
+__all__ = ["FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Parts", "Place", "Plan",
+           "Range", "LoopIterator", "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices",
+           "progression", "zipped"]

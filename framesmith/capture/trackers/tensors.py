@@ -296,6 +296,7 @@ def _data(self: Tensor, tracer: Any) -> Tracker:
 
 
 def _requires_grad(self: Tensor, tracer: Any) -> Tracker:
+    tracer.seen_as_view(self.fake)
     if not tracer.differentiable or tracer.transformed:
         return tracer.torch_call(getattr, [self, tracer.made("requires_grad")], {})
     return tracer.made(self.value is not None and self.value.requires_grad or tracer.wants_grad(self.fake))
@@ -361,6 +362,8 @@ class TensorMethod(Tracker):
         row = tracer.methods(Tensor, name) if name in _BY_ROW else None
         if row is not None:
             return row(tracer, self.obj, *args, **kwargs)
+        if name == "requires_grad_" and tracer.makes_leaf(self.obj, args, kwargs):
+            return self.obj
         refused = _REFUSED.get(name)
         if refused is not None and not (name == "requires_grad_" and tracer.same_grad_flag(self.obj, args, kwargs)):
             raise Unsupported(f"Tensor.{name}: {refused}")
