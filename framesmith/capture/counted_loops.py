@@ -8,7 +8,7 @@ the frame is captured again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from .frame import STOPPED, Frame
 from .induction import Affine, affine, is_integer, tracker_of
 from .loop_slices import LoopSlices
 from .looping import entered
-from .scanning import scanned
+from .scanning import Joined, scanned
 from .tracer import BreakHere
 from .trip_counts import Condition, condition
 
@@ -279,7 +279,8 @@ class CountedLoop:
             self.watched = [self._origins(x, initial, state, slices) for x in grown]
             return [*after, *self.slices.later()], [*grown, *self.slices.written(), *self.expected], t.NONE
 
-        last, stacks, _ = scanned(tracer, step, states, over, False, [x for x, _ in self.filled], storages, self._check)
+        last, stacks, _ = scanned(tracer, step, states, over, False, [x for x, _ in self.filled], storages, self._check,
+                                  True)
         for (base, node), x, end in zip(self.written, wholes, last[len(slots):]):
             set_value(base, node)
             tracer.torch_call(torch.Tensor.copy_, [x, end], {})
@@ -291,12 +292,15 @@ class CountedLoop:
         for k, (i, x) in enumerate(zip(slots, blanks, strict=True)):
             f.locals[i] = self._outside(x, last[self.firsts[k]])
         for (filled, items), stack, k_last, others in zip(self.filled, stacks, self.ends, self.watched):
-            watched = [*others, *[x.fake._alias.storage for x in (*last[:len(slots)], stack)]]
-            filled._items = [*items, t.StackedItems(stack, None if k_last is None else last[k_last], watched,
-                                                    (f.code, self.body.end))]
+            whole = stack.whole if isinstance(stack, Joined) else stack
+            watched = [*others, *[x.fake._alias.storage for x in (*last[:len(slots)], whole)]]
+            place = f.code, self.body.end
+            filled._items = [*items, t.Parts(stack.whole, stack.dim, stack.lengths, watched, place)
+                             if isinstance(stack, Joined) else
+                             t.StackedItems(stack, None if k_last is None else last[k_last], watched, place)]
             filled.__class__ = t.FilledList
             tracer.mutates(filled)
-        rest = iter(stacks[len(self.filled):])
+        rest: Iterator[Any] = iter(stacks[len(self.filled):])
         self.slices.finish(rest)
         for stack in rest:
             rounds = tracer.torch_call(torch.sum, [stack], {})

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from framesmith.fake.layout import is_of_data
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import Rel, ne
-from framesmith.symbolic.node import symint
+from framesmith.symbolic.expr import Rel, ne, prod
+from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.errors import DataDependent, Unsupported
 
 from . import trackers as t
@@ -42,24 +43,39 @@ _LONGEST = 40
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """A tensor has these elements."""
+    """A tensor has these elements, bit for bit."""
 
     elements: Any
 
     def __call__(self, x: torch.Tensor) -> bool:
         with torch._C.DisableTorchFunctionSubclass():
-            return x.tolist() == self.elements
+            return bits_of(x) == self.elements
+
+
+def bits_of(x: torch.Tensor) -> Any:
+    """Return the elements, of floats as the integers of the same bits: nan is itself then, and 0.0 is not -0.0."""
+    return (x.view(_BITS[x.dtype.itemsize]) if x.dtype.is_floating_point else x).tolist()
+
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def content(tracer: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] | None:
     """Return an input's elements and the function that guards them: few integers on the CPU, such as sizes and grids,
-    that do not change often."""
+    that do not change often; of a module's buffers floats, too, such as probabilities."""
     x = next((i for i in tracer.inputs if i.fake._alias.storage.input is node), None)
-    if x is None or x.value.dtype not in (*_INTEGRAL, torch.bool) or x.value.device.type != "cpu" or not _few(x.value):
+    if x is None or x.value.device.type != "cpu" or not _few(x.value):
         return None
-    if str(x.source) in (tracer.varying or ()) or is_continuation(tracer.frames[0].code) and "param" not in node.meta:
+    own = "param" in node.meta
+    buffer = own and not isinstance(x.value, torch.nn.Parameter) and not x.value.requires_grad
+    if x.value.dtype not in (*_INTEGRAL, torch.bool) and not (buffer and x.value.dtype.is_floating_point):
         return None
-    return x.value.clone(), lambda: tracer.guard(x.source, "callable", Holds(x.value.tolist()))
+    if str(x.source) in (tracer.varying or ()) or is_continuation(tracer.frames[0].code) and not own:
+        return None
+    if tracer.opens and not own:
+        tracer.left_open = True
+        return None
+    return x.value.clone(), lambda: tracer.guard(x.source, "callable", Holds(bits_of(x.value)))
 
 
 def _few(x: torch.Tensor) -> bool:
@@ -122,14 +138,17 @@ def number(tracer: Any, x: t.Tensor, kind: type | None = None) -> t.Tracker | No
 def listed(tracer: Any, x: t.Tensor) -> t.Tracker | None:
     """`x.tolist()` for few numbers; None where a graph break is better."""
     shape = x.fake.shape
-    if not tracer.lists_data or len(shape) != 1 or type(shape[0]) is not int or shape[0] > _MOST:
+    if not tracer.lists_data or not 0 < len(shape) < 3 or any(map(is_of_data, shape)) or (
+            tracer.shapes.hint(prod(map(expr_of, shape))) > _MOST):
         return None
-    found = []
-    for i in range(shape[0]):
-        one = number(tracer, tracer.torch_call(torch.select, [x, t.Const(0), t.Const(i)], {}))
+    found: list[t.Tracker] = []
+    for i in range(int(shape[0])):
+        part = tracer.torch_call(torch.select, [x, t.Const(0), t.Const(i)], {})
+        one = number(tracer, part) if len(shape) == 1 else listed(tracer, part)
         if one is None:
             return None
-        one.listed = True  # type: ignore[attr-defined]
+        if type(one) is t.Data:
+            one.listed = True
         found.append(one)
     return t.List(found)
 
@@ -412,7 +431,7 @@ def relation_of(v: t.Tracker) -> Rel | None:
 
 def _length_of(v: t.Tracker) -> t.Tracker:
     """Return the length of a list that a loop or branch on data has filled, other values unchanged."""
-    return t.Sym(v.size(None)) if type(v) is t.FilledList else v
+    return t.Sym(v.size(None)) if isinstance(v, t.FilledList) else v
 
 
 def _is_undecided(v: t.Tracker) -> bool:

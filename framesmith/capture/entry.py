@@ -18,7 +18,7 @@ from torch.fx import Graph
 
 from framesmith.fake import Recorder, dispatch_restored
 from framesmith.graph.traversal import placeholders_of
-from framesmith.util import events
+from framesmith.util import events, log
 from framesmith.util.advice import advice_on_loop
 from framesmith.util.errors import (
     DataDependent,
@@ -163,6 +163,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     limit = -1 if config is None else config.max_instructions
     state = read_state()
     assumes, assumes_indices, lists_data, replays = True, False, True, True
+    opens = sizes is not None and sizes.data and sizes.every
     unrolled: frozenset[t.Place] = frozenset()
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
@@ -175,6 +176,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             sizes.made = sizes.made_of_numbers = False
         tracer.assumes, tracer.assumes_indices, tracer.unrolled = assumes, assumes_indices, unrolled
         tracer.lists_data = lists_data and recorder.shape_env is not None
+        tracer.opens = opens
         tracer.replays = Replays() if replays else None
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
@@ -196,15 +198,21 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except CopySeen:
             assumes_indices = True
         except t.ListSeen:
-            lists_data = False
+            lists_data = tracer.left_open
+            opens &= not tracer.left_open
         except t.LoopUnrolled as e:
             unrolled |= {e.place}
-            if not isinstance(e, t.FirstRoundApart):
+            if e.place[1] >= 0:
                 _tell_unrolled(e)
             step, depth, reason = -1, 0, None
         except TooLarge:
             varying = None
         except Unsupported as e:
+            if tracer.left_open and not isinstance(e, (NeedsGrad, TooLong, FirstCall)):
+                log.emit("recompiles", f"{code.co_qualname}: the contents of small inputs are assumed: {e}")
+                opens, lists_data, unrolled, doubted = False, True, frozenset(), None
+                step, depth, reason = -1, 0, None
+                continue
             where = tracer.where() or (code.co_filename, code.co_firstlineno, code.co_name)
             e.at = e.at or where[:2]
             if isinstance(e, DataDependent):

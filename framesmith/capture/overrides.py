@@ -117,7 +117,7 @@ def tensors_among(values: Iterable[t.Tracker], tracer: Any = None) -> Iterator[t
     """Yield the tensors among `values` and within sequences: those that were read, or for a `tracer` all."""
     for x in values:
         if isinstance(x, t.Sequence) and (tracer is not None or x._items is not None):
-            known = tracer is None or type(x) is t.FilledList
+            known = tracer is None or isinstance(x, t.FilledList)
             yield from tensors_among(x.items if known else x.open(tracer), tracer)
         elif isinstance(x, t.Tensor):
             yield x

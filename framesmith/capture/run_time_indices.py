@@ -38,17 +38,25 @@ class Copies(Session):
         self.copies: list[tuple[FakeTensor, FakeTensor, int]] = []
         """Triples of the base, its copy, and the version of the base at that time."""
         self.assumes_indices = False
+        self.leaves: list[FakeTensor] = []
+        """Tensors that the frame has made to require grad."""
 
     def seen_as_copy(self, fake: FakeTensor) -> None:
         """Refuse an operation on `fake` that may distinguish a copy from a view."""
         if any(copy._alias.storage is fake._alias.storage for _, copy, _ in self.copies):
             raise CopySeen("an index that varies gives a view, which the program looks at as such")
 
+    def seen_as_view(self, fake: FakeTensor) -> None:
+        """Refuse to tell whether a view requires grad, of a tensor that the frame has made to."""
+        if any(leaf._alias.storage is fake._alias.storage and leaf is not fake for leaf in self.leaves):
+            raise Unsupported("a view of a tensor that was made to require grad")
+
     def check_copies(self, outputs: list[Any]) -> None:
         """Refuse, at the end of capture, if a copy is an output, or if it or its base was written."""
         for fake in outputs:
             if isinstance(fake, FakeTensor):
                 self.seen_as_copy(fake)
+                self.seen_as_view(fake)
         for base, copy, version in self.copies:
             if base._alias.storage.version != version or copy._alias.storage.version:
                 raise CopySeen("an index that varies gives a view of what is written")

@@ -4,6 +4,7 @@ as the body of one node (`graph.control`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch.fx import Node
 from framesmith.fake.layout import meets_itself
 from framesmith.fake.tensor import FakeTensor, Storage, dense, new_fake
 from framesmith.graph.control import Scan, layout_of
-from framesmith.symbolic.node import expr_of
+from framesmith.graph.traversal import last_node, nodes_after
+from framesmith.symbolic.node import expr_of, symint
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
@@ -25,11 +27,22 @@ Step = Callable[[list[t.Tensor]], tuple[Sequence[t.Tracker], Sequence[t.Tracker]
 value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Results of the rounds that differ in the size of dimension `dim`, joined along it. `lengths`: these sizes."""
+
+    whole: t.Tensor
+    dim: int
+    lengths: t.Tensor
+
+
 def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.Tracker],
             backwards: bool, filled: Sequence[t.Tracker] = (), written: Collection[Storage] = (),
-            check: Callable[[Arm], None] | None = None) -> tuple[list[t.Tensor], list[t.Tensor], t.Tracker]:
+            check: Callable[[Arm], None] | None = None,
+            ragged: bool = False) -> tuple[list[t.Tensor], list[t.Tensor | Joined], t.Tracker]:
     """Record a scan, and return the last state, the stacked results, and the Python value. `filled`, `written`: lists
-    that a step may fill, and tensors that it may write; `check` may refuse the body."""
+    that a step may fill, and tensors that it may write; `check` may refuse the body. `ragged`: the results of rounds
+    may differ in the size of one dimension."""
     if tracer.transformed or tracer.modes.functions:
         raise Unsupported("a scan in a function transform or mode")
     recorder = tracer.recorder
@@ -60,15 +73,61 @@ def scanned(tracer: Any, step: Step, state: Sequence[t.Tracker], xs: Sequence[t.
     if check is not None:
         check(arm)
     count = len(initial)
+    uneven = _uneven(tracer, arm, count) if ragged else {}
     results = [_result(tracer, arm, x, k < count) for k, x in enumerate(arm.values)]  # type: ignore[arg-type]
     places: list[Node] = [recorder.nodes(x.fake) for x in entries]
-    graphs, operands = cut_out(tracer, [arm], [results], places)
+    graphs, operands = cut_out(tracer, [arm], [results], places, uneven)
     begun = [recorder.nodes(_laid_out(tracer, x, val).fake) for x, val in zip(initial, vals)]
     args = (length, *begun, *[recorder.nodes(x.fake) for x in over], *operands)
-    stacks = [dense(x.fake, (length, *x.fake.shape)) for x in arm.values[count:]]  # type: ignore[union-attr]
+    totals = {k: _total(tracer, arm.values[k].fake.shape[0], entries[count:], over) for k in uneven}  # type: ignore[union-attr]
+    stacks = [dense(x.fake, (totals[k], *x.fake.shape[1:]) if k in uneven else (length, *x.fake.shape))  # type: ignore[union-attr]
+              for k, x in enumerate(arm.values[count:], count)]
     outs = [tracer.wants_grad(x.fake) for x in arm.values[count:]]  # type: ignore[union-attr]
-    made = emitted(tracer, Scan(graphs[0], count, len(over), backwards), args, [*vals, *stacks], [*grads, *outs])
-    return made[:count], made[count:], found[0]
+    if uneven and any([*grads, *outs]):
+        raise Unsupported("the gradient of a loop that collects tensors of different sizes")
+    target = Scan(graphs[0], count, len(over), backwards, joined=tuple([k - count for k in uneven]))
+    made = emitted(tracer, target, args, [*vals, *stacks], [*grads, *outs])
+    collected: list[t.Tensor | Joined] = list(made[count:len(made) - len(uneven)])
+    for (k, dim), lengths in zip(uneven.items(), made[len(made) - len(uneven):]):
+        whole = tracer.torch_call(torch.movedim, [made[k], t.Const(0), t.Const(dim)], {})
+        collected[k - count] = Joined(whole, dim, lengths)
+    return made[:count], collected, found[0]
+
+
+def _uneven(tracer: Any, arm: Arm, count: int) -> dict[int, int]:
+    """Return the results of a body whose size in one dimension is its own, and that dimension, which becomes the first
+    one; these sizes become results."""
+    recorder = tracer.recorder
+    bound = {n.meta["binds"] for n in arm.region if "binds" in n.meta}
+    found, last = {}, last_node(recorder.graph)
+    values = list(arm.values)
+    for k, x in enumerate(arm.values[count:], count):
+        dims = [d for d, n in enumerate(x.fake.shape) if expr_of(n).free & bound]  # type: ignore[union-attr]
+        if len(dims) > 1:
+            raise Unsupported("tensors that differ in more than one dimension")
+        if dims:
+            how = {"dtype": tracer.made(torch.int64)}
+            values.append(tracer.torch_call(torch.full, [tracer.made(()), t.Sym(x.fake.shape[dims[0]])], how))  # type: ignore[union-attr]
+            moved = tracer.torch_call(torch.movedim, [x, t.Const(dims[0]), t.Const(0)], {})
+            values[k] = tracer.torch_call(torch.Tensor.contiguous, [moved], {})
+            found[k] = dims[0]
+    arm.region += [n for n in nodes_after(recorder.graph, last) if n.op != "placeholder"]
+    arm.values = values
+    return found
+
+
+def _total(tracer: Any, size: Any, slices: Sequence[t.Tensor], over: Sequence[t.Tensor]) -> Any:
+    """Return the sum of a size over all rounds: known if the sizes are lengths of all parts of a tensor, else a new
+    symbol."""
+    env, nodes = tracer.recorder.shape_env, tracer.recorder.nodes
+    source = env.sources.get(expr_of(size))
+    if source is not None and source[1] == -1:
+        node = nodes(source[0])
+        read = node.args[0] if node.target is aten.clone.default else node
+        for x, whole in zip(slices, over):
+            if nodes(x.fake) is read and id(whole.fake) in tracer.totals:
+                return tracer.totals[id(whole.fake)][1]
+    return symint(env.data_symbol(0, None, None), env)
 
 
 def _given(step: Step, entries: list[t.Tensor], found: list[t.Tracker]) -> list[t.Tracker | None]:

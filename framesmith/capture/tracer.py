@@ -40,6 +40,7 @@ from .identity import kept_apart
 from .inference import Modes
 from .iteration import Iteration
 from .lifetimes import cannot_be_bridged, check_mutation, may_have_died
+from .listed_slices import listed_slices
 from .modes import devices, restore_devices
 from .operations import Operations
 from .overrides import has_function, is_class_of_programs, is_followed
@@ -84,6 +85,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """The program is in a function transform: gradients there are part of what it computes."""
     lists_data = False
     """`tolist` gives numbers that depend on data."""
+    opens = False
+    """The contents of small inputs are not assumed."""
+    left_open = False
+    """They would have been otherwise."""
     branched = False
     """A branch on data was recorded."""
     unrolled: frozenset[t.Place] = frozenset()
@@ -107,6 +112,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         self.frames: list[Frame] = []
         self.handled: list[t.Tracker] = []
         self.showing: list[t.Tracker] = []
+        self.totals: dict[int, tuple[FakeTensor, Any]] = {}
+        """Tensors of lengths of parts, by identity, and the size that the lengths sum up to."""
         self.followed: set[FunctionType] = set()
         """The functions that are inlined, whatever their arguments are."""
         self.traced: list[Frame] = []
@@ -229,6 +236,11 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """Return an integer that only a tensor's data can tell as a number, other values unchanged."""
         return data.integer_in(self, x)
 
+    def listed_slices(self, x: t.Tensor) -> t.Tracker | None:
+        """Return `x.tolist()` for a length that varies, as numbers of the graph; None where its values are known or
+        assumed instead."""
+        return listed_slices(self, x)
+
     def by_range(self, x: t.Data) -> bool | None:
         """Return the truth of a comparison of data-dependent sizes, if their known ranges decide it."""
         return data.decided(self, x)
@@ -325,6 +337,18 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """requires_grad_ that has no effect."""
         flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
         return isinstance(flag, t.Const) and flag.value == obj.get(self, "requires_grad").real(self)
+
+    def makes_leaf(self, obj: t.Tensor, args: list[t.Tracker], kwargs: dict[str, t.Tracker]) -> bool:
+        """Let a tensor that the frame has made require grad, if that is seen in it alone: grad mode is off, and must
+        stay so. Return whether it does."""
+        flag = args[0] if args else kwargs.get("requires_grad", t.TRUE)
+        fresh = obj.value is None and obj.pyclass is torch.Tensor and obj.fake._alias.parent is None
+        if flag is not t.TRUE or not fresh or torch.is_grad_enabled() or not is_differentiable(obj.fake.dtype):
+            return False
+        obj.note(self, "requires_grad", t.TRUE)
+        self.leaves.append(obj.fake)
+        self.makes_parameters = True
+        return True
 
     def user_place(self) -> tuple[tuple[str, int, str], ...]:
         """Return the innermost place in the user's own code, or in any if there is none, as a stack of one; empty

@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
 def fields_of(target: Control) -> dict[str, Any]:
     """Return the fields of a node other than its arms. Raises `ExportError` for one that a derivative has made."""
     if isinstance(target, Loop) and target.collects or isinstance(target, Scan) and (
-            target.absent or target.ragged):
+            target.absent or target.ragged or target.joined):
         raise ExportError("the derivative of a loop that data ends cannot be exported")
     return {name: getattr(target, name) for name in KINDS[target.__name__][1]}  # type: ignore[attr-defined]
 

@@ -9,7 +9,7 @@ import torch
 
 from framesmith.fake.handlers import composite, functional, handles, positional, view
 from framesmith.fake.infer import true_error
-from framesmith.fake.layout import geometry, infer_size, may_be_viewed, meets_itself
+from framesmith.fake.layout import geometry, infer_size, is_of_data, may_be_viewed, meets_itself
 from framesmith.fake.recording import Recording
 from framesmith.fake.tensor import FakeTensor, collect_layout_assumptions, copied, is_row_major, new_fake
 from framesmith.graph.traversal import ancestors, last_node
@@ -81,6 +81,18 @@ def flatten(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
     sizes = tuple(source.shape)
     wanted = (*sizes[:first], math.prod(sizes[first : last + 1]), *sizes[last + 1 :])
     return reshape(rec, aten.reshape.default, (source, wanted), {})
+
+
+@handles(aten.narrow.default)
+def narrow(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
+    """Record, for a start or length that data tell, a slice: C++ would compare them with the size."""
+    source, dim, start, length = positional(func, args, kwargs)
+    if not any(map(is_of_data, (start, length))) or not -source.dim() <= dim < source.dim():
+        return composite(rec, func, args, kwargs)
+    size = source.shape[dim]
+    if not all(map(expected, (start >= 0, length >= 0, start <= size, start + length <= size))):
+        return composite(rec, func, args, kwargs)
+    return view(rec, aten.slice.Tensor, (source, dim, start, start + length), {})
 
 
 @handles(aten.as_strided.default)

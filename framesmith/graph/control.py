@@ -161,7 +161,8 @@ class Loop(Control):
 class Scan(Control):
     """See the module. `carried`, `scanned`: n and m. `backwards`: from the last slice to the first. `absent`: those of
     the state that are None if there is no slice. `ragged`: the places among the scanned operands of those whose slices
-    differ in sizes; tables of sizes follow all operands. `derivatives`: as a branch has them."""
+    differ in sizes; tables of sizes follow all operands. `joined`: the places among what it collects of values that are
+    joined along their first dimension, in which they may differ. `derivatives`: as a branch has them."""
 
     __name__: ClassVar[str] = "scan"  # type: ignore[misc]
     body: Graph
@@ -170,6 +171,7 @@ class Scan(Control):
     backwards: bool = False
     absent: tuple[int, ...] = ()
     ragged: tuple[int, ...] = ()
+    joined: tuple[int, ...] = ()
     derivatives: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -181,7 +183,8 @@ class Scan(Control):
         return self.carried + self.scanned
 
     def __str__(self) -> str:
-        return f"{Control.__str__(self)} {self.carried} {self.scanned} {self.backwards} {self.absent} {self.ragged}"
+        told = self.carried, self.scanned, self.backwards, self.absent, self.ragged, self.joined
+        return " ".join(map(str, (Control.__str__(self), *told)))
 
     def run(self, arms: Sequence[Arm], first: Any, operands: Sequence[Any]) -> Sequence[Any]:
         count = len(operands) - len(self.ragged)
@@ -197,16 +200,20 @@ class Scan(Control):
         if not first:
             blank = arms[0]([*state, *[x.new_zeros(x.shape[1:]) for x in over], *rest])[self.carried:]
             return [*[None if k in self.absent else x for k, x in enumerate(state)],
-                    *[y.new_empty((0, *y.shape)) for y in blank]]
+                    *[y.new_empty((0, *y.shape[k in self.joined:])) for k, y in enumerate(blank)]]
         stacks: list[torch.Tensor] | None = None
+        pieces: dict[int, list[torch.Tensor]] = {k: [] for k in self.joined}
         for k in range(first - 1, -1, -1) if self.backwards else range(first):
             given = arms[0]([*state, *[x[k] for x in over], *rest])
             state, out = given[:self.carried], given[self.carried:]
             if stacks is None:
-                stacks = [y.new_empty((first, *y.shape)) for y in out]
-            for stack, y in zip(stacks, out, strict=True):
-                stack[k] = y
-        return [*state, *stacks]  # type: ignore[misc]
+                stacks = [y.new_empty((0 if n in self.joined else first, *y.shape)) for n, y in enumerate(out)]
+            for n, (stack, y) in enumerate(zip(stacks, out, strict=True)):
+                if n in pieces:
+                    pieces[n].append(y)
+                else:
+                    stack[k] = y
+        return [*state, *[torch.cat(pieces[n]) if n in pieces else x for n, x in enumerate(stacks)]]  # type: ignore[arg-type]
 
 
 def results_of(graph: Graph) -> Sequence[Any]:

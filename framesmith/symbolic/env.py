@@ -264,6 +264,10 @@ class ShapeEnv:
         derived = {} if self.narrow else {q: Symbol(f"{least} or more: {q}", least, q.hi) for q, least in _small(rel)}
         if large or derived:
             known = self.known(rel.subs(Substitution({**large, **derived})))
+        if known is None and self._change and (names := {_origin(s) for s in self.data & rel.free}):
+            learnt = rel.subs(self._simplify)  # in quotients, say, which are sizes as well
+            known = self.known(learnt.subs(Substitution({s: Symbol(s.name, max(s.lo or 0, 2), s.hi)
+                                                         for s in learnt.free if _origin(s) in names})))
         if known is None and general is not None and not self.data.isdisjoint(rel.free):
             return general
         if known is None:
@@ -303,6 +307,12 @@ class ShapeEnv:
             return True
         self.assumed.append(rel)
         self._learn(rel)
+        for s, divisor in _cut(rel):
+            if self.known(ge(s, 1)) is None:
+                self.assumed.append(ge(s, 1))
+                self._learn(ge(s, 1))
+            if (even := eq(self.simplify(s) % divisor, 0)).known is None:
+                self._learn(even)
         return True
 
     def specialise(self, e: Expr | int) -> int:
@@ -433,6 +443,21 @@ class ShapeEnv:
 def _origin(symbol: Symbol) -> str:
     """Return the name of the symbol that one with a narrower range, or a quotient, is made of."""
     return symbol.name.partition("/")[0]
+
+
+def _cut(rel: Rel) -> Iterator[tuple[Symbol, int]]:
+    """Yield the symbols that an equation says to be cut into equal parts, with the number of elements of a part: s * t
+    == 2*(s // 2) * 3*(t // 3) of positive symbols says that 2 divides s and 3 divides t, since no factor is larger than
+    its counterpart."""
+    terms, offset = linear(rel.args[0]) if rel.op == "eq" else ([], 1)
+    if offset or len(terms) != 2:
+        return
+    (whole, k), (parts, n) = sorted(terms, key=lambda term: any(isinstance(f, FloorDiv) for f in factors(term[0])))
+    cut = [(f.num, f.den.const) for f in factors(parts) if isinstance(f, FloorDiv) and f.den.is_const]
+    symbols = [s for s, _ in cut]
+    if (all(isinstance(s, Symbol) for s in symbols) and sorted(factors(whole), key=id) == sorted(symbols, key=id)
+            and len(symbols) == len(factors(parts)) and n == -k * math.prod(divisor for _, divisor in cut)):
+        yield from cut  # type: ignore[misc]
 
 
 def _from_zero(rel: Rel) -> Rel:

@@ -179,3 +179,45 @@ def test_repeats_by_a_small_tensor_and_operators_of_numbers_alone():
     for ours, plain in zip(framesmith.compile(program, fullgraph=True, backend="eager")(x, r), program(x, r),
                            strict=True):
         assert torch.equal(ours, plain)
+
+
+def test_small_buffers_decide_where_paths_differ_too_much_for_one_graph():
+    class Annealed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.chances = torch.nn.Buffer(torch.tensor([1., float("nan")]))
+
+        def forward(self, x):
+            found = ()
+            for chance in self.chances:
+                if chance > 0:
+                    found += (x * chance,)
+            return found
+
+    model = Annealed()
+    compiled = framesmith.compile(model, fullgraph=True)
+    for values in ([1., float("nan")], [1., float("nan")], [0.5, 0.25], [-0.5, 0.25]):
+        model.chances.copy_(torch.tensor(values))
+        x = torch.randn(3)
+        found, wanted = compiled(x), model(x)
+        assert len(found) == len(wanted) and all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.parametrize("seen", [lambda y: y * 2, lambda y: (y, y.requires_grad, y.is_leaf), lambda y: y[1:],
+                                  lambda y: y[1:].requires_grad])
+def test_a_tensor_of_the_frame_that_is_made_to_require_grad(seen):
+    def f(x):
+        y = torch.zeros_like(x).requires_grad_()
+        return x + y, seen(y)
+
+    with torch.no_grad():
+        found, wanted = framesmith.compile(f)(torch.ones(3)), f(torch.ones(3))
+    assert repr(found) == repr(wanted)
+
+
+def test_a_tensor_made_to_require_grad_costs_no_break():
+    def f(x):
+        return x + torch.zeros_like(x).requires_grad_() * 2
+
+    with torch.no_grad():
+        assert torch.equal(framesmith.compile(f, fullgraph=True)(torch.ones(3)), torch.ones(3))

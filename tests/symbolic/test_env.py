@@ -228,3 +228,13 @@ def test_node_has_what_torch_calls(env):
     assert node.maybe_as_int() is None
     assert node.wrap_int(3).maybe_as_int() == 3
     assert isinstance(node.expr, Symbol)
+
+
+def test_cut_into_equal_parts_a_size_is_divisible():
+    env = ShapeEnv()
+    rows, columns = env.data_symbol(0, None, None), env.data_symbol(0, None, None)
+    assert env.expect(eq(rows * columns, 2 * (rows // 2) * 3 * (columns // 3)))
+    assert env.known(eq(rows % 2, 0)) and env.known(eq(columns, 3 * (columns // 3)))
+    assert env.known(ge(rows, 1)) and env.known(ge(columns, 1))
+    assert env.known(eq(rows % 3, 0)) is None
+    assert [str(rel) for rel in env.assumed] == ["u0*u1 == 6*(u0 // 2)*(u1 // 3)", "u0 >= 1", "u1 >= 1"]

@@ -14,6 +14,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..arms import discard, recorded
+from ..listed_slices import parts
 from ..polyfills import scans as py
 from ..registry import BY_NAME, calls
 from ..scanning import scanned
@@ -94,8 +95,11 @@ def _of_slices(fn: Any, polyfill: Callable[..., Any]) -> None:
 
     @calls(fn)
     def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        if not args or type(args[0]) is not t.FilledList:
+        if not args or not isinstance(args[0], t.FilledList):
             return tracer.torch_function(fn, args, kwargs)  # type: ignore[no-any-return]
+        dim = args[1] if len(args) > 1 else kwargs.get("dim", t.Const(0))
+        if fn is not torch.stack and (whole := args[0].whole(tracer, dim.real(tracer))) is not None:
+            return tracer.torch_call(torch.clone, [whole], {})  # type: ignore[no-any-return]
         parts = t.List(args[0].stacks(tracer))
         return tracer.inline(tracer.made(polyfill), [parts, *args[1:]], kwargs)  # type: ignore[no-any-return]
 
@@ -103,3 +107,18 @@ def _of_slices(fn: Any, polyfill: Callable[..., Any]) -> None:
 _of_slices(torch.stack, py.stacked)
 _of_slices(torch.cat, py.concatenated)
 _of_slices(torch.concat, py.concatenated)
+
+
+def _split_by_data(fn: Any) -> None:
+    """Let `fn` split a tensor into parts of lengths whose number varies, too."""
+
+    @calls(fn)
+    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+        lengths, dim = [args[k] if len(args) > k else kwargs.get(name) for k, name in enumerate(_SPLIT)][1:]
+        if type(lengths) is not t.FilledList or not isinstance(args[0], t.Tensor):
+            return tracer.torch_function(fn, args, kwargs)  # type: ignore[no-any-return]
+        return parts(tracer, args[0], lengths, 0 if dim is None else dim.real(tracer))
+
+
+_SPLIT = "tensor", "split_size_or_sections", "dim"
+_split_by_data(torch.split)

@@ -20,10 +20,12 @@ from .modules import Module
 from .objects import DELETED, Object
 from .rounds import (
     FilledList,
+    FilledTuple,
     FirstRoundApart,
     GrowingList,
     LoopIterator,
     LoopUnrolled,
+    Parts,
     Place,
     Plan,
     Range,

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from framesmith.graph.cse import value_key
 from framesmith.symbolic.layout import expected
 from framesmith.symbolic.node import expr_of
 from framesmith.util.errors import FramesmithError, Unsupported
@@ -106,11 +107,14 @@ class LoopIterator(Walk):
         return self.fixed(tracer).next(tracer)
 
 
-def over_slices(x: Tracker, items: Callable[[Any], list[Tracker]] | None = None) -> LoopIterator:
-    """Return the iterator over a tensor of a symbolic number of slices; outside of a loop its values are `items`."""
+def over_slices(x: Tracker, items: Callable[[Any], list[Tracker]] | None = None,
+                each: Callable[[Any, Tracker], Tracker] | None = None) -> LoopIterator:
+    """Return the iterator over a tensor of a symbolic number of slices; outside of a loop its values are `items`.
+    `each`: makes the value of a slice."""
 
     def plan(tracer: Any) -> Plan:
-        return Plan(x.fake.shape[0], [x], lambda tracer, slices: slices[0])  # type: ignore[attr-defined]
+        return Plan(x.fake.shape[0], [x], lambda tracer, slices:  # type: ignore[attr-defined]
+                    slices[0] if each is None else each(tracer, slices[0]))
 
     def ordinary(tracer: Any) -> Tracker:
         return Iter(tracer.torch_call(torch.unbind, [x], {}).items if items is None else items(tracer))
@@ -125,12 +129,14 @@ def zipped(its: list[LoopIterator], ordinary: Callable[[Any], Tracker]) -> LoopI
         plans = [it.plan(tracer) for it in its]
         if any(bool(p.count != plans[0].count) for p in plans):
             raise Unsupported("iterators of different lengths")
+        keys = [[value_key(tracer.recorder.nodes(x.fake)) for x in p.operands] for p in plans]
+        operands = {key: x for p, own in zip(plans, keys) for key, x in zip(own, p.operands)}  # equal ones are one
 
         def value(tracer: Any, slices: list[Tracker]) -> Tracker:
-            rest = iter(slices)
-            return Tuple([p.value(tracer, [next(rest) for _ in p.operands]) for p in plans])
+            given = dict(zip(operands, slices))
+            return Tuple([p.value(tracer, [given[key] for key in own]) for p, own in zip(plans, keys)])
 
-        return Plan(plans[0].count, [x for p in plans for x in p.operands], value)
+        return Plan(plans[0].count, list(operands.values()), value)
 
     return LoopIterator(zip, plan, ordinary, its)
 
@@ -259,13 +265,15 @@ def enumerated(it: LoopIterator, start: int, ordinary: Callable[[Any], Tracker])
 
 class StackedItems(Tracker):
     """Elements of a list: all slices of a stack. `last`: the last of them as the program knows it, if it does;
-    `watched`: storages that they may share memory with; `place`: the loop or branch; `kind`: the class of numbers."""
+    `watched`: storages that they may share memory with; `place`: the loop or branch; `kind`: the class of numbers;
+    `each`: makes the element of a slice, where it is not the slice itself."""
 
-    __slots__ = ("kind", "last", "place", "stack", "watched")
+    __slots__ = ("each", "kind", "last", "place", "stack", "watched")
 
     def __init__(self, stack: Tracker, last: Tracker | None, watched: Sequence[Any], place: Place,
-                 kind: type | None = None) -> None:
+                 kind: type | None = None, each: Callable[[Any, Tracker], Tracker] | None = None) -> None:
         self.stack = stack
+        self.each = each
         self.last = last
         self.place = place
         self.kind = kind
@@ -275,6 +283,32 @@ class StackedItems(Tracker):
         """Raise LoopUnrolled if elements may have been written since the loop: the stack has their values there."""
         if any(x.version != version for x, version in self.watched):
             raise LoopUnrolled(self.place, "a tensor in a list that a loop has filled is written later")
+
+
+class Parts(StackedItems):
+    """Elements of a list or tuple: the parts of a tensor along `dim` whose lengths are the elements of the tensor
+    `lengths`."""
+
+    __slots__ = ("dim", "lengths")
+
+    def __init__(self, whole: Tracker, dim: int, lengths: Tracker, watched: Sequence[Any], place: Place) -> None:
+        super().__init__(whole, None, watched, place)
+        self.dim = dim
+        self.lengths = lengths
+
+    def iterate(self, items: Callable[[Any], list[Tracker]]) -> LoopIterator:  # type: ignore[override]
+        """Return an iterator over the parts."""
+
+        def plan(tracer: Any) -> Plan:
+            n = self.lengths
+            starts = tracer.binary("sub", tracer.torch_call(torch.cumsum, [n, Const(0)], {}), n)
+            return Plan(n.fake.shape[0], [starts, n], value)  # type: ignore[attr-defined]
+
+        def value(tracer: Any, slices: list[Tracker]) -> Tracker:
+            where = [tracer.integer_in(x) for x in slices]
+            return tracer.torch_call(torch.narrow, [self.stack, Const(self.dim), *where], {})  # type: ignore[no-any-return]
+
+        return LoopIterator(type(iter([])), plan, lambda tracer: Iter(items(tracer)))
 
 
 class GrowingList(List):
@@ -305,7 +339,8 @@ class FilledList(List):
         return bool(self.size(tracer) != 0)
 
     def size(self, tracer: Any) -> Any:
-        return sum([x.stack.fake.shape[0] if isinstance(x, StackedItems) else 1 for x in self.items])  # type: ignore[attr-defined, misc]
+        slices = [x.lengths if isinstance(x, Parts) else x.stack for x in self.items if isinstance(x, StackedItems)]
+        return sum([x.fake.shape[0] for x in slices], len(self.items) - len(slices))  # type: ignore[attr-defined]
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
         last = self.items[-1]
@@ -316,20 +351,32 @@ class FilledList(List):
         return self.open(tracer)[0]
 
     def iterate(self, tracer: Any) -> Tracker:
-        if len(self.items) == 1 and self.items[0].kind is None:  # type: ignore[attr-defined]
-            self.items[0].check()  # type: ignore[attr-defined]
-            return over_slices(self.items[0].stack, self.open)  # type: ignore[attr-defined]
-        return Iter(self.open(tracer))
+        first = self.items[0]
+        if len(self.items) != 1 or not isinstance(first, StackedItems) or first.kind is not None and first.each is None:
+            return Iter(self.open(tracer))
+        first.check()
+        return first.iterate(self.open) if isinstance(first, Parts) else over_slices(first.stack, self.open, first.each)
 
     def numbers(self, tracer: Any, *kinds: type) -> Tracker:
         """Return a tensor of the elements, which are numbers of one of these classes."""
         if len(self.items) != 1 or self.items[0].kind not in kinds:  # type: ignore[attr-defined]
             self.open(tracer)
+        self.items[0].check()  # type: ignore[attr-defined]
         return self.items[0].stack  # type: ignore[attr-defined, no-any-return]
+
+    def whole(self, tracer: Any, dim: int) -> Tracker | None:
+        """Return the tensor of which the elements are the parts along `dim`; None if they are no parts."""
+        if len(self.items) != 1 or not isinstance(parts := self.items[0], Parts):
+            return None
+        if dim not in (parts.dim, parts.dim - parts.stack.fake.dim()):  # type: ignore[attr-defined]
+            self.open(tracer)
+        parts.check()
+        return parts.stack
 
     def stacks(self, tracer: Any) -> list[Tracker]:
         """Return tensors of which the elements are the slices, in order."""
-        if not all(isinstance(x, StackedItems) and x.kind is None or hasattr(x, "fake") for x in self.items):
+        if not all(isinstance(x, StackedItems) and x.kind is None and not isinstance(x, Parts) or hasattr(x, "fake")
+                   for x in self.items):
             self.open(tracer)
         if not expected(self.size(tracer) >= 1):
             raise Unsupported("torch.stack or torch.cat of an empty list")
@@ -340,5 +387,13 @@ class FilledList(List):
                 for x in self.items]
 
 
-__all__ = ["FilledList", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range", "LoopIterator",
-           "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices", "progression", "zipped"]
+class FilledTuple(FilledList):
+    """A tuple of the parts of a tensor, of a number that data tell."""
+
+    __slots__ = ()
+    cls = tuple  # type: ignore[assignment]
+
+
+__all__ = ["FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Parts", "Place", "Plan",
+           "Range", "LoopIterator", "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices",
+           "progression", "zipped"]

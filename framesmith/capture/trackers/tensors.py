@@ -296,6 +296,7 @@ def _data(self: Tensor, tracer: Any) -> Tracker:
 
 
 def _requires_grad(self: Tensor, tracer: Any) -> Tracker:
+    tracer.seen_as_view(self.fake)
     if not tracer.differentiable or tracer.transformed:
         return tracer.torch_call(getattr, [self, tracer.made("requires_grad")], {})
     return tracer.made(self.value is not None and self.value.requires_grad or tracer.wants_grad(self.fake))
@@ -353,12 +354,16 @@ class TensorMethod(Tracker):
         if name == "item" and not args and not kwargs and (
                 size := size_in(tracer.recorder, self.obj.fake)) is not None:
             return tracer.made(size)
+        if name == "tolist" and not args and not kwargs and (slices := tracer.listed_slices(self.obj)) is not None:
+            return slices
         if name in _NUMBERS and (known := self.obj.known(tracer) if name == "item"
                                  else self.obj.assumed(tracer)) is not None:
             return tracer.made(tracer.folded(getattr(known, name), tuple([a.real(tracer) for a in args])))
         row = tracer.methods(Tensor, name) if name in _BY_ROW else None
         if row is not None:
             return row(tracer, self.obj, *args, **kwargs)
+        if name == "requires_grad_" and tracer.makes_leaf(self.obj, args, kwargs):
+            return self.obj
         refused = _REFUSED.get(name)
         if refused is not None and not (name == "requires_grad_" and tracer.same_grad_flag(self.obj, args, kwargs)):
             raise Unsupported(f"Tensor.{name}: {refused}")

@@ -81,6 +81,8 @@ def _loop(m: Emitter, target: Loop, condition: Value, *operands: Any) -> Any:
 def _scan(m: Emitter, target: Scan, length: Any, *operands: Any) -> Any:
     if target.absent:
         raise NoForm("the derivative of a loop")
+    if target.joined:
+        raise NoForm("a loop that joins values of different sizes")
     n, inner = m.number(length, torch.int64), Emitter(m.opset, m)
     places = placeholders_of(target.body)
     state = [_input(inner, p.name, p.meta["val"]) for p in places[:target.carried]]
