@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdarg>
 #include <cstddef>
 
 extern "C" {
@@ -58,6 +59,16 @@ void free(void* p) {
 void* mmap(void* at, size_t n, int access, int flags, int file, off_t offset) {
   void* p = reinterpret_cast<void*>(syscall(SYS_mmap, at, n, access, flags, file, offset));
   if (p != MAP_FAILED && flags & MAP_FIXED && flags & MAP_ANONYMOUS) add(access & PROT_WRITE ? static_cast<long>(n) : -static_cast<long>(n));
+  return p;
+}
+
+// Pages that move to where none were: what is mapped over their old place is then subtracted, so it is added before.
+void* mremap(void* at, size_t n, size_t size, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  void* p = reinterpret_cast<void*>(syscall(SYS_mremap, at, n, size, flags, va_arg(rest, void*)));
+  va_end(rest);
+  if (p != MAP_FAILED && flags & MREMAP_DONTUNMAP) live += static_cast<long>(n);
   return p;
 }
 

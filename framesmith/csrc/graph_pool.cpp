@@ -14,6 +14,12 @@ constexpr size_t kRange = 4;       // addresses reserved, over the machine's mem
 constexpr size_t kIdlePart = 8;    // the machine's memory over what is kept idle
 constexpr size_t kSpare = 64;      // the peak over what is left free of idle pages, for what no one tells the pool of
 constexpr size_t kWord = 64;
+constexpr size_t kHuge = 512;      // pages of a transparent huge page
+constexpr size_t kFewest = 16;     // pages that move together
+constexpr size_t kPieces = 4096;   // what is held over the least that moves: each is a mapping, of Linux's 65,530
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
 
 // The bits of word `w` that stand for pages from `first` to before `end`.
 uint64_t mask(size_t w, size_t first, size_t end) {
@@ -38,9 +44,10 @@ void Pool::outlive_forks() {
 Pool::Pool() {
   const size_t memory = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE)) /
                         kPage;
-  void* range = mmap(nullptr, kRange * memory * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const size_t bytes = (kRange * memory + kHuge) * kPage, huge = kHuge * kPage;
+  void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) return;
-  base_ = static_cast<char*>(range);
+  base_ = reinterpret_cast<char*>((reinterpret_cast<size_t>(range) + huge - 1) / huge * huge);
   limit_ = memory / kIdlePart;
   there_.resize(kRange * memory / kWord + 1);
   free_.insert(new Block{0, kRange * memory, nullptr, nullptr, true});
@@ -56,7 +63,7 @@ Block* Pool::take(size_t bytes) {
   free_.erase(block);
   block->free = false;
   cut(block, count);
-  make_room(count, missing);
+  make_room(count, missing, block);
   live_ += count;
   if (fill(block->first, count)) return block;
   list(block);
@@ -81,11 +88,11 @@ void Pool::expect(size_t bytes) {
   make_room(0, bytes / kPage);
 }
 
-void Pool::make_room(size_t here, size_t fresh) {
+void Pool::make_room(size_t here, size_t fresh, const Block* taker) {
   high_ = std::max(high_, live_ + here + outside_);
   const size_t room = high_ - high_ / kSpare, wanted = held_ + outside_ + fresh;
   const size_t idle = held_ - std::min(held_, live_ + here - std::min(here, fresh));
-  if (wanted > room) drop(std::min(wanted - room, idle));
+  if (wanted > room) drop(std::min(wanted - room, idle), taker);
 }
 
 size_t Pool::trim() {
@@ -163,6 +170,13 @@ size_t Pool::last(size_t first, size_t end, bool there) const {
   return first;
 }
 
+void Pool::mark(size_t first, size_t end, bool there) {
+  for (size_t w = first / kWord; w * kWord < end; ++w)
+    there_[w] = there ? there_[w] | mask(w, first, end) : there_[w] & ~mask(w, first, end);
+  held_ = there ? held_ + (end - first) : held_ - (end - first);
+  if (there) top_ = std::max(top_, end);
+}
+
 bool Pool::fill(size_t first, size_t count) {
   const size_t end = first + count;
   for (size_t from = next(first, end, false); from < end;) {
@@ -172,34 +186,46 @@ bool Pool::fill(size_t first, size_t count) {
     if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
       return false;
     madvise(start, bytes, MADV_HUGEPAGE);
-    for (size_t w = from / kWord; w * kWord < to; ++w) there_[w] |= mask(w, from, to);
-    held_ += to - from;
-    top_ = std::max(top_, to);
+    mark(from, to, true);
     from = next(to, end, false);
   }
   return true;
 }
 
+// Pages that end at `to`, of those from `from`, go with what they hold to the first gap of a block: without a fault and
+// without zeros. How many. Where they were stays mapped, so no other mapping of the process can come there.
+size_t Pool::move(size_t from, size_t to, const Block* taker) {
+  const size_t end = taker->first + taker->count, at = next(taker->first, end, false);
+  const size_t gap = next(at, end, true) - at, count = std::min(gap, to - from), bytes = count * kPage;
+  // a gap that holds a huge page is filled with one: that is one fault, and faster to use than pages that moved
+  if (count < std::max(kFewest, held_ / kPieces) || (at + kHuge - 1) / kHuge * kHuge + kHuge <= at + gap) return 0;
+  if (mremap(base_ + (to - count) * kPage, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
+             base_ + at * kPage) == MAP_FAILED)
+    return 0;
+  mark(at, at + count, true);
+  return count;
+}
+
 // From its end: blocks are taken from the front of a free one.
-size_t Pool::empty(Block* block, size_t wanted) {
+size_t Pool::empty(Block* block, size_t wanted, const Block* taker) {
   size_t gone = 0;
   for (size_t to = last(block->first, std::min(block->first + block->count, top_), true);
        to > block->first && gone < wanted;) {
-    const size_t from = std::max(last(block->first, to, false), to - std::min(to, wanted - gone));
+    size_t from = std::max(last(block->first, to, false), to - std::min(to, wanted - gone));
+    if (const size_t moved = taker ? move(from, to, taker) : 0) from = to - moved;
     constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (mmap(base_ + from * kPage, (to - from) * kPage, PROT_NONE, flags, -1, 0) == MAP_FAILED) break;
-    for (size_t w = from / kWord; w * kWord < to; ++w) there_[w] &= ~mask(w, from, to);
+    mark(from, to, false);
     gone += to - from;
     to = last(block->first, from, true);
   }
-  held_ -= gone;
   return gone;
 }
 
-// Idle pages, of the largest blocks first, back to the system; how many.
-size_t Pool::drop(size_t wanted) {
+// Idle pages, of the largest blocks first, to the gaps of a block if they fit, else back to the system; how many.
+size_t Pool::drop(size_t wanted, const Block* taker) {
   size_t gone = 0;
-  for (auto at = free_.rbegin(); at != free_.rend() && gone < wanted; ++at) gone += empty(*at, wanted - gone);
+  for (auto at = free_.rbegin(); at != free_.rend() && gone < wanted; ++at) gone += empty(*at, wanted - gone, taker);
   return gone;
 }
 

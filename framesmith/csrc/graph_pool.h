@@ -1,8 +1,9 @@
 // Memory that compiled graphs keep for large values: blocks of one reserved range of addresses. Pages come and go.
 //
 // Blocks lie behind each other and free neighbours are one, so addresses never run out for want of a wide enough gap;
-// and idle pages are kept, so that they are not zeroed again, but given back before the pool would hold more pages than
-// ever lived at once. What is held thus has the peak of what lives, whatever the order of sizes.
+// and idle pages are kept, so that they are not zeroed again. Before the pool would hold more pages than ever lived at
+// once, idle ones move to where pages are missing, or go back to the system. What is held thus has the peak of what
+// lives, whatever the order of sizes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -55,10 +56,13 @@ class Pool {
   size_t present(size_t first, size_t count) const;                // pages that are there
   size_t next(size_t first, size_t end, bool there) const;         // the first page that is, or is not, there; or `end`
   size_t last(size_t first, size_t end, bool there) const;         // behind the last one; or `first`
+  void mark(size_t first, size_t end, bool there);
   bool fill(size_t first, size_t count);
-  size_t empty(Block* block, size_t wanted);                       // give back up to so many pages
-  size_t drop(size_t wanted);
-  void make_room(size_t here, size_t fresh);  // for a block of so many pages, and so many new ones, here or elsewhere
+  size_t move(size_t from, size_t to, const Block* taker);
+  size_t empty(Block* block, size_t wanted, const Block* taker);   // up to so many pages; how many
+  size_t drop(size_t wanted, const Block* taker = nullptr);
+  // For a block of so many pages, and so many new ones, in `taker` or elsewhere.
+  void make_room(size_t here, size_t fresh, const Block* taker = nullptr);
 
   std::mutex mutex_;
   char* base_ = nullptr;

@@ -354,6 +354,26 @@ def test_pages_that_stay_are_those_that_the_next_blocks_take(cache):
     assert faults[4] - faults[3] < 8 * 625 // 4
 
 
+def test_idle_pages_move_to_where_the_next_values_lie(cache):
+    """Sizes of a step that fit into no gap that the step before left: pages are neither zeroed again, nor more."""
+    def output(pages):
+        values = (tensor(Kind.INPUT), tensor(Kind.OUTPUT, 0, (pages << 10,)))
+        return make(cache, Plan(1, values, (Output(1),)), "")((torch.ones(4),))[0]
+
+    _C.trim_memory()
+    faults, most = [], 0
+    for step in range(6):
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        alive = [output(pages).fill_(step) for pages in [100] * 8]
+        most = max(most, sum(t.nbytes for t in alive))
+        del alive[::2]
+        alive += [output(pages).fill_(step) for pages in (200, 200)]
+        assert all(bool((t == step).all()) for t in alive)
+        del alive
+    assert faults[5] - faults[4] < 100
+    assert _C.trim_memory() <= most
+
+
 @pytest.mark.parametrize("release", [False, True])
 def test_what_is_given_up_dies_after_its_last_use(cache, release):
     seen = []
