@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import torch
 
-from framesmith.codegen.cpp.emit import emit_kernels, header_text
+from framesmith.codegen.cpp.emit import emit_kernels
+from framesmith.codegen.cpp.header import END
 from framesmith.codegen.cpp.state import VectorTarget as Machine
 from framesmith.codegen.device import wrap_device
 from framesmith.codegen.host_function import Wrapped
@@ -104,7 +105,7 @@ class Target:
 
     def text(self, units: Sequence[str]) -> str:
         """Return the generated code for readers."""
-        return "\n".join([unit.replace(header_text(), "// kernel.h\n") for unit in units])
+        return "\n".join(["// kernel.h\n" + unit.partition(END)[2] for unit in units])
 
 
 class PortableTarget(Target):

@@ -2,15 +2,13 @@
 
 With FRAMESMITH_TEST_DEVICE=cuda the tensors that tests make without naming a device are made there.
 
-Tests marked `forks` run in an interpreter of their own: a process that has used OpenMP or run a backward on a machine
-with a CUDA device cannot be forked, since neither's threads exist in the child.
+Tests marked `forks` run by themselves in a fork of a process that has only imported the compiler: one that has used
+OpenMP or run a backward on a machine with a CUDA device cannot be forked, since neither's threads exist in the child.
 """
 
 import gc
 import os
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,6 +17,8 @@ import pytest
 # read when PyTorch's OpenMP is loaded: threads of several processes on few cores would spin for each other's turn
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch  # noqa: E402
+
+from tests.forked import Interpreter  # noqa: E402
 
 # torch.testing's operator samples would forbid later tests of the process to set the flags of torch.backends
 torch.backends.disable_global_flags = lambda: None
@@ -51,6 +51,9 @@ def pytest_collection():
 def pytest_collection_modifyitems(items):
     if moving := [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{6}", item.nodeid)]:
         raise pytest.UsageError("ids with an address differ from process to process: " + ", ".join(moving[:3]))
+    for item in items:
+        if item.get_closest_marker("forks") and ALONE not in os.environ:
+            item.fixturenames.append("interpreter")
     if torch.cuda.is_available():
         return
     for item in items:
@@ -63,13 +66,13 @@ ALONE = "FRAMESMITH_TEST_ALONE"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Run a test marked `forks` by a pytest of its own; the result is True when the test has been run."""
+    """Run a test marked `forks` by a pytest of its own, in a fork; the result is True when the test has been run."""
     if not pyfuncitem.get_closest_marker("forks") or ALONE in os.environ:
         return None
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    arguments = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider", pyfuncitem.nodeid]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(command, cwd=pyfuncitem.config.rootpath, env={**env, ALONE: "1"}, capture_output=True,
-                          text=True)
+    done = pyfuncitem.funcargs["interpreter"].run(f"import pytest\nraise SystemExit(pytest.main({arguments!r}))",
+                                                  {**env, ALONE: "1"})
     if done.returncode:
         pytest.fail(done.stdout + done.stderr, pytrace=False)
     return True
@@ -86,6 +89,14 @@ def pytest_runtest_protocol(item):
         return (yield)
     finally:
         gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def interpreter():
+    """Runs programs in forks of a process that has imported the compiler."""
+    made = Interpreter("framesmith.compiler", "framesmith.graph_compiler")
+    yield made
+    made.close()
 
 
 @pytest.fixture

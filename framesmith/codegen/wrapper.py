@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from framesmith.codegen.cpp.emit import CppSource, Function, size_parameters
+from framesmith.codegen.cpp.header import header_for
 from framesmith.codegen.cpp.types import type_row
 from framesmith.codegen.host_function import HOST, Steps, Wrapped, comment, entry, integer_text, mark, place_text
 from framesmith.codegen.plan import Planner, check_symbols
@@ -159,12 +160,11 @@ def _units(source: CppSource, program: Program, entry: str, jobs: int) -> tuple[
         lightest = filled.index(min(filled))
         groups[lightest].append(i)
         filled[lightest] += len(source.functions[i].text)
-    head = source.header
-    units = [head + "".join("\n" + source.functions[i].text for i in sorted(group)) for group in groups]
+    units = ["".join("\n" + source.functions[i].text for i in sorted(group)) for group in groups]
     elsewhere = sorted(i for group in groups[:-1] for i in group)
     declared = "".join(_prototype(source.functions[i], program.kernels[i]) for i in elsewhere)
     units[-1] += HOST + declared + "\n" + entry
-    return tuple(units)
+    return tuple([header_for(unit) + source.check + unit for unit in units])
 
 
 def _prototype(function: Function, kernel: Kernel) -> str:

@@ -5,21 +5,12 @@ import shutil
 
 import pytest
 
-from tests.forked import Interpreter
-
 
 @pytest.fixture(scope="module")
 def warm(request, tmp_path_factory):
     made = request.module.Program(tmp_path_factory.mktemp("warm"))
     assert not made.hits()
     return made.folder
-
-
-@pytest.fixture(scope="module")
-def interpreter():
-    made = Interpreter("framesmith.compiler", "framesmith.graph_compiler")
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -1,9 +1,12 @@
 """A second process takes over the captures of a model of transformers, whose forward has decorators, and runs and
 trains it without capturing, generating or building anything."""
 
+import shutil
+
 import pytest
 
 from tests.capture_cache import processes
+from tests.forked import Interpreter
 
 pytest.importorskip("transformers")
 
@@ -57,35 +60,54 @@ class Program(processes.Program):
     parts = {"before": "", "how": "infer"}
 
 
-@pytest.fixture
-def program(tmp_path):
-    return Program(tmp_path)
+@pytest.fixture(scope="module")
+def forks():
+    made = Interpreter("framesmith.compiler", "framesmith.graph_compiler", "benchmarks.models",
+                       "transformers.models.bert.modeling_bert")
+    yield made
+    made.close()
 
 
-def both(program, **how):
-    """What the first process tells, and the second."""
-    first, second = program.run(**how), program.run(**how)
+def begun(folder, **how):
+    """A folder with the cache of a first process, an interpreter of its own, and what that tells."""
+    first = Program(folder).run(**how)
     assert {"codegen", "build"} <= {*first["stages"]} and set(first["ends"]) == {"compiled"} and first["captured"]
-    assert not first["breaks"] and not second["breaks"]
+    assert not first["breaks"]
+    return folder, first
+
+
+@pytest.fixture(scope="module")
+def inferred(tmp_path_factory):
+    return begun(tmp_path_factory.mktemp("inferred"))
+
+
+def second_of(first, program, **how):
+    """What a second process tells."""
+    second = program.run(**how)
+    assert not second["breaks"]
     assert not {"back end", "rewrite", "codegen", "build"} & {*second["stages"]}, second
     assert set(second["ends"]) == {"loaded"} and len(second["ends"]) == len(first["ends"]) and not second["captured"]
-    return first, second
+    return second
 
 
-def test_inference(program):
-    first, second = both(program)
+def test_inference(inferred, forks, tmp_path):
+    folder, first = inferred
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    second = second_of(first, Program(tmp_path, forks))
     assert ["packed weights", False] in first["lookups"]
     assert second["lookups"] == [["capture", True], ["packed weights", True]]
 
 
-def test_training(program):
-    _, second = both(program, how="train", before="model.train()")
+def test_training(forks, tmp_path):
+    how = {"how": "train", "before": "model.train()"}
+    _, first = begun(tmp_path, **how)
+    second = second_of(first, Program(tmp_path, forks), **how)
     assert second["lookups"] == [["capture", True], ["capture", True]]
 
 
-def test_packed_weights_of_another_model_are_not_used(program):
-    first = program.run()
+def test_packed_weights_of_another_model_are_not_used(inferred, forks, tmp_path):
+    shutil.copytree(inferred[0], tmp_path, dirs_exist_ok=True)
+    program = Program(tmp_path, forks)
     changed = "with torch.no_grad(): model.bert.encoder.layer[1].output.dense.weight[3, 5] += 1"
     assert ["packed weights", False] in program.run(before=changed)["lookups"]
     assert ["packed weights", True] in program.run(before=changed)["lookups"]
-    assert set(first["ends"]) == {"compiled"}

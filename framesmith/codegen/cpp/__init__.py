@@ -7,5 +7,6 @@
 
 from __future__ import annotations
 
-from framesmith.codegen.cpp.emit import CppSource, Function, emit_kernel, emit_kernels, header_text
+from framesmith.codegen.cpp.emit import CppSource, Function, emit_kernel, emit_kernels
+from framesmith.codegen.cpp.header import header_text
 from framesmith.codegen.cpp.state import VectorTarget

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 from framesmith.codegen.cpp.contraction import contraction
 from framesmith.codegen.cpp.index import expr_text
@@ -36,26 +34,11 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class CppSource:
-    """`text` holds the kernels, which follow `header` (see `header_text`); `functions` are parallel to
-    `Program.kernels`."""
+    """`functions` are parallel to `Program.kernels`. A translation unit with some of them begins with the header (see
+    `header_for`) and with `check`."""
 
-    header: str
-    text: str
+    check: str
     functions: tuple[Function, ...]
-
-
-@functools.cache
-def header_text() -> str:
-    """Return the kernel header with its includes expanded, so that a source is self-contained and hashed as a whole."""
-    folder = Path(__file__).parent
-    out = []
-    for name in ("kernel.h", "contraction.h"):
-        for line in (folder / name).read_text().splitlines():
-            if line.startswith("#include") and name == "kernel.h":
-                out.append((folder / line.split('"')[1]).read_text())
-            elif not line.startswith("#include") and line != "#pragma once":
-                out.append(line + "\n")
-    return "".join(out) + "using namespace fs;\n"
 
 
 def emit_kernels(program: Program, target: VectorTarget) -> CppSource:
@@ -64,8 +47,7 @@ def emit_kernels(program: Program, target: VectorTarget) -> CppSource:
     origins = origins_of(program)
     functions = tuple([emit_kernel(kernel, f"k{i}", target, origins.get(kernel, ()))
                        for i, kernel in enumerate(program.kernels)])
-    header = f'{header_text()}static_assert(W == {target.width}, "vectors that kernels are not printed for");\n'
-    return CppSource(header, "".join("\n" + f.text for f in functions), functions)
+    return CppSource(f'static_assert(W == {target.width}, "vectors that kernels are not printed for");\n', functions)
 
 
 def emit_kernel(kernel: Kernel, name: str, target: VectorTarget, origins: tuple[Origin, ...] = ()) -> Function:

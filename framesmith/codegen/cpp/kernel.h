@@ -1,7 +1,7 @@
 // What generated CPU kernels stand on: vectors of W lanes, loads and stores with conversion, math accurate to 1-2 ulp.
-// No other header is included, so that a translation unit parses in milliseconds. Every function has a scalar and a
-// vector form under one name. Lane types: vf float, vi int32 (and narrower), vl int64, vd double (the last two are
-// pairs of halves), vm a mask (0 or -1 a lane).
+// No other header is included, and a translation unit has the declarations that it needs (header.py), so that it parses
+// in milliseconds. Every function has a scalar and a vector form under one name. Lane types: vf float, vi int32 (and
+// narrower), vl int64, vd double (the last two are pairs of halves), vm a mask (0 or -1 a lane).
 #pragma once
 #define FN static inline __attribute__((always_inline))
 extern "C" int omp_get_thread_num(), omp_get_num_threads();
