@@ -41,7 +41,7 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1170, "symbolic": 1810, "graph": 2130, "prims": 2985, "fake": 4725, "capture": 19950, "autograd": 2510,
+    "util": 1170, "symbolic": 1810, "graph": 2130, "prims": 2985, "fake": 4725, "capture": 20030, "autograd": 2515,
     "loops": 1490, "runtime": 2240, "lower": 5300, "schedule": 2300, "codegen": 4720, "tuning": 490, "tools": 2630,
     "capture_cache": 1070, "distributed": 1350, "export": 2940, "onnx": 2340, "package": 780, "serve": 1170, "site": 50,
     ".": 3690, "csrc": 12240,
