@@ -153,7 +153,7 @@ def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[in
         leaves = {i: replay.inputs[i] for i in asked_for}
         reached: list[int] = []
         grads: Sequence[Any] = [None] * len(leaves)
-        if used:
+        if used and leaves:  # a node that a hook watches may run for no gradient
             last = last_node(recorder.graph)
             with _asked_by(replay.graph, "formulas"):
                 grads = _run_engine([results[asked[k]] for k in used], [tangents[k] for k in used], leaves, reached)

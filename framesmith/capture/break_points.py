@@ -27,8 +27,18 @@ class StopAt(Unsupported):
         self.stop = stop
 
 
-def choose_stop(frames: list[Frame], limit: int) -> Stop | None:
-    """Return the deepest instruction before which capture can stop, earlier than `limit` if that failed; or None."""
+class ResultAsked(Unsupported):
+    """The program asks for the gradient of a tensor that the graph has both made and used. `span`: the torch calls that
+    made it and that used it first, between which the graph must end: one call of a graph is one node of autograd."""
+
+    def __init__(self, reason: str, span: tuple[int, int]) -> None:
+        super().__init__(reason)
+        self.span = span
+
+
+def choose_stop(frames: list[Frame], limit: int, after: int | None = None) -> Stop | None:
+    """Return the deepest instruction before which capture can stop, earlier than `limit` if that failed; or None.
+    `after`: the outermost one that began behind this step, if there is one."""
     best = None
     for depth, frame in enumerate(frames):
         if frame.code.co_flags & GENERATORS or depth and not frame.direct or looks_at_itself(frame.code):
@@ -37,6 +47,8 @@ def choose_stop(frames: list[Frame], limit: int) -> Stop | None:
         stays = frame.dec.instrs[frame.ip - 1].name in STAYS or calls_super(frame.dec, frame.ip - 1)
         if own and not stays and frame.step <= limit:
             best = (frame.step, depth)
+            if after is not None and frame.step > after:
+                break
     return best
 
 

@@ -38,7 +38,7 @@ from . import functions, opcodes
 from . import trackers as t
 from .arms import refuse_shared
 from .assertions import drawing
-from .break_points import GENERATORS, StopAt, choose_stop, refuse_abandoned
+from .break_points import GENERATORS, ResultAsked, StopAt, choose_stop, refuse_abandoned
 from .bytecode import decoded
 from .default_dtypes import Under, under
 from .dynamic_sizes import DynamicSizes, contradicted
@@ -165,6 +165,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     assumes, assumes_indices, lists_data, replays = True, False, True, True
     opens = sizes is not None and sizes.data and sizes.every
     unrolled: frozenset[t.Place] = frozenset()
+    span: tuple[int, int] | None = None
     for _ in range(MAX_ATTEMPTS):
         restore_state(state)
         recorder = Recorder()
@@ -175,6 +176,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         if sizes is not None:
             sizes.made = sizes.made_of_numbers = False
         tracer.assumes, tracer.assumes_indices, tracer.unrolled = assumes, assumes_indices, unrolled
+        tracer.span = span
         tracer.lists_data = lists_data and recorder.shape_env is not None
         tracer.opens = opens
         tracer.replays = Replays() if replays else None
@@ -219,6 +221,9 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
                 tracer.refuse_unmarked(e)
             if config is not None and config.fullgraph or isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 raise
+            if (found := e.span if isinstance(e, ResultAsked) else tracer.span_of_locals()) is not None:
+                span = found
+                continue
             if doubted is not None:  # a capture of fixed sizes breaks there, too, or the sizes stay fixed
                 broken.add(doubted)
                 if doubted != where and sizes is not None:

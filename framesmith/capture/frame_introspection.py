@@ -4,12 +4,16 @@ not the user's."""
 from __future__ import annotations
 
 from types import CodeType
+from typing import Any
+
+import torch
 
 from .bytecode import Decoded, decoded
 from .code_cache import kept_with_code
 
 _ALWAYS = frozenset({"locals", "eval", "exec"})
 _WITHOUT_ARGUMENTS = frozenset({"vars", "dir"})
+_WATCHING = frozenset({"retain_grad", "register_hook", "register_multi_grad_hook", "get_gradient_edge"})
 _ATTRIBUTES = frozenset({"_getframe", "currentframe"})
 
 
@@ -19,6 +23,15 @@ def looks_at_itself(code: CodeType) -> bool:
     names = _ALWAYS | _WITHOUT_ARGUMENTS | _ATTRIBUTES
     return not names.isdisjoint(code.co_names) and any(_asks(decoded(code), i)
                                                        for i in range(len(decoded(code).instrs)))
+
+
+def asks_for_gradients(code: CodeType, space: dict[str, Any]) -> bool:
+    """Return whether `code`, with the globals `space`, may ask the autograd engine for the gradients of tensors that
+    are not leaves, judged by its names."""
+    names = code.co_names
+    return (not _WATCHING.isdisjoint(names) or "autograd" in names and "grad" in names
+            or "backward" in names and any(type(c) is tuple and "inputs" in c for c in code.co_consts)
+            or any(space.get(name) is torch.autograd.grad for name in names))
 
 
 def _asks(dec: Decoded, at: int) -> bool:

@@ -10,7 +10,8 @@ gradients go through it in one backward only, though autograd saves nothing for 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 import torch
 from torch.fx import Node
@@ -22,6 +23,10 @@ from framesmith.graph.purity import is_view
 from framesmith.graph.traversal import ancestors, last_node, nodes_after
 from framesmith.util.errors import NeedsGrad, Unsupported
 
+from . import trackers as t
+from .break_points import ResultAsked, StopAt, choose_stop
+from .frame_introspection import asks_for_gradients
+from .overrides import tensors_among
 from .session import Session
 from .sources import Source
 
@@ -52,6 +57,10 @@ class Gradients(Session):
         """Where gradients of distributed tensors enter the graph: see `distributed_tensors`."""
         self.former_views: list[Any] = []
         """Storages whose base is a view in the program, and has its own history here."""
+        self.span: tuple[int, int] | None = None
+        """The torch calls between which the graph is to end: see `ResultAsked`."""
+        self.made_at = 0
+        """The step of the first of them."""
         self.regions = 0
         """The number of regions of activation checkpointing so far."""
 
@@ -83,7 +92,12 @@ class Gradients(Session):
 
     def mark(self) -> tuple[Node | None, int] | None:
         """Return the graph's end before an operator, for `follow`; None while nothing requires grad."""
-        return self.end() if self.differentiable else None
+        if not self.differentiable:
+            return None
+        if self.span is not None and self.turn + 1 >= self.span[1]:
+            raise StopAt("the gradient of a tensor is asked for where it is made",
+                         choose_stop(self.frames, self.steps, self.made_at))
+        return self.end()
 
     def end(self) -> tuple[Node | None, int]:
         """Return the graph's last node, and the number of writes so far."""
@@ -93,6 +107,8 @@ class Gradients(Session):
         """Mark which of the nodes after `last` require grad; refuse those that autograd refuses, or that cannot be
         differentiated here."""
         self.turn += 1
+        if self.span is not None and self.turn == self.span[0]:
+            self.made_at = self.steps
         enabled = torch.is_grad_enabled()
         for node in nodes_after(self.recorder.graph, last):
             self._follow(node, enabled, transformed)
@@ -145,6 +161,27 @@ class Gradients(Session):
         """Break before a call with `out=` that autograd refuses, unless it has no derivative."""
         if torch.is_grad_enabled() and any(map(self.wants_grad, tensors_in([*args, *kwargs.values()]))):
             raise Unsupported("out= where tensors require grad", hint="call it under torch.no_grad()")
+
+    def refuse_gradients(self, reason: str, asked: Iterable[Any]) -> NoReturn:
+        """Refuse a call that asks for the gradients of fakes, or that watches them."""
+        span = self.span_of(asked)
+        raise Unsupported(reason) if span is None else ResultAsked(reason, span)
+
+    def span_of_locals(self) -> tuple[int, int] | None:
+        """Return the same of the variables of frames that are not at their end, if their code asks for gradients."""
+        frames = [f for f in self.frames if asks_for_gradients(f.code, f.globals)]
+        values = [x.content if type(x) is t.Cell else x for f in frames for x in (*f.locals, *f.stack)]
+        return self.span_of(x.fake for x in tensors_among(v for v in values if v is not None))
+
+    def span_of(self, asked: Iterable[Any]) -> tuple[int, int] | None:
+        """Return the last torch call that made one of some fakes before the first that uses one, and that one; None if
+        no gradient goes to them within the graph."""
+        nodes = [x._alias.node for x in asked if type(x) is FakeTensor and self.wants_grad(x)]
+        users = [n for node in nodes if node.op == "call_function" for n in node.users]
+        if self.span is not None or not any(map(self.requires, users)):
+            return None
+        used = min(n.meta["turn"] for n in users if "turn" in n.meta)
+        return max((turn for n in nodes if (turn := n.meta.get("turn", 0)) < used), default=0), used
 
     def _follow(self, node: Node, enabled: bool, transformed: bool) -> None:
         node.meta["turn"] = self.turn

@@ -15,6 +15,7 @@ from . import (
     dicts,
     differentiated,
     drawing,
+    engine,
     errors,
     folded,
     foreach,

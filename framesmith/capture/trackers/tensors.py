@@ -15,7 +15,7 @@ from framesmith.util.errors import DataDependent, Unsupported
 
 from ..sources import MISSING, Applied, Attr, DictAttr, Source
 from .base import Tracker, always
-from .constants import NONE
+from .constants import FALSE, NONE
 from .iterators import Iter
 from .objects import DELETED
 from .rounds import FilledList, over_slices
@@ -24,10 +24,8 @@ METHOD_TYPES = (types.FunctionType, types.MethodDescriptorType, types.WrapperDes
 
 _REFUSED = {
     "numpy": "NumPy arrays are not captured yet",
-    "backward": "the backward pass is run outside of captured code",
     "data_ptr": "the address of a tensor",
     "__hash__": "the address of a tensor",
-    "register_hook": "hooks on tensors are not captured yet",
     "register_post_accumulate_grad_hook": "hooks on tensors are not captured yet",
     "untyped_storage": "the storage of a tensor",
     "storage": "the storage of a tensor",
@@ -38,14 +36,13 @@ _REFUSED = {
     "_is_view": "the base of a view",
     "__reduce_ex__": "pickling of a tensor",
     "__deepcopy__": "copying of a tensor by its protocol",
-    "retain_grad": "the autograd engine's Python interface",
     "set_": "the storage of a tensor",
     "pin_memory": "pinned memory",
     "record_stream": "streams of a device",
 }
 
 
-_BY_ROW = frozenset(("numpy", "as_subclass"))
+_BY_ROW = frozenset(("numpy", "as_subclass", "backward", "register_hook", "retain_grad"))
 """Methods that have a handler."""
 
 _NUMBERS = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"))
@@ -269,11 +266,24 @@ _OF_VIEWS = frozenset({int, torch.SymInt, slice, type(...), type(None)})
 
 
 def _grad(self: Tensor, tracer: Any) -> Tracker:
-    if self.value is None or not self.value.is_leaf:
+    _refuse_retained(self)
+    if self.value is None:
         return NONE
     if self.source is None or self.pyclass in (torch.Tensor, torch.nn.Parameter):
         return tracer.wrap(self.value.grad, None if self.source is None else Attr(self.source, "grad"))
     return tracer.wrap(self.value.grad, Applied(self.source, grad_of, "{}.grad"))
+
+
+def _retains_grad(self: Tensor, tracer: Any) -> Tracker:
+    _refuse_retained(self)
+    return FALSE
+
+
+def _refuse_retained(x: Tensor) -> None:
+    """Refuse a question that `retain_grad` decides: no guard tells whether an earlier call of it has kept a gradient.
+    """
+    if x.value is not None and not x.value.is_leaf:
+        raise Unsupported("the kept gradient of a tensor that is not a leaf")
 
 
 def grad_of(x: torch.Tensor) -> torch.Tensor | None:
@@ -328,6 +338,7 @@ ATTRIBUTES = {
     "requires_grad": _requires_grad,
     "is_leaf": _is_leaf,
     "grad_fn": _grad_fn,
+    "retains_grad": _retains_grad,
     "_version": _refuse("the version counter of a tensor"),
     "_base": _refuse("the base of a view"),
     "__dict__": _refuse("the instance dict of a tensor"),
