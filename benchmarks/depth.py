@@ -3,8 +3,8 @@
     python -m benchmarks.depth [--models bert,gpt2] [--layers 6,48] [--modes inference,training] [--alone] [--out FILE]
 
 Each figure is what the first call (in training: forward and backward) takes longer than the fastest of four later ones,
-which compute the same, in a process of its own: with an empty cache, then in another process with the cache that it left. `--alone`
-leaves the peer out.
+which compute the same, in a process of its own: with an empty cache, then in another process with the cache that it
+left. `--alone` leaves the peer out.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from framesmith.fake.tensor import new_fake
 from framesmith.graph.cse import cse
 from framesmith.graph.derivative import behind, without_derivatives
 from framesmith.graph.purity import is_needed
-from framesmith.graph.symbols import argument_symbols, size_sources, symbols_held, symbols_of
+from framesmith.graph.symbols import argument_symbols, symbols_held, symbols_of
 from framesmith.graph.traversal import ancestors, copy_node, descendants, placeholders_of
 from framesmith.symbolic.expr import Symbol
 from framesmith.symbolic.layout import contiguous_strides
@@ -125,10 +125,6 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
         raise Unsupported(f"a backward whose sizes {unknown} are those of nothing that is kept for it")
     needed, exact = ([k for k, n in enumerate(inputs) if n in found]
                      for found in (ancestors(roots), ancestors(roots, UNREAD)))
-    if sizes:  # the graph of gradients has sizes of inputs that it does not read
-        whole = _graph(nodes, [*inputs, *[n for n in order if n in random], *tangents], grads, None)
-        missing = _undefined_symbols(whole, [inputs[k] for k in needed])
-        needed = sorted({*needed, *[place for symbol, (place, _) in size_sources(graph).items() if symbol in missing]})
     written = {n.args[0] for n in nodes if n.target is aten.copy_.default} | {inputs[k] for k in joint.written}
     copied = [k for k, n in enumerate(inputs) if n in written and (n in kept or k in exact)]
     layouts = tuple([n.meta.get("layout") for n in order])
