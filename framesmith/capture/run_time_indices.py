@@ -38,7 +38,7 @@ class Copies(Session):
         self.copies: list[tuple[FakeTensor, FakeTensor, int]] = []
         """Triples of the base, its copy, and the version of the base at that time."""
         self.assumes_indices = False
-        self.leaves: list[FakeTensor] = []
+        self.new_leaves: list[FakeTensor] = []
         """Tensors that the frame has made to require grad."""
 
     def seen_as_copy(self, fake: FakeTensor) -> None:
@@ -48,7 +48,7 @@ class Copies(Session):
 
     def seen_as_view(self, fake: FakeTensor) -> None:
         """Refuse to tell whether a view requires grad, of a tensor that the frame has made to."""
-        if any(leaf._alias.storage is fake._alias.storage and leaf is not fake for leaf in self.leaves):
+        if any(leaf._alias.storage is fake._alias.storage and leaf is not fake for leaf in self.new_leaves):
             raise Unsupported("a view of a tensor that was made to require grad")
 
     def check_copies(self, outputs: list[Any]) -> None:

@@ -346,7 +346,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         if flag is not t.TRUE or not fresh or torch.is_grad_enabled() or not is_differentiable(obj.fake.dtype):
             return False
         obj.note(self, "requires_grad", t.TRUE)
-        self.leaves.append(obj.fake)
+        self.new_leaves.append(obj.fake)
         self.makes_parameters = True
         return True
 
