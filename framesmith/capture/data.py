@@ -43,7 +43,7 @@ _LONGEST = 40
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """A tensor has these elements, bit for bit."""
+    """A tensor has, bit for bit, these elements."""
 
     elements: Any
 
