@@ -5,6 +5,7 @@ differs where numbers are not finite."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,6 +81,26 @@ class Written(torch.autograd.Function):
         laid_out = aten.copy.default(fresh, grad)
         part = aten.as_strided.default(laid_out, *place)
         return Written.apply(laid_out, torch.zeros_like(part), *place), part, None, None, None
+
+
+class _Overlaid(torch.autograd.Function):
+    """A complex tensor after a write into a slice, for which the operator has no derivative in autograd, as a write
+    has. `part`: the operator that takes the slice."""
+
+    @staticmethod
+    def forward(ctx: Any, func: Any, part: Any, x: FakeTensor, written: FakeTensor,  # type: ignore[override]
+                *place: Any) -> Any:
+        ctx.call = func, part, place
+        value = func(x, written, *place)
+        value._alias.node.meta["written"] = True
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+        func, part, place = ctx.call
+        taken = part(grad, *place)
+        below = _Overlaid.apply(func, part, grad, torch.zeros_like(taken), *place)
+        return None, None, below, taken, *[None] * len(place)
 
 
 class _Extreme(torch.autograd.Function):
@@ -239,7 +260,14 @@ DIFFERENTIABLE: dict[Any, Any] = {
 }  # fmt: skip
 """Replacements of operators below autograd that have no derivative, or not eager's, by functions that have eager's."""
 
+WRITTEN: dict[Any, Any] = {
+    aten.as_strided_scatter.default: Written.apply,
+    aten.slice_scatter.default: partial(_Overlaid.apply, aten.slice_scatter.default, aten.slice.Tensor),
+    aten.select_scatter.default: partial(_Overlaid.apply, aten.select_scatter.default, aten.select.int),
+}
+"""The same of operators that stand for a write, where that has another derivative: see the recorder."""
+
 if torch.__version__ < "2.13":  # its composite kernel takes numbers alone
     DIFFERENTIABLE[aten.linear.default] = linear
 
-__all__ = ["DIFFERENTIABLE", "Copied", "Written"]
+__all__ = ["DIFFERENTIABLE", "WRITTEN", "Copied"]

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-from framesmith.autograd.formulas import DIFFERENTIABLE, Copied, Written
+from framesmith.autograd.formulas import DIFFERENTIABLE, WRITTEN, Copied
 from framesmith.autograd.gradient_order import gradient_order
 from framesmith.autograd.index_dtype import narrow_places
 from framesmith.fake import FakeTensor, Recorder, dispatch_restored
@@ -500,7 +500,7 @@ class _Replay:
 
     def _call(self, node: fx.Node) -> Any:
         args, kwargs = self._read(node.args), self._read(node.kwargs)
-        target: Any = Written.apply if node.meta.get("written") else DIFFERENTIABLE.get(node.target, node.target)
+        target: Any = (WRITTEN if node.meta.get("written") else DIFFERENTIABLE).get(node.target, node.target)
         self.current = node
         if type(target) in DERIVED and "no_grad" not in node.meta and any(
                 isinstance(a, FakeTensor) and a.requires_grad for a in args[1:]):

@@ -455,7 +455,8 @@ class Recorder:
                 raise Unsupported(f"a write through a view made by {target.func}")
             func, args = put_back(self.read(parent), node, target.args, parent.val)
             node = args[0] if func is None else self.emit(func, args, parent.val)
-            if func is _aten.as_strided_scatter.default:  # a write has another derivative than the operator in autograd
+            # a write has another derivative than the operator in autograd
+            if func is _aten.as_strided_scatter.default or val.dtype.is_complex:
                 node.meta["written"] = True
             target = parent
         if node.meta["val"].stride() != target.val.stride():

@@ -52,6 +52,24 @@ def what_split_gave_views_of_without_history(c):
 
 
 @scenario
+def complex_slices_are_written(c):
+    """The operators that stand for these writes have no derivative for complex numbers in autograd."""
+
+    def fn(x, w):
+        out = torch.zeros(2, 5, dtype=torch.complex64)
+        out[:, 1:4] = x * w
+        y = x * 2
+        y[:, 0] = w[0]
+        y[1].mul_(1j)
+        return out, y.flip(0)
+
+    x, w = (torch.randn(n, dtype=torch.complex64, requires_grad=True) for n in ((2, 3), (3,)))
+    out, y = c(fn)(x, w)
+    first = torch.autograd.grad(out.abs().sum() + (y * y).real.sum(), (x, w), create_graph=True)
+    return out, y, first, torch.autograd.grad(sum(g.abs().square().sum() for g in first), (x, w))
+
+
+@scenario
 def a_view_is_overwritten_whole(c):
     """It requires grad as its base does."""
 
