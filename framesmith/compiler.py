@@ -25,7 +25,14 @@ from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.backends import NATIVE, Compiled
 from framesmith.background import Job, in_foreground
 from framesmith.capture.entry import Break, Captured, UserError, convert_frame
-from framesmith.capture.guards import GuardTree, compile_guards, namespaces, resized_tensors, why_missed
+from framesmith.capture.guards import (
+    GuardTree,
+    changed_numbers,
+    compile_guards,
+    namespaces,
+    resized_tensors,
+    why_missed,
+)
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
@@ -269,7 +276,9 @@ class FrameCompiler:
             events.emit(events.Recompile(*place_of(code, func), readable(path), nearest.guard[1],
                                          readable(user_path(code, func, nearest.text)).partition(" (assumed at")[0],
                                          nearest.old, nearest.new, assumed, remedy))
-        if seen.note_misses(misses, resized_tensors(mine, code, func, f_locals)):
+        frame = mine, code, func, f_locals
+        numbers = changed_numbers(*frame) if any(miss.kind in (int, float) for miss in misses) else []
+        if seen.note_misses(misses, numbers, resized_tensors(*frame)):
             self._seen_sizes.note(code, seen.sizes)
         return len(mine)
 

@@ -68,10 +68,16 @@ class GuardTree(_C.GuardTree):
             return Miss(("", "gone"), "an object that the guards watch is gone")
         if accessor >= 0:
             return Miss((str(self.paths[accessor]), "there"), f"{self.paths[accessor]} is not there any more")
-        note = self.notes[number]
-        return Miss((str(note.path), note.kind), explain(note, value),
-                    type(note.value) if note.kind == "equals" else None, *change(note, value),
-                    note.stack[-1] if note.stack else None)
+        return _missed(self.notes[number], value)
+
+    def changed_numbers(self, *frame: Any) -> Iterator[Miss]:
+        """Yield a miss for each number that differs from the guarded one, where all of these are there."""
+        notes = [note for note in self.notes if note.kind == "equals" and type(note.value) in (int, float)
+                 and isinstance(note.path, Source)]
+        found = compile_guards([], [note.path for note in notes]).check(*frame)  # type: ignore[misc]
+        for note, value in zip(notes, found or ()):
+            if type(value) is type(note.value) and value != note.value:
+                yield _missed(note, value)
 
     def resized(self, *frame: Any) -> Iterator[tuple[str, frozenset[int]]]:
         """Sources, as text, of tensors that differ from what is guarded in sizes alone, with the dimensions."""
@@ -84,6 +90,12 @@ class GuardTree(_C.GuardTree):
     def describe(self) -> list[str]:
         """Return one line of text for each guard."""
         return [str(note) for note in self.notes]
+
+
+def _missed(note: Note, value: Any) -> Miss:
+    return Miss((str(note.path), note.kind), explain(note, value),
+                type(note.value) if note.kind == "equals" else None, *change(note, value),
+                note.stack[-1] if note.stack else None)
 
 
 class _Lowering:
@@ -317,6 +329,12 @@ def why_missed(entries: Iterable[Any], code: CodeType, func: FunctionType, f_loc
     """Return for each of some variants of `code` the guard that fails for this call."""
     missed = [tree.miss(*namespaces(code, func, f_locals)) for tree in _trees(entries)]
     return [miss for miss in missed if miss is not None]
+
+
+def changed_numbers(entries: Iterable[Any], code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[Miss]:
+    """Return a miss for each number that differs, in this call, from one that a variant was made for."""
+    frame = namespaces(code, func, f_locals)
+    return [miss for tree in _trees(entries) for miss in tree.changed_numbers(*frame)]
 
 
 def resized_tensors(entries: Iterable[Any], code: CodeType, func: FunctionType,
