@@ -58,12 +58,10 @@ class CodeState:
     job: Job | None = None
     raising: Raising = field(default_factory=lambda: Raising())
 
-    def note_misses(self, misses: Sequence[Miss], numbers: Sequence[Miss],
-                    resized: Mapping[str, frozenset[int]]) -> bool:
-        """Record why variants missed a call, all numbers that differed in it, and the dimensions that had another size.
-        Return whether more is seen to vary than before."""
-        known = {miss.guard for miss in misses}
-        for miss in (*misses, *[number for number in numbers if number.guard not in known]):
+    def note_misses(self, misses: Sequence[Miss], resized: Mapping[str, frozenset[int]]) -> bool:
+        """Record why variants missed a call, and the dimensions that had another size in it. Return whether more is
+        seen to vary than before."""
+        for miss in misses:
             self.misses[miss.guard] = miss
             self.times[miss.guard] += 1
         before = dict(self.sizes)

@@ -25,14 +25,7 @@ from framesmith.autograd.joint import requires_grad, without_history
 from framesmith.backends import NATIVE, Compiled
 from framesmith.background import Job, in_foreground
 from framesmith.capture.entry import Break, Captured, UserError, convert_frame
-from framesmith.capture.guards import (
-    GuardTree,
-    changed_numbers,
-    compile_guards,
-    namespaces,
-    resized_tensors,
-    why_missed,
-)
+from framesmith.capture.guards import GuardTree, changed_floats, compile_guards, namespaces, resized_tensors, why_missed
 from framesmith.capture.modes import foreign_mode, recomputing, without_default_device
 from framesmith.capture.origins import is_continuation, origin
 from framesmith.capture.policy import is_foreign, is_machinery, stops_in_debugger
@@ -276,9 +269,10 @@ class FrameCompiler:
             events.emit(events.Recompile(*place_of(code, func), readable(path), nearest.guard[1],
                                          readable(user_path(code, func, nearest.text)).partition(" (assumed at")[0],
                                          nearest.old, nearest.new, assumed, remedy))
-        frame = mine, code, func, f_locals
-        numbers = changed_numbers(*frame) if any(miss.kind in (int, float) for miss in misses) else []
-        if seen.note_misses(misses, numbers, resized_tensors(*frame)):
+        known = {miss.guard for miss in misses if miss.kind is float}
+        if known:
+            misses += [miss for miss in changed_floats(mine, code, func, f_locals) if miss.guard not in known]
+        if seen.note_misses(misses, resized_tensors(mine, code, func, f_locals)):
             self._seen_sizes.note(code, seen.sizes)
         return len(mine)
 

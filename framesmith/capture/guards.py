@@ -70,9 +70,9 @@ class GuardTree(_C.GuardTree):
             return Miss((str(self.paths[accessor]), "there"), f"{self.paths[accessor]} is not there any more")
         return _missed(self.notes[number], value)
 
-    def changed_numbers(self, *frame: Any) -> Iterator[Miss]:
-        """Yield a miss for each number that differs from the guarded one, where all of these are there."""
-        notes = [note for note in self.notes if note.kind == "equals" and type(note.value) in (int, float)
+    def changed_floats(self, *frame: Any) -> Iterator[Miss]:
+        """Yield a miss for each float that differs from the guarded one, where all of these are there."""
+        notes = [note for note in self.notes if note.kind == "equals" and type(note.value) is float
                  and isinstance(note.path, Source)]
         found = compile_guards([], [note.path for note in notes]).check(*frame)  # type: ignore[misc]
         for note, value in zip(notes, found or ()):
@@ -331,10 +331,10 @@ def why_missed(entries: Iterable[Any], code: CodeType, func: FunctionType, f_loc
     return [miss for miss in missed if miss is not None]
 
 
-def changed_numbers(entries: Iterable[Any], code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[Miss]:
-    """Return a miss for each number that differs, in this call, from one that a variant was made for."""
+def changed_floats(entries: Iterable[Any], code: CodeType, func: FunctionType, f_locals: dict[str, Any]) -> list[Miss]:
+    """Return a miss for each float that differs, in this call, from one that a variant was made for."""
     frame = namespaces(code, func, f_locals)
-    return [miss for tree in _trees(entries) for miss in tree.changed_numbers(*frame)]
+    return [miss for tree in _trees(entries) for miss in tree.changed_floats(*frame)]
 
 
 def resized_tensors(entries: Iterable[Any], code: CodeType, func: FunctionType,
