@@ -41,7 +41,7 @@ from framesmith.fake.tensor import (
     metadata_of,
     new_fake,
 )
-from framesmith.fake.views import PUT_BACK
+from framesmith.fake.views import PUT_BACK, derives_otherwise
 from framesmith.fake.wrappers import by_processes, is_distributed, is_wrapper, wrappers_among
 from framesmith.graph.cse import value_key
 from framesmith.graph.nodes import insert_node
@@ -455,8 +455,7 @@ class Recorder:
                 raise Unsupported(f"a write through a view made by {target.func}")
             func, args = put_back(self.read(parent), node, target.args, parent.val)
             node = args[0] if func is None else self.emit(func, args, parent.val)
-            # a write has another derivative than the operator in autograd
-            if func is _aten.as_strided_scatter.default or val.dtype.is_complex:
+            if derives_otherwise(func, val.dtype):
                 node.meta["written"] = True
             target = parent
         if node.meta["val"].stride() != target.val.stride():

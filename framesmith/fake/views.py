@@ -57,3 +57,10 @@ PUT_BACK: dict[Any, PutBack] = {
     aten.view_as_real.default: lambda base, value, args, val: (aten.view_as_complex.default, (value,)),
     aten.view_as_complex.default: lambda base, value, args, val: (aten.view_as_real.default, (value,)),
 }
+
+
+def derives_otherwise(func: Any, dtype: torch.dtype) -> bool:
+    """Return whether a write has another derivative in autograd than the operator `func` that stands for it: of complex
+    numbers those of slices have none."""
+    return func is aten.as_strided_scatter.default or dtype.is_complex and func in (
+        aten.slice_scatter.default, aten.select_scatter.default)

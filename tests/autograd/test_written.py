@@ -61,7 +61,9 @@ def complex_slices_are_written(c):
         y = x * 2
         y[:, 0] = w[0]
         y[1].mul_(1j)
-        return out, y.flip(0)
+        whole = x * 3
+        torch.ops.aten.alias(whole).copy_(w.real)
+        return out, y.flip(0) + whole
 
     x, w = (torch.randn(n, dtype=torch.complex64, requires_grad=True) for n in ((2, 3), (3,)))
     out, y = c(fn)(x, w)
