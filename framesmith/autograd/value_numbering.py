@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from framesmith.graph.cse import constant_key
 from framesmith.graph.derivative import behind
 from framesmith.graph.purity import is_pure
 from framesmith.symbolic.node import expr_of
@@ -32,8 +33,7 @@ def numbered(nodes: Iterable[fx.Node], table: Table) -> dict[fx.Node, int]:
             return expr_of(value)
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             return type(value), value.node.expr
-        by_text = value.__hash__ is None or isinstance(value, (float, complex))  # -0.0 is not 0.0, and nan is itself
-        return type(value), repr(value) if by_text else value
+        return constant_key(value) if value.__hash__ is not None else (type(value), repr(value))
 
     for node in nodes:
         if node.op == "output":

@@ -61,13 +61,18 @@ def value_key(x: Any, depth: int = 4) -> Any:
 _PLAIN = frozenset((Node, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None), type(...)))
 
 
+def constant_key(x: Any) -> Any:
+    """Return a value that is equal for equal constants of equal types: 0.0 and -0.0 differ, and nan is itself."""
+    return type(x), repr(x) if isinstance(x, (float, complex)) else x
+
+
 def _key(x: Any) -> Any:
     """Return a hashable value that is equal for equal arguments of equal types; None if there is none."""
     kind = type(x)
     if kind in _PLAIN:
         return x if x is not None else "None"
     if kind in (int, float, bool, complex):
-        return kind, repr(x) if kind in (float, complex) else x  # repr: 0.0 and -0.0 differ, nan is itself
+        return constant_key(x)
     if isinstance(x, (tuple, list)):
         parts = tuple([_key(e) for e in x])
         return None if None in parts else parts
