@@ -76,7 +76,7 @@ class GuardTree(_C.GuardTree):
                  and isinstance(note.path, Source)]
         found = compile_guards([], [note.path for note in notes]).check(*frame)  # type: ignore[misc]
         for note, value in zip(notes, found or ()):
-            if type(value) is type(note.value) and value != note.value:
+            if type(value) is float and value != note.value:
                 yield _missed(note, value)
 
     def resized(self, *frame: Any) -> Iterator[tuple[str, frozenset[int]]]:

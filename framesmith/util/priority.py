@@ -108,7 +108,8 @@ def waiting() -> Iterator[None]:
 def lower_thread() -> None:
     """Give this thread the system's lowest priority, where threads have their own."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        with contextlib.suppress(OSError):  # a system that forbids it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
