@@ -553,7 +553,7 @@ def constant():
     return 5
 
 
-@torch.compile(backend="eager")
+@torch.compile
 def compiled_by_torch(x):
     return x + 6
 
