@@ -295,7 +295,7 @@ class CountedLoop:
             whole = stack.whole if isinstance(stack, Joined) else stack
             watched = [*others, *[x.fake._alias.storage for x in (*last[:len(slots)], whole)]]
             place = f.code, self.body.end
-            filled._items = [*items, t.Parts(stack.whole, stack.dim, stack.lengths, watched, place)
+            filled._items = [*items, t.SplitItems(stack.whole, stack.dim, stack.lengths, watched, place)
                              if isinstance(stack, Joined) else
                              t.StackedItems(stack, None if k_last is None else last[k_last], watched, place)]
             filled.__class__ = t.FilledList

@@ -72,8 +72,8 @@ def content(tracer: Any, node: Node) -> tuple[torch.Tensor, Callable[[], None]] 
         return None
     if str(x.source) in (tracer.varying or ()) or is_continuation(tracer.frames[0].code) and not own:
         return None
-    if tracer.opens and not own:
-        tracer.left_open = True
+    if tracer.symbolic_contents and not own:
+        tracer.left_symbolic = True
         return None
     return x.value.clone(), lambda: tracer.guard(x.source, "callable", Holds(bits_of(x.value)))
 

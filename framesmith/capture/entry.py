@@ -163,7 +163,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
     limit = -1 if config is None else config.max_instructions
     state = read_state()
     assumes, assumes_indices, lists_data, replays = True, False, True, True
-    opens = sizes is not None and sizes.data and sizes.every
+    symbolic_contents = sizes is not None and sizes.data and sizes.every
     unrolled: frozenset[t.Place] = frozenset()
     span: tuple[int, int] | None = None
     for _ in range(MAX_ATTEMPTS):
@@ -178,7 +178,7 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         tracer.assumes, tracer.assumes_indices, tracer.unrolled = assumes, assumes_indices, unrolled
         tracer.span = span
         tracer.lists_data = lists_data and recorder.shape_env is not None
-        tracer.opens = opens
+        tracer.symbolic_contents = symbolic_contents
         tracer.replays = Replays() if replays else None
         try:
             with recorder, tracer.modes, torch._C.DisableTorchFunctionSubclass():
@@ -200,8 +200,8 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except CopySeen:
             assumes_indices = True
         except t.ListSeen:
-            lists_data = tracer.left_open
-            opens &= not tracer.left_open
+            lists_data = tracer.left_symbolic
+            symbolic_contents &= not tracer.left_symbolic
         except t.LoopUnrolled as e:
             unrolled |= {e.place}
             if e.place[1] >= 0:
@@ -210,9 +210,9 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
         except TooLarge:
             varying = None
         except Unsupported as e:
-            if tracer.left_open and not isinstance(e, (NeedsGrad, TooLong, FirstCall)):
+            if tracer.left_symbolic and not isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 log.emit("recompiles", f"{code.co_qualname}: the contents of small inputs are assumed: {e}")
-                opens, lists_data, unrolled, doubted = False, True, frozenset(), None
+                symbolic_contents, lists_data, unrolled, doubted = False, True, frozenset(), None
                 step, depth, reason = -1, 0, None
                 continue
             where = tracer.where() or (code.co_filename, code.co_firstlineno, code.co_name)

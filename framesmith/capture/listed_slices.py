@@ -28,8 +28,9 @@ def listed_slices(tracer: Any, x: t.Tensor) -> t.Tracker | None:
     """Return `x.tolist()` for a length that varies, as numbers of the graph; None where its values are known or assumed
     instead."""
     shape, place = x.fake.shape, _place(tracer)
-    if not tracer.lists_data or len(shape) not in (1, 2) or type(shape[0]) is int or x.fake.dtype not in _INTEGERS or (
-            not tracer.opens and not is_of_data(shape[0])) or place in tracer.unrolled or tracer.wants_grad(x.fake):
+    if not tracer.lists_data or len(shape) not in (1, 2) or type(shape[0]) is int or x.fake.dtype not in _INTEGERS:
+        return None
+    if not (tracer.symbolic_contents or is_of_data(shape[0])) or place in tracer.unrolled or tracer.wants_grad(x.fake):
         return None
     if len(shape) == 2 and (is_of_data(shape[1]) or tracer.shapes.hint(expr_of(shape[1])) > _WIDEST):
         return None
@@ -43,7 +44,7 @@ def listed_slices(tracer: Any, x: t.Tensor) -> t.Tracker | None:
     return t.FilledList([t.StackedItems(x, None, [x.fake._alias.storage], place, int, each)])
 
 
-def parts(tracer: Any, x: t.Tensor, lengths: t.FilledList, dim: int) -> t.Tracker:
+def split_by_lengths(tracer: Any, x: t.Tensor, lengths: t.FilledList, dim: int) -> t.Tracker:
     """Return `torch.split(x, lengths, dim)`."""
     if _place(tracer) in tracer.unrolled:
         raise Unsupported("torch.split into a number of parts that data tell")
@@ -52,7 +53,7 @@ def parts(tracer: Any, x: t.Tensor, lengths: t.FilledList, dim: int) -> t.Tracke
     dim %= x.fake.dim()
     expected(total == x.fake.shape[dim])
     tracer.totals[id(n.fake)] = n.fake, x.fake.shape[dim]  # type: ignore[attr-defined]
-    return t.FilledTuple([t.Parts(x, dim, n, [n.fake._alias.storage], _place(tracer))])  # type: ignore[attr-defined]
+    return t.FilledTuple([t.SplitItems(x, dim, n, [n.fake._alias.storage], _place(tracer))])  # type: ignore[attr-defined]
 
 
 def _place(tracer: Any) -> t.Place:

@@ -57,7 +57,7 @@ def row_of(tracer: Any, items: Sequence[t.Tracker]) -> Row | None:
 
 
 def _row(tracer: Any, x: t.Tracker) -> Row:
-    if isinstance(x, t.Parts):
+    if isinstance(x, t.SplitItems):
         raise Unsupported("a list whose length depends on data, of tensors of different sizes")
     if isinstance(x, t.StackedItems):
         return Row(_first_of(x.stack.fake), x.kind)  # type: ignore[attr-defined]

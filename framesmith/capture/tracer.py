@@ -85,10 +85,10 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """The program is in a function transform: gradients there are part of what it computes."""
     lists_data = False
     """`tolist` gives numbers that depend on data."""
-    opens = False
-    """The contents of small inputs are not assumed."""
-    left_open = False
-    """They would have been otherwise."""
+    symbolic_contents = False
+    """The contents of small inputs are symbols, not assumed."""
+    left_symbolic = False
+    """One was read that would have been assumed otherwise."""
     branched = False
     """A branch on data was recorded."""
     unrolled: frozenset[t.Place] = frozenset()

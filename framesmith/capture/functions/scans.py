@@ -14,7 +14,7 @@ from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
 from ..arms import discard, recorded
-from ..listed_slices import parts
+from ..listed_slices import split_by_lengths
 from ..polyfills import scans as py
 from ..registry import BY_NAME, calls
 from ..scanning import scanned
@@ -109,16 +109,11 @@ _of_slices(torch.cat, py.concatenated)
 _of_slices(torch.concat, py.concatenated)
 
 
-def _split_by_data(fn: Any) -> None:
-    """Let `fn` split a tensor into parts of lengths whose number varies, too."""
-
-    @calls(fn)
-    def row(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
-        lengths, dim = [args[k] if len(args) > k else kwargs.get(name) for k, name in enumerate(_SPLIT)][1:]
-        if type(lengths) is not t.FilledList or not isinstance(args[0], t.Tensor):
-            return tracer.torch_function(fn, args, kwargs)  # type: ignore[no-any-return]
-        return parts(tracer, args[0], lengths, 0 if dim is None else dim.real(tracer))
-
-
-_SPLIT = "tensor", "split_size_or_sections", "dim"
-_split_by_data(torch.split)
+@calls(torch.split)
+def _split(tracer: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
+    """Split a tensor into parts of lengths whose number may vary."""
+    lengths = args[1] if len(args) > 1 else kwargs.get("split_size_or_sections")
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", t.Const(0))
+    if type(lengths) is not t.FilledList or not args or not isinstance(args[0], t.Tensor):
+        return tracer.torch_function(torch.split, args, kwargs)  # type: ignore[no-any-return]
+    return split_by_lengths(tracer, args[0], lengths, dim.real(tracer))

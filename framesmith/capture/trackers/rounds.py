@@ -284,8 +284,17 @@ class StackedItems(Tracker):
         if any(x.version != version for x, version in self.watched):
             raise LoopUnrolled(self.place, "a tensor in a list that a loop has filled is written later")
 
+    @property
+    def rows(self) -> Tracker:
+        """Return a tensor with a slice for each element."""
+        return self.stack
 
-class Parts(StackedItems):
+    def iterator(self, items: Callable[[Any], list[Tracker]]) -> LoopIterator:
+        """Return the iterator over the elements; outside of a loop they are `items`."""
+        return over_slices(self.stack, items, self.each)
+
+
+class SplitItems(StackedItems):
     """Elements of a list or tuple: the parts of a tensor along `dim` whose lengths are the elements of the tensor
     `lengths`."""
 
@@ -296,9 +305,11 @@ class Parts(StackedItems):
         self.dim = dim
         self.lengths = lengths
 
-    def iterate(self, items: Callable[[Any], list[Tracker]]) -> LoopIterator:  # type: ignore[override]
-        """Return an iterator over the parts."""
+    @property
+    def rows(self) -> Tracker:
+        return self.lengths
 
+    def iterator(self, items: Callable[[Any], list[Tracker]]) -> LoopIterator:
         def plan(tracer: Any) -> Plan:
             n = self.lengths
             starts = tracer.binary("sub", tracer.torch_call(torch.cumsum, [n, Const(0)], {}), n)
@@ -339,7 +350,7 @@ class FilledList(List):
         return bool(self.size(tracer) != 0)
 
     def size(self, tracer: Any) -> Any:
-        slices = [x.lengths if isinstance(x, Parts) else x.stack for x in self.items if isinstance(x, StackedItems)]
+        slices = [x.rows for x in self.items if isinstance(x, StackedItems)]
         return sum([x.fake.shape[0] for x in slices], len(self.items) - len(slices))  # type: ignore[attr-defined]
 
     def item(self, tracer: Any, key: Tracker) -> Tracker:
@@ -355,7 +366,7 @@ class FilledList(List):
         if len(self.items) != 1 or not isinstance(first, StackedItems) or first.kind is not None and first.each is None:
             return Iter(self.open(tracer))
         first.check()
-        return first.iterate(self.open) if isinstance(first, Parts) else over_slices(first.stack, self.open, first.each)
+        return first.iterator(self.open)
 
     def numbers(self, tracer: Any, *kinds: type) -> Tracker:
         """Return a tensor of the elements, which are numbers of one of these classes."""
@@ -366,7 +377,7 @@ class FilledList(List):
 
     def whole(self, tracer: Any, dim: int) -> Tracker | None:
         """Return the tensor of which the elements are the parts along `dim`; None if they are no parts."""
-        if len(self.items) != 1 or not isinstance(parts := self.items[0], Parts):
+        if len(self.items) != 1 or not isinstance(parts := self.items[0], SplitItems):
             return None
         if dim not in (parts.dim, parts.dim - parts.stack.fake.dim()):  # type: ignore[attr-defined]
             self.open(tracer)
@@ -375,8 +386,7 @@ class FilledList(List):
 
     def stacks(self, tracer: Any) -> list[Tracker]:
         """Return tensors of which the elements are the slices, in order."""
-        if not all(isinstance(x, StackedItems) and x.kind is None and not isinstance(x, Parts) or hasattr(x, "fake")
-                   for x in self.items):
+        if not all(type(x) is StackedItems and x.kind is None or hasattr(x, "fake") for x in self.items):
             self.open(tracer)
         if not expected(self.size(tracer) >= 1):
             raise Unsupported("torch.stack or torch.cat of an empty list")
@@ -394,6 +404,6 @@ class FilledTuple(FilledList):
     cls = tuple  # type: ignore[assignment]
 
 
-__all__ = ["FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Parts", "Place", "Plan",
-           "Range", "LoopIterator", "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices",
+__all__ = ["FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range",
+           "LoopIterator", "SplitItems", "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices",
            "progression", "zipped"]
