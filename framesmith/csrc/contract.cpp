@@ -127,12 +127,11 @@ template <class Put> void pack_panel(const Panels& g, i64 p, Put& put) {
   }
 }
 
-// All panels, by `put`; whether it differs. Each thread has neighbouring ones: two that touch a fresh huge page at once
-// would both clear one.
+// All panels, by `put`; whether it differs.
 template <class Put> bool pack_panels(const Panels& g, const Put& put) {
   const i64 panels = (g.n + g.columns - 1) / g.columns;
   std::atomic<bool> differs = false;
-#pragma omp parallel for schedule(static) if (g.depth * g.n > 100000)
+#pragma omp parallel for schedule(dynamic) if (g.depth * g.n > 100000)
   for (i64 p = 0; p < panels; p++) {
     if (differs) continue;
     Put own = put;
