@@ -126,6 +126,14 @@ def test_resizing(to, corners, tmp_path):
         torch.testing.assert_close(loaded(x), model(x))
 
 
+@pytest.mark.parametrize("channels", [3, 16, 19])
+def test_resizing_of_channels_last_images(channels, tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, channels, 1), nn.UpsamplingBilinear2d(scale_factor=2)).eval()
+    loaded = packaged(tmp_path, model, (torch.randn(2, 3, 6, 5),))
+    x = torch.randn(2, 3, 6, 5)
+    torch.testing.assert_close(loaded(x), model(x).detach())
+
+
 def test_pooling_of_images_of_any_size(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.MaxPool2d(3, 2, 1), nn.Conv2d(16, 8, 1), nn.MaxPool2d(2)).eval()

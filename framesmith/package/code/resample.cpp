@@ -41,20 +41,24 @@ int bilinear(const Operand& x, bool corners, double rows_factor, double columns_
     const float* image = x.as<const float>() + n * x.stride[0];
     const float *above = image + row.first * x.stride[2], *below = image + row.second * x.stride[2];
     float* to = out.as<float>() + n * out.stride[0] + i * out.stride[2];
-    const auto at = [&](int64_t c, int64_t j) {
+    const auto blend = [&](int64_t j, int64_t from, int64_t count, int64_t step,
+                           int64_t out_step) __attribute__((always_inline)) {
       const Between& column = columns[static_cast<size_t>(j)];
-      const int64_t left = c * x.stride[1] + column.first * x.stride[3];
-      const int64_t right = c * x.stride[1] + column.second * x.stride[3];
-      to[c * out.stride[1] + j * out.stride[3]] =
-          row.of_first * (column.of_first * above[left] + column.of_second * above[right]) +
-          row.of_second * (column.of_first * below[left] + column.of_second * below[right]);
+      const int64_t left = from * step + column.first * x.stride[3], right = from * step + column.second * x.stride[3];
+      const float *a = above + left, *b = above + right, *c = below + left, *d = below + right;
+      float* o = to + from * out_step + j * out.stride[3];
+#pragma omp simd
+      for (int64_t k = 0; k < count; k++)
+        o[k * out_step] = row.of_first * (column.of_first * a[k * step] + column.of_second * b[k * step]) +
+                          row.of_second * (column.of_first * c[k * step] + column.of_second * d[k * step]);
     };
-    if (out.stride[1] == 1)
-      for (int64_t j = 0; j < width; j++)
-        for (int64_t c = 0; c < channels; c++) at(c, j);
+    if (out.stride[1] == 1 && x.stride[1] == 1)  // vectors of channels: the strides are constants here
+      for (int64_t j = 0; j < width; j++) blend(j, 0, channels, 1, 1);
+    else if (out.stride[1] == 1)
+      for (int64_t j = 0; j < width; j++) blend(j, 0, channels, x.stride[1], 1);
     else
       for (int64_t c = 0; c < channels; c++)
-        for (int64_t j = 0; j < width; j++) at(c, j);
+        for (int64_t j = 0; j < width; j++) blend(j, c, 1, x.stride[1], out.stride[1]);
   }
   return 0;
 }
