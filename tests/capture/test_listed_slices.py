@@ -119,3 +119,20 @@ def test_narrow_takes_numbers_of_data():
     assert len(framesmith._C.entries(part)) == 1
     with pytest.raises(RuntimeError, match="exceeds dimension size"):
         compiled(x, torch.tensor([10, 3]))
+
+
+def converted(x, grid):
+    found = []
+    for t, h, w in grid.tolist():
+        t, h, w = int(t), int(h), int(w)
+        found.append((torch.arange(t) + int(t > 1)).repeat_interleave(h * w))
+    return x + torch.cat(found)[:, None]
+
+
+def test_int_of_a_number_of_data_is_that_number_and_of_a_comparison_zero_or_one():
+    compiled = framesmith.compile(converted, dynamic=True, fullgraph=True)
+    for rows in ([[1, 2, 3], [2, 2, 2]], [[3, 1, 2], [1, 4, 4], [1, 1, 5]], [[1, 3, 3]] * 4):
+        grid = torch.tensor(rows)
+        x = torch.randn(int(grid.prod(-1).sum()), 2)
+        assert torch.equal(compiled(x, grid), converted(x, grid))
+    assert len(framesmith._C.entries(converted)) == 1

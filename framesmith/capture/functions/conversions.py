@@ -38,6 +38,11 @@ def _scalar(kind: type) -> Any:
                     return found
                 raise DataDependent(f"{kind.__name__}() of a tensor's data")
             return tracer.fold(kind, (known,))
+        if kind is int and len(args) == 1 and not kwargs and isinstance(x, t.Sym | t.Data):
+            if x.pytype() is int:
+                return x
+            if type(x) is t.Data and x.kind is bool and x.assumed(tracer) is None:
+                return _of_truth(tracer, x)
         if isinstance(x, t.Sym):
             return tracer.made(x.value / 1) if kind is float and type(x.value) is torch.SymInt else tracer.fold(
                 kind, (x.value,))
@@ -46,6 +51,15 @@ def _scalar(kind: type) -> Any:
         return tracer.fold_call(kind, args, kwargs)
 
     return row
+
+
+def _of_truth(tracer: Any, x: t.Data) -> t.Tracker:
+    """Return 1 for a condition on data that is true, else 0, as a number that the graph computes."""
+    made = tracer.torch_call(torch.Tensor.to, [data.tensor_of(tracer, x), tracer.made(torch.int64)], {})
+    found = data.number(tracer, made)
+    if found is None:
+        raise DataDependent("int() of a tensor's data")
+    return found
 
 
 def _of_object(tracer: Any, kind: type, x: t.Object, more: Args, kwargs: Kwargs) -> t.Tracker:
