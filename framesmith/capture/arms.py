@@ -5,7 +5,8 @@ otherwise the branch is refused."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +65,23 @@ class Shared:
 
 
 def effects(tracer: Any) -> tuple[Any, ...]:
-    """Count the program's changes so far, by kind: any further change makes the counts differ."""
-    return (len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.checks), len(tracer.settings),
-            len(tracer.global_writes), len(tracer.device_changes), tracer.due)
+    """Count the program's changes so far, by kind: any further change makes the counts differ. The last kind is no
+    change: assertions on data."""
+    return (len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.settings),
+            len(tracer.global_writes), len(tracer.device_changes), tracer.due, len(tracer.checks))
+
+
+@contextmanager
+def touching(tracer: Any) -> Iterator[list[Any]]:
+    """Collect the objects that captured code mutates, for what surrounds it, too."""
+    around, tracer.touched = tracer.touched, []
+    touched = tracer.touched
+    try:
+        yield touched
+    finally:
+        tracer.touched = around
+        if around is not None:
+            around += touched
 
 
 def reachable(roots: Iterable[Any]) -> dict[int, Any]:
@@ -173,16 +188,13 @@ def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker]
     last, writes = tracer.end()
     roots = roots_of(tracer)
     places = {} if may_advance else positions(roots)
-    before, around, tracer.touched = effects(tracer), tracer.touched, []
+    before = effects(tracer)
     known = tracer.shapes.knowledge()
-    with tracer.recorder.scoped():
+    with touching(tracer) as touched, tracer.recorder.scoped():
         try:
             values = way()
         except t.CapturedError as e:
             raise Unsupported(f"one way raises {e.tracker.pytype().__name__}") from None
-    touched, tracer.touched = tracer.touched, around
-    if around is not None:
-        around += touched
     if any(getattr(owner, name) != place for (owner, name), place in places.items()):
         raise Unsupported("one path takes values of an iterator that was there before")
     region = [n for n in nodes_after(tracer.recorder.graph, last) if n.op != "placeholder"]

@@ -115,6 +115,71 @@ def a_batch_norm_in_a_region(c):
     return m, x
 
 
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm, self.calls = nn.Linear(4, 5), nn.BatchNorm1d(5), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.norm(self.linear(x)).tanh()
+
+
+@scenario(breaks=True)
+def the_second_run_updates_running_statistics(c):
+    m = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh())
+    f = c(lambda x: checkpoint(m, x, use_reentrant=False) * 2)
+    for _ in range(2):
+        f(X).square().sum().backward()
+    return m
+
+
+@scenario(breaks=True)
+def the_second_run_changes_a_module(c):
+    m = Counting().eval()
+    f = c(lambda x: checkpoint(m, x, use_reentrant=False) * 2)
+    for _ in range(2):
+        f(X).square().sum().backward()
+    return m, m.calls
+
+
+@scenario(breaks=True)
+def the_second_run_changes_a_list_of_the_frame(c):
+    def fn(x, w):
+        seen = []
+
+        def region(x):
+            seen.append(1)
+            return (x @ w).sin()
+
+        return checkpoint(region, x, use_reentrant=False).cos(), seen
+
+    w = torch.ones(4, 2, requires_grad=True)
+    y, seen = c(fn)(X, w)
+    y.sum().backward()
+    return w, seen
+
+
+@scenario
+def a_region_changes_what_it_has_made(c):
+    def region(x):
+        parts, count, total = [], 0, torch.zeros(3, 4)
+
+        def add(y):
+            nonlocal count
+            count += 1
+            parts.append(y * count)
+            total.add_(y)
+
+        for _ in range(3):
+            add(x.sin())
+        return sum(parts) * total
+
+    x = X.clone().requires_grad_()
+    c(lambda x: checkpoint(region, x, use_reentrant=False))(x).sum().backward()
+    return x
+
+
 @scenario(breaks=None)
 def reentrant(c):
     m = block()

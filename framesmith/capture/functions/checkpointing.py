@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from framesmith.graph.purity import draws
-from framesmith.graph.traversal import last_node, nodes_after
+from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
+from ..arms import effects, reachable, roots_of, touching
 from ..registry import by_name
 
 _IDLE = ("determinism_check", "debug", "early_stop", "preserve_rng_state")
@@ -29,11 +30,19 @@ def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]
     rest = {k: v for k, v in kwargs.items() if k not in _IDLE and k != "use_reentrant"}
     if reentrant.truth(tracer) and rest:
         tracer.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))
-    last = last_node(tracer.recorder.graph)
-    out = args[0].call(tracer, args[1:], rest)
+    (last, writes), roots, before = tracer.end(), roots_of(tracer), effects(tracer)
+    with touching(tracer) as touched:
+        out = args[0].call(tracer, args[1:], rest)
     if torch.is_grad_enabled():
         tracer.regions += 1
         region = nodes_after(tracer.recorder.graph, last)
+        own = {n for n in region if n.op != "placeholder"}
+        if any(map(tracer.requires, region)) and (
+                effects(tracer)[:-1] != before[:-1]
+                or any(n not in own for _, _, n in tracer.recorder.written[writes:])
+                or touched and not reachable(roots).keys().isdisjoint(map(id, touched))):
+            raise Unsupported("activation checkpointing of code that changes earlier objects or tensors, which its "
+                              "second run does again")
         if not kwargs.get("preserve_rng_state", t.TRUE).truth(tracer) and any(map(draws, region)):
             raise Unsupported("activation checkpointing whose second run draws other random numbers",
                               hint="leave preserve_rng_state at True")

@@ -18,7 +18,7 @@ from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import effects, like, reachable, share
+from ..arms import effects, like, reachable, share, touching
 from ..break_points import choose_stop
 from ..history import attach, refusing, tangent
 from ..registry import CODES, PLAIN, calls
@@ -170,12 +170,12 @@ class _Backward:
         """Trace the backward; return None if it raises for these gradients."""
         of, tracer = self.of, self.tracer
         last, writes = tracer.end()
-        before, around, tracer.touched = effects(tracer), tracer.touched, []
+        before = effects(tracer)
         attrs = dict(of.ctx.attrs)
         of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or t.Tuple([])
         tracer.backwards.append(of.real)
         try:
-            with torch.enable_grad():
+            with touching(tracer) as touched, torch.enable_grad():
                 told = self._function().call(tracer, [of.ctx, *[self._gradient(k) for k in range(len(of.outs))]], {})
         except t.CapturedError:
             told = None
@@ -183,9 +183,6 @@ class _Backward:
             tracer.backwards.pop()
         region = nodes_after(tracer.recorder.graph, last)
         written = [n for _, _, n in tracer.recorder.written[writes:]]
-        touched, tracer.touched = tracer.touched, around
-        if around is not None:
-            around += touched
         if (effects(tracer) != before or self._touches(touched) or any(map(draws, region))
             or not set(region).issuperset(written)):
             raise Unsupported(f"{of.real.__name__}.backward changes objects or tensors, or draws random numbers")
