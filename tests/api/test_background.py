@@ -235,12 +235,23 @@ def test_fullgraph_raises_at_the_call_after():
         served(x)
 
 
-def test_reset_drops_what_a_job_makes(held):
-    served, x = compiled(lambda x: x.exp() + 3), torch.ones(3)
+def test_reset_drops_what_a_job_makes(monkeypatch, ends, tmp_path):
+    """It comes while machine code is made: at other times it waits for the job."""
+    began, go, real = threading.Event(), threading.Event(), cache.build
+
+    def build(*args, **kwargs):
+        began.set()
+        assert go.wait(60)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(cache, "build", build)
+    served, x = compiled(lambda x: x.exp() + 3, cache_dir=str(tmp_path)), torch.ones(3)
     served(x)
+    assert began.wait(60)
     framesmith.reset()
-    held.set()
+    go.set()
     assert framesmith.wait(60)
+    assert [e.outcome for e in ends] == ["compiled"]
     assert not taken(lambda: served(x))[0]
 
 

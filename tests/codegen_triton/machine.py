@@ -238,7 +238,55 @@ def _interpreted_language() -> _Lasting:
     return _Lasting()
 
 
+@functools.cache
+def _sides(*sizes: int) -> tuple[Any, int, str, Any, Any]:
+    """A block's shape, its number of elements and its text; shape and number as its tensors have them."""
+    shape = tl.tuple(sizes)
+    count = tl.core.validate_block_shape(shape)
+    return shape, count, str(shape), tl.tuple([tl.constexpr(s) for s in sizes]), tl.constexpr(count)
+
+
+_OF_NUMBERS = tl.tuple([]), tl.constexpr(1)
+
+
+def _make_block(self: Any, element_ty: Any, shape: Sequence[Any]) -> None:
+    sizes = [s.value if type(s) is tl.constexpr else s for s in shape]
+    if not sizes:
+        raise TypeError("0d block_type is forbidden")
+    self.element_ty = element_ty
+    self.shape, self.numel, text, *self.of_tensors = _sides(*sizes)
+    self.name = f"<{text}, {element_ty}>"
+
+
+def _make_tensor(self: Any, handle: Any, type: Any) -> None:
+    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.shape, self.numel = type.of_tensors if type.is_block() else _OF_NUMBERS
+
+
+_type_of_numbers = functools.cache(interpreter._get_np_dtype)
+
+
+def _numpy_type(kind: Any) -> np.dtype:
+    while type(kind) is tl.block_type:
+        kind = kind.element_ty
+    return np.dtype(np.uint64) if isinstance(kind, tl.pointer_type) else _type_of_numbers(kind)
+
+
+def _give_semantic(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+    """What the language's function itself is given, without the function around it that asks for it."""
+    semantic, inner = TritonSemantic(builder), getattr(member, "__wrapped__", member)
+
+    def given(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return inner(*args, **kwargs)
+
+    scope.set_attr(owner, name, given)
+
+
 if INTERPRETED:  # in such a process no kernel is compiled
+    # each operation makes types, whose parts are few: they were half of the time
+    tl.block_type.__init__, tl.tensor.__init__ = _make_block, _make_tensor
+    interpreter._get_np_dtype, interpreter._patch_attr = _numpy_type, _give_semantic
     # the interpreter searches the language for what to change at each call of a function of a kernel
     interpreter._patch_lang = lambda fn: _interpreted_language()
     # integers wrap around, as in kernels that are compiled: `sanitize_overflow` is False there
