@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from framesmith.autograd.gapped_masks import attention
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import preserved_strides
 from framesmith.fake.products import linear
@@ -250,6 +251,7 @@ def _group_norm_backward(
 DIFFERENTIABLE: dict[Any, Any] = {
     **{f: _product(f) for f in (aten.prod.default, aten.prod.dim_int)},
     aten._embedding_bag_forward_only.default: aten._embedding_bag.default, aten.copy.default: _copy,
+    aten.scaled_dot_product_attention.default: attention,
     aten.silu_backward.default: _composed(aten.silu_backward.default),
     aten.mish_backward.default: _composed(aten.mish_backward.default),
     aten.native_group_norm_backward.default: _group_norm_backward, LAYER: aten.mkldnn_rnn_layer.default,
@@ -258,7 +260,8 @@ DIFFERENTIABLE: dict[Any, Any] = {
     aten.linalg_householder_product.default: _reflecting(aten.linalg_householder_product.default),
     **{f: _extreme(f) for f in (aten.max.default, aten.min.default, aten.median.default, aten.nanmedian.default)},
 }  # fmt: skip
-"""Replacements of operators below autograd that have no derivative, or not eager's, by functions that have eager's."""
+"""Replacements of operators below autograd that have no derivative, or not eager's, by functions that have eager's; and
+of attention, whose derivative may need less memory."""
 
 WRITTEN: dict[Any, Any] = {
     aten.as_strided_scatter.default: Written.apply,

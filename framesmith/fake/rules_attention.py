@@ -21,11 +21,11 @@ _BLOCK = 32  # logarithms of sums are padded to a multiple, in the efficient ker
 
 def choice(query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scale: Any, gqa: bool) -> int:
     """Return the kernel that eager chooses, by its own function, from metadata. A build without CUDA cannot decide:
-    half precision then means flash."""
+    half precision then means flash, and rows of a mask with gaps mean none of the fused kernels."""
     given = (query, key, value, mask, dropout, causal)
     if torch.cuda.is_available():
         return aten._fused_sdp_choice.default._op_dk(_CUDA, *given, scale=scale, enable_gqa=gqa)
-    if query.dim() != 4:
+    if query.dim() != 4 or mask is not None and mask.stride(-1) != 1:
         return MATH
     return FLASH if query.dtype in HALF and mask is None else EFFICIENT if query.dtype is not torch.float64 else MATH
 
