@@ -140,10 +140,27 @@ static void drop_views(Frame& f, const Extern& e) {  // they would keep memory t
     if (is_of_call(f.plan, v)) f.tensors[v].reset();
 }
 
+// Memory that an operator wrote into in another layout, as `out=` of `adaptive_avg_pool2d` does, gets the plan's again.
+static void restore_layouts(Frame& f, const Extern& e) {
+  for (const Argument& a : e.args) {
+    if (a.form != Argument::Form::Tensor || a.values[0] < 0) continue;
+    const Value& value = f.plan.values[a.values[0]];
+    const at::Tensor& t = *f.refs[a.values[0]];
+    const Geometry& g = f.geometry[a.values[0]];
+    if (C10_LIKELY((value.kind != Kind::Arena && value.kind != Kind::Output) || t.strides() == c10::IntArrayRef(g.stride)))
+      continue;
+    const bool moved = !fits(t, g, value.dtype);
+    const at::Tensor found = moved ? t.clone() : t;
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride);
+    if (moved) t.copy_(found);
+  }
+}
+
 static void call_operator(Frame& f, const Extern& e) {
   f.stack.reserve(e.args.size());
   for (const Argument& a : e.args) f.stack.push_back(argument(f, a));
   e.op->callBoxed(f.stack);
+  restore_layouts(f, e);
   bind_results(f, e, f.stack);
 }
 

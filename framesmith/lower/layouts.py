@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from framesmith.fake.layout import dense_strides
+from framesmith.fake.layout import dense_strides, in_channels_last_order
 from framesmith.fake.rules_attention import choice, result
 from framesmith.fake.tensor import new_fake
 from framesmith.lower.geometry import row_major, same_layout, strides_in_order
@@ -43,6 +43,14 @@ def is_channels_last(value: Stored) -> bool:
     return len(value.shape) in (4, 5) and same_layout(value.shape, value.stride, channels_last(value.shape))
 
 
+def _suggests_channels_last(value: Stored) -> bool:
+    """Return whether eager takes a 4-d or 5-d window for channels-last. For shapes whose layouts are the same memory,
+    as those of one place, strides decide."""
+    if any(type(n) is not int for n in (*value.shape, *value.stride)):
+        return is_channels_last(value)
+    return len(value.shape) in (4, 5) and in_channels_last_order(value.shape, value.stride)
+
+
 def _convolution_argument(position: int, value: Lowered, frozen: frozenset[int]) -> tuple[Any, ...] | None:
     """Return channels-last for images, which oneDNN prefers; a weight that is not frozen would be converted in each
     call."""
@@ -67,14 +75,14 @@ def _convolution_on_cuda(images: int) -> Callable[[int, Sequence[Lowered]], tupl
 
 
 def _convolution_result(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
-    if len(values[0].shape) == 4 and (is_channels_last(values[0]) or is_channels_last(values[1])):
+    if len(values[0].shape) == 4 and any(map(_suggests_channels_last, values[:2])):
         return channels_last(spec.shape)
     return spec.stride if spec.stride is not None else row_major(spec.shape)
 
 
 def _follow_first(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
     """Return channels-last for a channels-last argument, as pooling does."""
-    return channels_last(spec.shape) if is_channels_last(values[0]) else row_major(spec.shape)
+    return channels_last(spec.shape) if _suggests_channels_last(values[0]) else row_major(spec.shape)
 
 
 def _row_major(spec: Any, values: Sequence[Stored]) -> tuple[Any, ...]:
