@@ -95,7 +95,7 @@ def reachable(roots: Iterable[Any]) -> dict[int, Any]:
             if isinstance(x, Frame):
                 todo += (x.fn, *x.locals, *x.stack)
             else:  # the program's own containers hold no trackers
-                value = None if isinstance(x, t.Tracker) and is_symbolic(x) else t.held(x)
+                value = None if isinstance(x, t.SymbolicNumber) else t.held(x)  # which a number would specialise
                 todo += [y for y in gc.get_referents(x) if y is not value or isinstance(y, t.Tracker)]
     return found
 

@@ -147,8 +147,8 @@ static void restore_layouts(Frame& f, const Extern& e) {
     const Value& value = f.plan.values[a.values[0]];
     const at::Tensor& t = *f.refs[a.values[0]];
     const Geometry& g = f.geometry[a.values[0]];
-    if (C10_LIKELY((value.kind != Kind::Arena && value.kind != Kind::Output) || t.strides() == c10::IntArrayRef(g.stride)))
-      continue;
+    const bool planned = value.kind == Kind::Arena || value.kind == Kind::Output;
+    if (C10_LIKELY(!planned || t.strides() == c10::IntArrayRef(g.stride))) continue;
     const bool moved = !fits(t, g, value.dtype);
     const at::Tensor found = moved ? t.clone() : t;
     t.unsafeGetTensorImpl()->set_sizes_and_strides(g.size, g.stride);

@@ -313,3 +313,20 @@ def test_a_region_keeps_nothing():
     checkpointed = bytes_kept(lambda m, x: checkpoint(m, x, use_reentrant=False).sin(), m, x)
     assert plain >= 32 * 256 * 4
     assert checkpointed <= 32 * 4 * 4
+
+
+def test_a_number_that_a_checkpointed_region_does_not_read_is_not_specialised():
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.0))
+
+    def stepped(x, index):
+        def region(y):
+            parts = [y]
+            parts.append(layers(y))
+            return sum(parts)
+
+        return checkpoint(region, x, use_reentrant=False)
+
+    compiled = framesmith.compile(stepped, fullgraph=True)
+    for index in range(4):
+        compiled(torch.randn(2, 4, requires_grad=True), index).sum().backward()
+    assert len(framesmith._C.entries(stepped)) == 1

@@ -30,7 +30,7 @@ def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]
     rest = {k: v for k, v in kwargs.items() if k not in _IDLE and k != "use_reentrant"}
     if reentrant.truth(tracer) and rest:
         tracer.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))
-    (last, writes), roots, before = tracer.end(), roots_of(tracer), effects(tracer)
+    (last, writes), before = tracer.end(), effects(tracer)
     with touching(tracer) as touched:
         out = args[0].call(tracer, args[1:], rest)
     if torch.is_grad_enabled():
@@ -40,7 +40,7 @@ def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]
         if any(map(tracer.requires, region)) and (
                 effects(tracer)[:-1] != before[:-1]
                 or any(n not in own for _, _, n in tracer.recorder.written[writes:])
-                or touched and not reachable(roots).keys().isdisjoint(map(id, touched))):
+                or touched and not reachable(roots_of(tracer)).keys().isdisjoint(map(id, touched))):
             raise Unsupported("activation checkpointing of code that changes earlier objects or tensors, which its "
                               "second run does again")
         if not kwargs.get("preserve_rng_state", t.TRUE).truth(tracer) and any(map(draws, region)):
