@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from framesmith.autograd.gapped_masks import attention
+from framesmith.autograd.strided_masks import attention
 from framesmith.fake import FakeTensor
 from framesmith.fake.layout import preserved_strides
 from framesmith.fake.products import linear

@@ -64,15 +64,19 @@ class Shared:
     reason: str
 
 
-def effects(tracer: Any) -> tuple[Any, ...]:
-    """Count the program's changes so far, by kind: any further change makes the counts differ. The last kind is no
-    change: assertions on data."""
+def changes(tracer: Any) -> tuple[Any, ...]:
+    """Count the program's changes so far, by kind: any further change makes the counts differ."""
     return (len(tracer.mutated), len(tracer.deferred), len(tracer.draws), len(tracer.settings),
-            len(tracer.global_writes), len(tracer.device_changes), tracer.due, len(tracer.checks))
+            len(tracer.global_writes), len(tracer.device_changes), tracer.due)
+
+
+def effects(tracer: Any) -> tuple[Any, ...]:
+    """Count the program's changes and assertions on data so far, by kind."""
+    return *changes(tracer), len(tracer.checks)
 
 
 @contextmanager
-def touching(tracer: Any) -> Iterator[list[Any]]:
+def mutations_collected(tracer: Any) -> Iterator[list[Any]]:
     """Collect the objects that captured code mutates, for what surrounds it, too."""
     around, tracer.touched = tracer.touched, []
     touched = tracer.touched
@@ -190,7 +194,7 @@ def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker]
     places = {} if may_advance else positions(roots)
     before = effects(tracer)
     known = tracer.shapes.knowledge()
-    with touching(tracer) as touched, tracer.recorder.scoped():
+    with mutations_collected(tracer) as touched, tracer.recorder.scoped():
         try:
             values = way()
         except t.CapturedError as e:

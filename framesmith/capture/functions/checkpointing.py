@@ -12,7 +12,7 @@ from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import effects, reachable, roots_of, touching
+from ..arms import changes, mutations_collected, reachable, roots_of
 from ..registry import by_name
 
 _IDLE = ("determinism_check", "debug", "early_stop", "preserve_rng_state")
@@ -30,15 +30,15 @@ def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]
     rest = {k: v for k, v in kwargs.items() if k not in _IDLE and k != "use_reentrant"}
     if reentrant.truth(tracer) and rest:
         tracer.raise_(ValueError("Unexpected keyword arguments: " + ",".join(rest)))
-    (last, writes), before = tracer.end(), effects(tracer)
-    with touching(tracer) as touched:
+    (last, writes), before = tracer.end(), changes(tracer)
+    with mutations_collected(tracer) as touched:
         out = args[0].call(tracer, args[1:], rest)
     if torch.is_grad_enabled():
         tracer.regions += 1
         region = nodes_after(tracer.recorder.graph, last)
         own = {n for n in region if n.op != "placeholder"}
         if any(map(tracer.requires, region)) and (
-                effects(tracer)[:-1] != before[:-1]
+                changes(tracer) != before
                 or any(n not in own for _, _, n in tracer.recorder.written[writes:])
                 or touched and not reachable(roots_of(tracer)).keys().isdisjoint(map(id, touched))):
             raise Unsupported("activation checkpointing of code that changes earlier objects or tensors, which its "

@@ -18,7 +18,7 @@ from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import effects, like, reachable, share, touching
+from ..arms import effects, like, mutations_collected, reachable, share
 from ..break_points import choose_stop
 from ..history import attach, refusing, tangent
 from ..registry import CODES, PLAIN, calls
@@ -175,7 +175,7 @@ class _Backward:
         of.ctx.attrs["saved_tensors"] = of.ctx.attrs.get("to_save") or t.Tuple([])
         tracer.backwards.append(of.real)
         try:
-            with touching(tracer) as touched, torch.enable_grad():
+            with mutations_collected(tracer) as touched, torch.enable_grad():
                 told = self._function().call(tracer, [of.ctx, *[self._gradient(k) for k in range(len(of.outs))]], {})
         except t.CapturedError:
             told = None

@@ -1,12 +1,12 @@
-"""Attention in training on a CUDA device, by fakes: a mask whose rows have gaps is copied, so that a fused kernel takes
-it; eager's parts would keep the scores of all heads."""
+"""Attention in training on a CUDA device, by fakes: a mask whose rows are not contiguous is copied, so that a fused
+kernel takes it; eager's parts would keep the scores of all heads."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from framesmith.autograd.gapped_masks import _without_gaps
 from framesmith.autograd.joint import trace_joint
+from framesmith.autograd.strided_masks import _with_contiguous_rows
 from framesmith.fake.recorder import Recorder
 from framesmith.fake.tensor import contiguous_strides, new_fake
 from tests.gpu.fakes import DEVICE, makes_on_cuda  # noqa: F401
@@ -50,6 +50,6 @@ def test_what_fused_kernels_take_or_what_draws_is_not_copied():
 ])
 def test_the_copy_has_the_same_elements_and_contiguous_rows(make):
     mask = make(torch.randn(2, 3, 4, 5) > 0)
-    copy = _without_gaps(mask)
+    copy = _with_contiguous_rows(mask)
     assert torch.equal(copy, mask) and copy.stride(-1) == 1
     assert [s == 0 for s in copy.stride()[:-1]] == [s == 0 for s in mask.stride()[:-1]]

@@ -1,4 +1,4 @@
-"""Attention in training with a mask whose rows have gaps, on a CUDA device.
+"""Attention in training with a mask whose rows are not contiguous, on a CUDA device.
 
 Eager computes it in parts, and keeps the scores of all heads for the gradient: 323 MB for 16 x 12 heads of 512 x 512 in
 bfloat16, where the fused kernels keep 21 (H200). Libraries make such masks, expanded along the keys, where they are
@@ -24,25 +24,24 @@ def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p
     """Return attention by a fused kernel if only the layout of the mask's rows keeps eager from it. Dropout stays
     eager's: other kernels draw other numbers."""
     given, how = (query, key, value), {"scale": scale, "enable_gqa": enable_gqa}
-    if dropout_p or not _has_gaps(attn_mask):
-        return _ATTENTION(*given, attn_mask, dropout_p, is_causal, **how)
-    shape = tuple(attn_mask.shape)
-    dense = new_fake(shape, contiguous_strides(shape), attn_mask.dtype, attn_mask.device)
-    kernels = [choice(*given, mask, 0.0, is_causal, scale, enable_gqa) for mask in (attn_mask, dense)]
-    if kernels[0] != MATH or kernels[1] == MATH:
-        return _ATTENTION(*given, attn_mask, dropout_p, is_causal, **how)
-    out = _ATTENTION(*given, _without_gaps(attn_mask), 0.0, is_causal, **how)
-    return _dense(out)  # as eager's parts give it
+    if not dropout_p and _has_strided_rows(attn_mask):
+        shape = tuple(attn_mask.shape)
+        dense = new_fake(shape, contiguous_strides(shape), attn_mask.dtype, attn_mask.device)
+        as_is, copied = [choice(*given, mask, 0.0, is_causal, scale, enable_gqa) for mask in (attn_mask, dense)]
+        if as_is == MATH != copied:
+            out = _ATTENTION(*given, _with_contiguous_rows(attn_mask), 0.0, is_causal, **how)
+            return _dense(out)  # as eager's parts give it
+    return _ATTENTION(*given, attn_mask, dropout_p, is_causal, **how)
 
 
-def _has_gaps(mask: Any) -> bool:
+def _has_strided_rows(mask: Any) -> bool:
     if not isinstance(mask, FakeTensor) or mask.device.type != "cuda" or mask.requires_grad:
         return False
     fixed = all(type(n) is int for n in (*mask.shape, *mask.stride()))
     return fixed and mask.dim() > 1 and mask.shape[-1] > 1 and mask.stride(-1) != 1
 
 
-def _without_gaps(mask: Any) -> Any:
+def _with_contiguous_rows(mask: Any) -> Any:
     """Return a copy with contiguous rows, of the memory that the mask has: it is expanded along the same dimensions,
     but for the last."""
     part = mask
