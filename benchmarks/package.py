@@ -6,8 +6,10 @@
 The runtime and its C example are built by CMake and found by `find_package`. "start" is from exec to the end of the
 first answer, with the file in the page cache: the least of some runs; of a C program, for AOTInductor of a C++ program,
 and for what has no other interface ("python") of an interpreter with NumPy. Answers are timed in turn, beside eager and
-`framesmith.compile`. Differences are from eager of the same model; for quantised ones, also eager's from the float
-model.
+`framesmith.compile`: "warm" is the median, "speed" the compiled function's time over the contender's, each the lower
+decile of its rounds (what other guests of the host take from a round is no contender's), with the interval in which 90%
+of samples drawn again lie. The compiled function takes two turns a round: its own "speed" is what the machine leaves
+uncertain. Differences are from eager of the same model; for quantised ones, also eager's from the float model.
 
 The file is written after each model, and models that it has are left out, unless `--again` is given or the machine is
 another one; so a command that was interrupted goes on. Files of AOTInductor are kept in `build/peers`: another of
@@ -44,7 +46,8 @@ from framesmith.peers import flat_tensors
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-STARTS, ROUNDS = 5, 21
+STARTS, ROUNDS, SAMPLES = 5, 41, 1000
+AGAIN = "compile, again"
 REST = 0.1
 """Seconds before each call that is timed: threads of a contender poll for milliseconds after a call, on processors that
 the next one needs."""
@@ -81,8 +84,8 @@ def start(command: list[str], env: dict[str, str]) -> float:
     return best * 1e3
 
 
-def times(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Return the median milliseconds of each way; all take turns, in another order each round, with a rest before each.
+def times(ways: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+    """Return the seconds of each way by round; all take turns, in another order each round, with a rest before each.
 
     In one order each way would find in the caches what the same other way left there: eager's weights are those of
     `framesmith.compile` where these are not packed, a package's are not.
@@ -100,7 +103,22 @@ def times(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
             begin = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(found) * 1e3 for name, found in seconds.items()}
+    return seconds
+
+
+def speed(base: list[float], other: list[float]) -> list[float]:
+    """Return the ratio of the lower deciles, `base / other`, and its 90% interval, by bootstrap over rounds: [low,
+    ratio, high]."""
+    pairs = list(zip(base, other, strict=True))
+    draw = random.Random(0).choices
+    ratios = sorted(_deciles(draw(pairs, k=len(pairs))) for _ in range(SAMPLES))
+    return [ratios[SAMPLES // 20], _deciles(pairs), ratios[-SAMPLES // 20]]
+
+
+def _deciles(pairs: list[tuple[float, float]]) -> float:
+    """Return the ratio of the lower deciles of the first and of the second elements."""
+    first, second = (sorted(column)[len(pairs) // 10] for column in zip(*pairs))
+    return first / second
 
 
 def difference(found: Any, wanted: Any) -> float:
@@ -138,8 +156,11 @@ class Bench:
                     ways[way] = call
                 except Exception as e:  # noqa: BLE001 - a contender that fails is a row that says why
                     rows[way]["error"] = " ".join(f"{type(e).__name__}: {e}".split())[:300]
-            for way, ms in times(ways).items():
-                rows[way]["warm_ms"] = ms
+            found = times({**ways, AGAIN: ways["compile"]})
+            again = found.pop(AGAIN)
+            for way, seconds in found.items():
+                rows[way]["warm_ms"] = statistics.median(seconds) * 1e3
+                rows[way]["speed"] = speed(found["compile"], again if way == "compile" else seconds)
             if name in QUANTISED:
                 rows["eager"]["relative_error"] = difference(wanted, made(QUANTISED[name])[0](*args))
         return list(rows.values())
@@ -174,17 +195,25 @@ def members(path: Path) -> list[Any]:
 
 COLUMNS = {"model": "model", "way": "way", "file_bytes": "file, MB", "runtime_bytes": "runtime, MB",
            "start_ms": "start, ms", "python_start_ms": "start by python, ms", "warm_ms": "warm, ms",
-           "relative_error": "difference"}
+           "speed": "speed", "relative_error": "difference"}
+
+
+def _cell(value: str | int | float | list[float]) -> str:
+    """Print a name, bytes, a number, or a number with its interval."""
+    if isinstance(value, list):
+        low, middle, high = value
+        return f"{middle:.3g} [{low:.3g}, {high:.3g}]"
+    return f"{value / 1e6:.3g}" if isinstance(value, int) else f"{value:.3g}" if isinstance(value, float) else value
 
 
 def rows_of(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table."""
+    columns = {key: name for key, name in COLUMNS.items() if any(key in row for row in report["rows"])}
     rows = []
     for row in report["rows"]:
-        cells = [row.get(c, "") for c in COLUMNS]
-        cells = [f"{c / 1e6:.3g}" if isinstance(c, int) else f"{c:.3g}" if isinstance(c, float) else c for c in cells]
+        cells = [_cell(row.get(c, "")) for c in columns]
         rows.append([*cells[:-1], "fails" if "error" in row else cells[-1]])
-    return list(COLUMNS.values()), rows
+    return list(columns.values()), rows
 
 
 def failures(report: dict[str, Any]) -> list[str]:

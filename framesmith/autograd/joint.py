@@ -378,6 +378,8 @@ class _Replay:
         """Writes of inputs without a gradient: the input's node, its new value, and whether the write is uncounted."""
         self.given: list[Any] = []
         """The captured nodes of the results."""
+        self.refused: str | None = None
+        """The message of the program's `disable_saved_tensors_hooks`, which is for hooks of its own."""
         self.current: fx.Node | None = None
         self.kept: list[tuple[fx.Node | None, Any]] = []
         """Pairs of the node that autograd saves a value for, and that value."""
@@ -388,11 +390,16 @@ class _Replay:
         """Places in `kept` that autograd's backward reads, with the node that does."""
 
     def __enter__(self) -> None:
+        self.refused = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+        if self.refused is not None:
+            torch._C._autograd._saved_tensors_hooks_enable()
         self.hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, self._give)
         self.hooks.__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         self.hooks.__exit__()
+        if self.refused is not None:
+            torch._C._autograd._saved_tensors_hooks_disable(self.refused)
         self.kept = [(node, None if value is None else self._memory(value)) for node, value in self.kept]
 
     def _keep(self, x: torch.Tensor | None) -> int:

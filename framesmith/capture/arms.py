@@ -88,6 +88,13 @@ def mutations_collected(tracer: Any) -> Iterator[list[Any]]:
             around += touched
 
 
+def is_earlier(touched: Collection[Any], roots: Iterable[Any], apart: Iterable[t.Tracker] = ()) -> bool:
+    """Return whether a mutated object, `apart` from some, exists outside of captured code or is what `roots` reach."""
+    if any(not isinstance(x, t.Tracker) for x in touched):
+        return True
+    return bool(touched) and not (reachable(roots).keys() - set(map(id, apart))).isdisjoint(map(id, touched))
+
+
 def reachable(roots: Iterable[Any]) -> dict[int, Any]:
     """Return the trackers among `roots`, and those that they are made of, by identity."""
     found: dict[int, Any] = {}
@@ -209,12 +216,10 @@ def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker]
             outer.setdefault(id(base), (base, n, base.node))
     if not all(may_write(base.storage) for base, _, _ in outer.values()):
         raise Unsupported("one way writes a tensor that was there before")
-    if effects(tracer) != before or any(not isinstance(x, t.Tracker) for x in touched):
+    if effects(tracer) != before:
         raise Unsupported("one way has side effects")
-    if touched:
-        old = reachable(roots).keys() - set(map(id, filled))
-        if any(id(x) in old for x in touched):
-            raise Unsupported("one path changes an existing object")
+    if is_earlier(touched, roots, filled):
+        raise Unsupported("one path changes an existing object")
     if not keeps:
         for base, n, _ in outer.values():
             set_value(base, n)

@@ -150,6 +150,7 @@ class ClassMaking(Session):
                 raise Unsupported("a class loses its __new__")
             if klass.taken and name not in klass.space:
                 raise Unsupported(f"a change of the finished class {klass.value.__name__}")
+            self.touch(klass)
             klass.put(self, name, value)
             return
         cls = klass.value
@@ -163,6 +164,7 @@ class ClassMaking(Session):
         self.note_class(cls, name)
         if value is None and now is MISSING:
             self.no_attribute(klass, name, f"type object '{cls.__name__}' has no attribute '{name}'")
+        self.touch(cls)
         self.overlay.setdefault(cls, {})[name] = MISSING if value is None else attribute_of(name, self.stand_in(value))
         self.class_writes.setdefault(cls, {})[name] = value
         self.class_changed(cls)

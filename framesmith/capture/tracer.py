@@ -428,7 +428,7 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         return self.raise_(NameError(text, name=name))
 
     def touch(self, what: Any) -> None:
-        """Note a mutation of a tracked object: a tracker, a cell, a namespace."""
+        """Note a mutation of a tracked object: a tracker, a cell, a namespace, a class from before the frame."""
         self.changes += 1
         if not isinstance(what, t.Tracker) or any(getattr(what, n, None) is not None for n in ("value", "real_cell")):
             self.changes_outside += 1

@@ -46,8 +46,9 @@ def _is_fresh(rec: Recording, x: Any) -> bool:
 
 @handles(aten.detach_.default)
 def detach_(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
-    if rec.follows_grad and any(n.meta.get("requires_grad") for n in ancestors([rec.nodes(args[0])])):
-        raise Unsupported("detach_ where tensors require grad", hint="use detach()")
+    if isinstance(args[0], FakeTensor) and args[0]._alias.parent is not None or rec.follows_grad and any(
+            n.meta.get("requires_grad") for n in ancestors([rec.nodes(args[0])])):
+        raise Unsupported("detach_ of a view, or where tensors require grad", hint="use detach()")
     return args[0]
 
 

@@ -144,6 +144,40 @@ def the_second_run_changes_a_module(c):
 
 
 @scenario(breaks=True)
+def the_second_run_changes_a_class_of_the_frame(c):
+    def fn(x, w):
+        class Seen:
+            count = 0
+
+        def region(x):
+            Seen.count += 1
+            return (x @ w).sin()
+
+        return checkpoint(region, x, use_reentrant=False).cos(), Seen
+
+    w = torch.ones(4, 2, requires_grad=True)
+    y, seen = c(fn)(X, w)
+    y.sum().backward()
+    return w, seen.count
+
+
+@scenario(breaks=True)
+def the_second_run_changes_a_class_again(c):
+    def fn(x, w):
+        Counting.total = 0
+
+        def region(x):
+            Counting.total += 1
+            return (x @ w).sin()
+
+        return checkpoint(region, x, use_reentrant=False).cos()
+
+    w = torch.ones(4, 2, requires_grad=True)
+    c(fn)(X, w).sum().backward()
+    return w, Counting.total
+
+
+@scenario(breaks=True)
 def the_second_run_changes_a_list_of_the_frame(c):
     def fn(x, w):
         seen = []

@@ -10,6 +10,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+import framesmith
 from tests.programs import Programs
 
 from .driver import agree, error_of
@@ -417,6 +418,36 @@ def too_few_gradients(c):
 
     out = c(lambda x: Wrong.apply(x.sin(), 2.0))(leaf(3))
     return error_of(lambda: out.sum().backward())
+
+
+@pytest.mark.filterwarnings("error:.*internal fault")
+def test_a_gradient_of_another_shape_breaks():
+    class Wrong(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g[0]
+
+    out = framesmith.compile(lambda x: Wrong.apply(x).cos(), backend="eager")(leaf(3, 4))
+    with pytest.raises(RuntimeError, match="WrongBackward returned an invalid gradient at index 0"):
+        out.sum().backward()
+
+
+@scenario
+def a_gradient_of_a_shape_that_the_input_expands_to(c):
+    class Wider(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g.expand(2, 3, 4) * 2
+
+    return derivatives(c(lambda x: Wider.apply(x).cos()), leaf(3, 4))
 
 
 @scenario

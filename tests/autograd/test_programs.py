@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -60,6 +62,13 @@ def test_detaching_in_place_what_requires_grad_breaks() -> None:
 
     told = framesmith.explain(cut)(torch.randn(5, 4))
     assert "detach_" in str(told) and not told.output.requires_grad
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("view", [lambda x: x[0], lambda x: (x + 1)[1:], lambda x: x.detach()[0]])
+def test_detaching_a_view_in_place_raises(view: Any, requires_grad: bool) -> None:
+    with pytest.raises(RuntimeError, match="Can't detach views in-place"):
+        framesmith.compile(lambda x: view(x).detach_())(torch.randn(5, 4, requires_grad=requires_grad))
 
 
 def test_a_backward_inside_compiled_code_is_compiled_with_the_hook_off() -> None:

@@ -148,3 +148,13 @@ def test_a_smaller_budget_keeps_less():
         sizes.append(sum(n.meta["val"].numel() for n in extras))
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] == 0
     assert sizes[1] <= 0.6 * sizes[0] and sizes[2] <= 0.2 * sizes[0]
+
+
+@pytest.mark.filterwarnings("error:.*internal fault")
+def test_saved_tensors_hooks_of_the_program_may_be_disabled():
+    x = torch.linspace(-1, 1, 12).requires_grad_()
+    with torch.autograd.graph.disable_saved_tensors_hooks("none here"):
+        framesmith.compile(lambda x: x.square() * 2, fullgraph=True)(x).sum().backward()
+        with pytest.raises(RuntimeError, match="none here"), torch.autograd.graph.save_on_cpu():
+            pass
+    torch.testing.assert_close(x.grad, 4 * x.detach(), rtol=0, atol=0)

@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 from torch.nn.modules._functions import BackwardHookFunction
 
+from framesmith.fake.layout import broadcast, same_shape
 from framesmith.fake.tensor import FakeTensor, is_differentiable
 from framesmith.graph.derivative import Pattern, Traced
 from framesmith.graph.purity import draws
@@ -18,7 +19,7 @@ from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import effects, like, mutations_collected, reachable, share
+from ..arms import effects, is_earlier, like, mutations_collected, share
 from ..break_points import choose_stop
 from ..history import attach, refusing, tangent
 from ..registry import CODES, PLAIN, calls
@@ -196,8 +197,7 @@ class _Backward:
         """Return whether the backward changed an object that existed before it, other than attributes of the
         context."""
         ctx = self.of.ctx
-        found = reachable([*ctx.attrs.values(), self._function()]) | {id(ctx): ctx}
-        return any(not isinstance(x, t.Tracker) or id(x) in found and x is not ctx for x in changed)
+        return is_earlier([x for x in changed if x is not ctx], [*ctx.attrs.values(), self._function()])
 
     def _function(self) -> t.Tracker:
         real = self.of.real
@@ -228,8 +228,17 @@ class _Backward:
             raise Unsupported(f"{of.real.__name__}.backward gives {len(grads)} gradients for {of.count} arguments")
         if any(g is not t.NONE and not isinstance(g, t.Tensor) for g in grads):
             raise Unsupported(f"{of.real.__name__}.backward returns an object that is not a tensor")
-        return [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake)  # type: ignore[attr-defined]
-                for k in of.wanted]
+        nodes = [None if grads[k] is t.NONE else tracer.recorder.nodes(grads[k].fake)  # type: ignore[attr-defined]
+                 for k in of.wanted]
+        for x, grad in zip(of.inputs, nodes):
+            if grad is None:
+                continue
+            shape = grad.meta["val"].shape
+            common = broadcast(x.meta["val"].shape, shape)
+            if common is None or not same_shape(common, shape):
+                raise Unsupported(f"{of.real.__name__}.backward gives a gradient of a shape that its input does not "
+                                  "expand to")
+        return nodes
 
 
 def _once(tracer: Any, fn: t.Function, args: Args, kwargs: Kwargs) -> t.Tracker:
