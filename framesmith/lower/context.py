@@ -16,7 +16,7 @@ from framesmith.loops.nest import Call, Compute, Item, Storage
 from framesmith.lower.geometry import Size, flat, is_empty, row_major, same_layout, strides_in_order
 from framesmith.lower.limits import LIMITS
 from framesmith.lower.table import unsupported_dtype
-from framesmith.lower.values import Computed, Lowered, Stored
+from framesmith.lower.values import Computed, Joined, Lowered, Stored
 from framesmith.symbolic.expr import Expr, Symbol, as_expr, coefficient, typical
 from framesmith.symbolic.layout import is_dense
 from framesmith.util.errors import Unsupported
@@ -154,6 +154,12 @@ class Context:
             self.items.append(Call(torch.ops.aten.copy_.default, refs, {}, (None,), (out.buffer,), reads, writes,
                                    self.origin))
             return out
+        if isinstance(value, Joined):
+            out = self.storage(value.shape, stride or row_major(value.shape), value.dtype, kind)
+            self.write(value, out)
+            if not written:
+                self._realised[value] = out
+            return out
         b = Builder()
         index, axes = self.axes(value.shape)
         result = b.cast(value.element(b, index), value.dtype) if value.dtype is torch.bool else value.element(b, index)
@@ -185,15 +191,20 @@ class Context:
 
     def write(self, value: Lowered, target: Stored, **more: Any) -> None:
         """Store `value` into the window `target` of the same shape."""
+        if isinstance(value, Joined):
+            for piece, part in value.parts(target):
+                self.write(piece, part, **more)
+            return
         b = Builder()
         index, axes = self.axes(value.shape)
         b.store(target.buffer, flat(index, target.stride, target.offset), value.element(b, index))
         self.add(axes, b, **more)
 
-    def join_target(self, spec: Any) -> Stored:
-        """Return memory for a value that several nests fill: in the layout of the graph's result, else eager's, else
-        row-major."""
-        stride = self.wanted.get(self.node) or spec.stride or row_major(spec.shape)  # type: ignore[arg-type]
+    def join_target(self, spec: Any, liked: Sequence[Size] | None = None) -> Stored:
+        """Return memory for a value that several nests fill: in the layout of the graph's result, else `liked`, else
+        eager's, else row-major."""
+        wanted = self.wanted.get(self.node)  # type: ignore[arg-type]
+        stride = wanted or liked or spec.stride or row_major(spec.shape)
         if not is_dense(spec.shape, stride):
             stride = row_major(spec.shape)
         return self.storage(spec.shape, stride, spec.dtype)

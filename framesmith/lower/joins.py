@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op
 from framesmith.lower.context import Context
+from framesmith.lower.contractions.geometry import contract
+from framesmith.lower.layouts import channels_last, is_channels_last
 from framesmith.lower.pointwise import operand
 from framesmith.lower.table import lowers
-from framesmith.lower.values import Computed, Lowered, Stored, cost_of, merge_reads
+from framesmith.lower.values import Computed, Joined, Lowered, Stored, cost_of, merge_reads
 from framesmith.lower.views import window
 from framesmith.prims.core import Prim
 from framesmith.symbolic.expr import as_expr, simplify_int
@@ -39,16 +42,32 @@ def cat(ctx: Context, spec: Any, tensors: Sequence[Lowered], dim: int) -> Lowere
     pieces = [t for t in tensors if not (type(t.shape[dim]) is int and t.shape[dim] == 0)] or [tensors[0]]
     if len(pieces) == 1:
         return pieces[0]
+    closure = _cat_closure(ctx, spec, pieces, dim)
     if len(pieces) <= _INLINE_PIECES and _all_fusible(ctx):
-        return _cat_closure(ctx, spec, pieces, dim)
-    target = ctx.join_target(spec)
-    start: Any = 0
-    for piece in pieces:
-        stop = simplify_int(start + piece.shape[dim])
-        part = window(target, piece.shape, target.stride, as_expr(target.offset) + as_expr(target.stride[dim]) * start)
-        ctx.write(piece, part)
-        start = stop
+        return closure
+    joined = Joined(closure, pieces, dim)
+    assert ctx.node is not None
+    if stored_by_reader(ctx, ctx.node):
+        return joined
+    target = ctx.join_target(spec, _image_layout(ctx, spec, pieces))
+    ctx.write(joined, target)
     return target
+
+
+def _image_layout(ctx: Context, spec: Any, pieces: list[Lowered]) -> tuple[Any, ...] | None:
+    """Return channels-last if all images among `pieces` that are in memory on the CPU are laid out so."""
+    images = [p for p in pieces if isinstance(p, Stored)] if ctx.device.type == "cpu" else []
+    return channels_last(spec.shape) if images and all(map(is_channels_last, images)) else None
+
+
+def stored_by_reader(ctx: Context, node: fx.Node) -> bool:
+    """Return whether a node is a join whose only user permutes it for the only operator that needs it in memory,
+    padded or as it is: its pieces are stored where that operator reads them."""
+    names = []
+    while isinstance(node.target, Prim) and node not in ctx.wanted and len(node.users) == 1:
+        names.append(node.target.name)
+        node = next(iter(node.users))
+    return names in (["cat", "permute"], ["cat", "permute", "pad"]) and node.target is contract
 
 
 def _cat_closure(ctx: Context, spec: Any, pieces: list[Lowered], dim: int) -> Computed:

@@ -22,6 +22,7 @@ from framesmith.lower import (
     pointwise,
     pooling,
     reductions,
+    resizing,
     scans,
     views,
 )
@@ -36,8 +37,8 @@ from framesmith.symbolic.expr import Symbol, as_expr
 from framesmith.util.errors import VerifyError
 from framesmith.util.stack import user_frame
 
-FAMILIES = (contractions, convolutions, factories, indexing, joins, host_scalars, pointwise, pooling, reductions, scans,
-            views)
+FAMILIES = (contractions, convolutions, factories, indexing, joins, host_scalars, pointwise, pooling, reductions,
+            resizing, scans, views)
 """Importing them fills the table."""
 
 _COPY = torch.ops.aten.copy_.default

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from framesmith.loops.build import Builder
 from framesmith.loops.ir import Op, Origin
 from framesmith.lower.geometry import Size, flat, numel, row_major
+from framesmith.symbolic.expr import as_expr, simplify_int
 
 Element = Callable[[Builder, Sequence[Any]], Op]
 
@@ -69,6 +70,24 @@ class Computed(Lowered):
             found = b.memo[key] = self.fn(b, index)
             b.origins.update(dict.fromkeys(self.origins))
         return found
+
+
+class Joined(Computed):
+    """The value of `closure`: `pieces` side by side along `dim`, each of which is stored by a nest of its own."""
+
+    __slots__ = ("dim", "pieces")
+
+    def __init__(self, closure: Computed, pieces: Sequence[Lowered], dim: int) -> None:
+        super().__init__(closure.shape, closure.dtype, closure.fn, closure.cost, closure.reads, closure.origins)
+        self.pieces = pieces
+        self.dim = dim
+
+    def parts(self, target: Stored) -> Iterator[tuple[Lowered, Stored]]:
+        """Yield each piece and its window of `target`, a window for all."""
+        offset, step = as_expr(target.offset), as_expr(target.stride[self.dim])
+        for piece in self.pieces:
+            yield piece, Stored(target.buffer, piece.shape, target.stride, simplify_int(offset), target.dtype)
+            offset = offset + step * piece.shape[self.dim]
 
 
 def reads_of(value: Any) -> dict[str, Size]:

@@ -8,7 +8,7 @@ from typing import Any
 from framesmith.lower.context import Context
 from framesmith.lower.geometry import reshape_index, reshape_strides, row_major, same_layout
 from framesmith.lower.table import lowers
-from framesmith.lower.values import Computed, Lowered, Stored, cost_of, reads_of
+from framesmith.lower.values import Computed, Joined, Lowered, Stored, cost_of, reads_of
 from framesmith.symbolic.expr import as_expr, simplify_int
 
 Reindex = Callable[[Sequence[Any]], Sequence[Any]]
@@ -39,10 +39,16 @@ def reshape(ctx: Context, spec: Any, x: Lowered, shape: Any) -> Lowered:
 
 @lowers("permute")
 def permute(ctx: Context, spec: Any, x: Lowered, dims: Sequence[int]) -> Lowered:
+    return _permuted(ctx, x, dims)
+
+
+def _permuted(ctx: Context, x: Lowered, dims: Sequence[int]) -> Lowered:
+    shape = tuple([x.shape[d] for d in dims])
     if isinstance(x, Stored):
-        return window(x, spec.shape, [x.stride[d] for d in dims])
+        return window(x, shape, [x.stride[d] for d in dims])
     place = sorted(range(len(dims)), key=dims.__getitem__)
-    return reindexed(ctx, x, spec.shape, lambda i: [i[p] for p in place])
+    moved = reindexed(ctx, x, shape, lambda i: [i[p] for p in place])
+    return Joined(moved, [_permuted(ctx, p, dims) for p in x.pieces], place[x.dim]) if isinstance(x, Joined) else moved
 
 
 @lowers("expand")

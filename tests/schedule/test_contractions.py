@@ -8,7 +8,8 @@ from torch.fx import GraphModule
 from framesmith.graph.freeze import freeze
 from framesmith.loops.contract import Contract
 from framesmith.loops.evaluate import run_program
-from framesmith.loops.ir import Launch, walk
+from framesmith.loops.ir import Extern, Launch, walk
+from framesmith.loops.text import program_text
 from framesmith.loops.verify import verify
 from framesmith.lower.contractions.geometry import HOST
 from framesmith.lower.contractions.pack_linear import choose_contractions, worth_freezing
@@ -79,3 +80,31 @@ def test_agrees_with_eager(name):
     [got], want = run_program(program, given), fn(*inputs)
     assert got.shape == want.shape
     torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+
+
+def skip(kernel, readers=1):
+    """A larger image beside one that was kept at its size, as in a U-Net."""
+
+    def fn(x, kept, down, *last):
+        large = F.interpolate(F.conv2d(x, down, stride=4), scale_factor=4, mode="bilinear")
+        both = torch.cat([large, F.conv2d(x, kept, padding=1).relu()], 1)
+        return sum(F.conv2d(both, w, padding=kernel // 2) for w in last)
+
+    return fn, [last(2, 3, 8, 12), last(8, 3, 3, 3), last(16, 3, 4, 4), *[last(8, 24, kernel, kernel)] * readers]
+
+
+@pytest.mark.parametrize("kernel, readers", [(1, 1), (3, 1), (1, 2), (3, 2)])
+def test_a_join_of_images_is_channels_last_for_what_reads_it(kernel, readers):
+    fn, inputs = skip(kernel, readers)
+    program, given = compiled(fn, inputs)
+    text = program_text(program)
+    assert not any(type(step) is Extern for step in program.steps) and "tile" not in text
+    [got], want = run_program(program, given), fn(*inputs)
+    assert got.shape == want.shape
+    torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+
+
+def test_pieces_of_a_join_are_stored_where_a_convolution_reads_them():
+    program, _ = compiled(*skip(3))
+    arena = [tuple(n.const for n in b.size) for b in program.buffers.values() if b.kind == "arena"]
+    assert [size for size in arena if 24 in size] == [(2, 10, 14, 24)]  # with its border
