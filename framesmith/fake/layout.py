@@ -13,7 +13,7 @@ import torch
 
 from framesmith.fake.tensor import FakeTensor, contiguous_strides, is_row_major, new_fake
 from framesmith.symbolic.expr import eq, le
-from framesmith.symbolic.layout import decide_layout, expected, is_dense, layout_holds, strides_in_order
+from framesmith.symbolic.layout import decide_layout, element_count, expected, is_dense, layout_holds, strides_in_order
 from framesmith.symbolic.node import env_of, expr_of, hint_of, implied
 
 Sizes = tuple
@@ -243,16 +243,13 @@ def suggested(fake: FakeTensor, shape: Any) -> FakeTensor:
 
 def infer_size(shape: Sizes, wanted: Any) -> tuple | None:
     """`wanted` with its one -1 replaced, or None where the element counts disagree."""
-    total = math.prod(shape)
-    hole, known = -1, 1
-    for i, n in enumerate(wanted):
+    out, hole = tuple(wanted), -1
+    for i, n in enumerate(out):
         if type(n) is int and n < 0:
             if n != -1 or hole >= 0:
                 return None
             hole = i
-        else:
-            known = known * n
-    out = tuple(wanted)
+    total, known = element_count(shape), element_count([n for i, n in enumerate(out) if i != hole])
     if hole < 0:
         return out if known is total or expected(known == total) else None
     if not expected(known != 0) or not expected(total % known == 0):

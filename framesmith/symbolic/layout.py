@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
-from framesmith.symbolic.expr import Expr, ge
+from framesmith.symbolic.expr import Expr, ge, prod
+from framesmith.symbolic.node import env_of, expr_of, symint
 
 
 def decide_layout(truth: Any) -> bool:
@@ -23,14 +25,22 @@ def expected(truth: Any) -> bool:
 def strides_in_order(sizes: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
     """Dense strides over ints, `Expr` or `torch.SymInt`, where `order` lists the dimensions from the outermost to the
     innermost in memory. One of size 0 counts as 1, as in eager."""
+    env = env_of(*sizes)
+    parts = sizes if env is None else [n if type(n) is int else expr_of(n) for n in sizes]
     strides: list[Any] = [1] * len(sizes)
     step: Any = 1
     for dim in reversed(order):
         strides[dim] = step
-        size = sizes[dim]
+        size = parts[dim]
         if type(size) is not int or size > 1:
             step = step * size
-    return tuple(strides)
+    return tuple(strides) if env is None else tuple([n if type(n) is int else symint(n, env) for n in strides])
+
+
+def element_count(sizes: Sequence[Any]) -> Any:
+    """Return the product of sizes: ints or `torch.SymInt`, of which only the product is made."""
+    env = env_of(*sizes)
+    return math.prod(sizes) if env is None else symint(prod(map(expr_of, sizes)), env)
 
 
 def contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
