@@ -391,10 +391,10 @@ class FrameCompiler:
         if seen.captures == OFTEN:
             self.verdicts.often(seen, code, self.limit)
         seen.raising = Raising()
+        if captured.graph is None:  # even if it is not used here: it has the verdict of other processes
+            self._store(code, func, f_locals, captured, None)
         if self._is_idle(seen, code, captured.graph is not None, captured.breaks):
             return _C.SKIP
-        if captured.graph is None:
-            self._store(code, func, f_locals, captured, None)
         entry = self._entry(tree, code, captured.residual_code, instance, captured.graph is None)
         if _takes(entry, code, func, f_locals):
             entry.add()  # before the turn ends: a thread that waits for it finds the entry

@@ -9,7 +9,6 @@
 from __future__ import annotations
 import __future__
 
-import ast
 import builtins
 import functools
 import operator
@@ -25,6 +24,7 @@ from framesmith.util.errors import Unsupported
 from . import trackers as t
 from .assertions import back, before, checks
 from .bridges import Place, bridge, operands
+from .bytecode.assemble import line_table
 from .eager_fallback import plain_call, plain_call_after, stands
 from .effects import replay
 from .frame import Frame
@@ -164,18 +164,21 @@ class Residual:
 
 def assemble(user: CodeType, text: str, line: int) -> CodeType:
     """Return the code object of residual `text`, which stands for `user`, without the objects that it holds."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if hasattr(node, "lineno"):
-            node.lineno = node.end_lineno = line  # type: ignore[attr-defined]
     # what the code executes (`exec`, `compile`) inherits its future statements: the user's, not ours
-    module = compile(tree, user.co_filename, "exec", user.co_flags & FUTURES, dont_inherit=True)
+    module = compile(text, user.co_filename, "exec", user.co_flags & FUTURES, dont_inherit=True)
     outer = next(c for c in module.co_consts if isinstance(c, CodeType))
     code = next(c for c in outer.co_consts if isinstance(c, CodeType))
     if code.co_freevars != user.co_freevars:
         raise Unsupported("free variables of residual code")
     # the name comes last: in the text, it would stand between the code and a global of that name
-    return code.replace(co_firstlineno=user.co_firstlineno, co_name=user.co_name, co_qualname=user.co_qualname)
+    return _at(code, user.co_firstlineno, line).replace(co_name=user.co_name, co_qualname=user.co_qualname)
+
+
+def _at(code: CodeType, first: int, line: int) -> CodeType:
+    """Return code that begins on line `first`, with all instructions, those of nested code too, on one line."""
+    consts = tuple([_at(c, line, line) if isinstance(c, CodeType) else c for c in code.co_consts])
+    table = line_table([(line, len(code.co_code) // 2)], first)
+    return code.replace(co_firstlineno=first, co_linetable=table, co_consts=consts)
 
 
 def link(code: CodeType, held: Sequence[Any], graph_call: Any) -> CodeType:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 import types
+import typing
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from framesmith.capture.code_cache import kept_with_code
+from framesmith.capture.code_cache import forgetter, kept_with_code
 from framesmith.runtime.cache import key_of
 
 _HEAP = 1 << 9
@@ -50,7 +53,7 @@ def class_digest(cls: type) -> str:
         name for name in _names(cls)
         if isinstance(name, str) and name.startswith("__") and name.endswith("__") and name not in _UNREAD)
     bases = [f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__]
-    told = [plain_text(names[name]) for names in map(_names, cls.__mro__) for name in _TOLD if name in names]
+    told = [fields_text(names[name]) for names in map(_names, cls.__mro__) for name in _TOLD if name in names]
     return key_of(type(cls).__qualname__, bases, own, told, cls.__basicsize__, cls.__dictoffset__,
                   cls.__itemsize__)[:16]
 
@@ -62,10 +65,41 @@ def _names(cls: type) -> Mapping[str, Any]:
 
 def plain_text(value: Any) -> str:
     """Return the text of a value without addresses."""
-    return _ADDRESS.sub("", repr(value))
+    text = repr(value)
+    return _ADDRESS.sub("", text) if _AT in text else text
 
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_AT = " at 0x"
+_ADDRESS = re.compile(_AT + "[0-9a-f]+")
+
+
+def fields_text(names: Any) -> str:
+    """Return the text of annotations, or of the fields or members of a class, without addresses."""
+    return (", ".join([f"{name}: {_text(value)}" for name, value in names.items()]) if type(names) is dict
+            else plain_text(names))
+
+
+def _text(value: Any) -> str:
+    """Return the text of an annotation or a field. What `typing` makes is slow to print, never changes, and is shared
+    by many classes: its text is kept for as long as it is there."""
+    cls = type(value)
+    if cls is dataclasses.Field:
+        return " ".join([_text(getattr(value, name)) for name in _FIELD])
+    if cls not in _MADE_BY_TYPING:
+        return _MISSING if value is dataclasses.MISSING else plain_text(value)
+    hit = _texts.get(id(value))
+    if hit is None:
+        hit = _texts[id(value)] = weakref.ref(value, forgetter(_texts, id(value))), plain_text(value)
+    return hit[1]
+
+
+_MISSING = plain_text(dataclasses.MISSING)
+_FIELD: tuple[str, ...] = tuple(dataclasses.Field.__slots__)  # type: ignore[attr-defined]
+_MADE_BY_TYPING: frozenset[type] = frozenset((
+    types.GenericAlias, type(typing.Optional[int]), type(typing.List[int]),  # noqa: UP006, UP045
+    type(typing.Callable[[int], int]), type(typing.Literal["a"])))
+_texts: dict[int, tuple[weakref.ref[Any], str]] = {}
+"""By the identity of an annotation: its text."""
 _TOLD = ("__annotations__", "__dataclass_fields__", "_member_map_", "_fields")
 """Attributes of a class that describe its fields and members, and that the standard library reads all at once."""
 

@@ -4,8 +4,10 @@ backwards by what is asked of them, and the captured graph itself, of which any 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Protocol
@@ -70,8 +72,9 @@ def write_gradients(program: Differentiable) -> Json:
     """Return what is stored of a graph with its gradients besides its forward. Raises Unportable."""
     if program.layout[_SIZES]:
         raise Unportable("a graph with gradients whose sizes vary")
+    text = json.dumps(_rows(program.graph), separators=(",", ":"))
     return {"layout": program.layout, "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-            "graph": json.dumps(_rows(program.graph), separators=(",", ":"))}
+            "graph": base64.b64encode(zlib.compress(text.encode(), 1)).decode()}  # which is seldom read
 
 
 def in_engine(found: Json, forward: CompiledGraph, backwards: Backwards, maker: Maker) -> Compiled:
@@ -277,7 +280,7 @@ class Stored:
     def _made(self) -> Differentiable:
         found = self._found
         with _compiling():
-            graph = _graph(json.loads(found["graph"]))
+            graph = _graph(json.loads(zlib.decompress(base64.b64decode(found["graph"]))))
             program = under(getattr(torch, found["dtype"]), self._maker.differentiable, graph)
         if program.layout != tuples(found["layout"]):
             raise FramesmithError("the gradients of a stored graph are not those that its forward was compiled for")

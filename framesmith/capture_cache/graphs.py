@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -42,8 +42,10 @@ def write_image(refs: References, image: Image) -> Json:
     frozen = image.frozen
     constants = None if frozen is None else {"parameters": list(frozen.parameters), "order": list(image.order),
                                              "nodes": _nodes(refs, frozen.constants)}
-    return {"plan": refs.encode(image.plan), "library": image.library, "constants": constants,
-            "facts": asdict(image.facts)}
+    facts = image.facts
+    told = [_plain(getattr(facts.compiled, name)) for name in _TOLD]
+    return {"plan": shared(refs, image.plan), "library": image.library, "constants": constants,
+            "facts": shared(refs, (*told, facts.steps, facts.constants))}
 
 
 def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
@@ -54,31 +56,60 @@ def read_image(refs: References, found: Json, cache: Cache) -> CompiledGraph:
     given = found["constants"]
     refresh = None if given is None else constants_of(_graph(refs, given["nodes"]), given["parameters"],
                                                       given["order"], cache)
-    call = CompiledGraph(refs.decode(found["plan"]), str(library), () if refresh is None else None, refresh)
-    announce(call, _facts(found["facts"], str(cache.folder)), str(library))
+    call = CompiledGraph(unshared(refs, found["plan"]), str(library), () if refresh is None else None, refresh)
+    announce(call, _facts(unshared(refs, found["facts"]), str(cache.folder)), str(library))
     return call
 
 
-def _facts(found: Json, folder: str) -> Facts:
+def _facts(found: Any, folder: str) -> Facts:
     """Return the facts, told of a graph of this process."""
-    told = {name: tuples(value) for name, value in found["compiled"].items() if name not in _OF_PROCESS}
+    *values, steps, constants = found
+    told = dict(zip(_TOLD, values, strict=True))
     number = events.next_graph()
     with events.part_of_graph(told["part"]):
         name = events.graph_name(number)
-    operators = tuple([events.Operator(**{k: tuples(v) for k, v in row.items()})
-                       for row in found["compiled"]["operators"]])
-    here = {"number": number, "name": name, "folder": folder, "operators": operators}
-    compiled = events.GraphCompiled(**{**told, **here})
-    return Facts(compiled, tuple(found["steps"]), tuple(found["constants"]))
+    told["operators"] = tuple([events.Operator(*row) for row in told["operators"]])
+    return Facts(events.GraphCompiled(number=number, name=name, folder=folder, library="", **told), steps, constants)
+
+
+def _plain(value: Any) -> Any:
+    """Return the operators of an event as tuples, and other fields as they are."""
+    rows = type(value) is tuple and value and type(value[0]) is events.Operator
+    return tuple([(one.name, one.place, one.bytes, one.last) for one in value]) if rows else value
+
+
+_OF_PROCESS = frozenset(field.name for field in fields(events.Event)) | {"number", "name", "folder", "library"}
+"""When and where an event happened, and its names there."""
+_TOLD = tuple(field.name for field in fields(events.GraphCompiled) if field.name not in _OF_PROCESS)
+
+
+def shared(refs: References, value: Any) -> Json:
+    """Return nested tuples as rows, each distinct part once and before what it is part of, which comes last: a tuple
+    as the numbers of its parts, anything else as {"": JSON}. Raises Unportable."""
+    rows, known = list[Json](), dict[Any, int]()
+
+    def number(part: Any) -> int:
+        row: Json = [number(one) for one in part] if type(part) is tuple else {"": refs.encode(part)}
+        at = known.setdefault(repr(row), len(rows))
+        if at == len(rows):
+            rows.append(row)
+        return at
+
+    number(value)
+    return rows
+
+
+def unshared(refs: References, rows: Json) -> Any:
+    """Return what `shared` wrote. Raises Stale."""
+    parts: list[Any] = []
+    for row in rows:
+        parts.append(tuple([parts[k] for k in row]) if type(row) is list else refs.decode(row[""]))
+    return parts[-1]
 
 
 def tuples(found: Json) -> Any:
     """Convert JSON arrays to tuples."""
     return tuple([tuples(x) for x in found]) if type(found) is list else found
-
-
-_OF_PROCESS = frozenset(field.name for field in fields(events.Event))
-"""When, and in which compile, an event happened."""
 
 
 def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int], cache: Cache) -> Refresh:

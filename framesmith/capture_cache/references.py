@@ -28,7 +28,7 @@ from framesmith.symbolic.expr import Expr, Rel
 from framesmith.util.errors import FramesmithError
 from framesmith.util.marks import is_disabled
 
-from .digests import class_digest, code_digest, has_plain_layout, plain_text
+from .digests import class_digest, code_digest, fields_text, has_plain_layout
 
 Json = Any
 
@@ -189,7 +189,7 @@ class References:
         for k, default in enumerate(defaults):
             self._note(default, [*path, ["default", k]])
         return [code_digest(fn.__code__), [*map(self.identify, defaults)], [*(fn.__kwdefaults__ or ())],
-                plain_text(fn.__annotations__), sorted(fn.__dict__), f"{_said(fn)} {is_disabled(fn)}"]
+                fields_text(fn.__annotations__), sorted(fn.__dict__), f"{_said(fn)} {is_disabled(fn)}"]
 
     def _note_inner(self, fn: types.FunctionType, path: Json) -> None:
         """Note the cells of a function, and functions in them, as decorators make them."""

@@ -239,10 +239,11 @@ class Cache:
         """Yield the values that `add_variant` stored under `key` with their own keys, newest first; damaged ones are
         skipped."""
         found: dict[str, float] = {}
-        with contextlib.suppress(OSError):
-            for folder in self.folders:
-                for path in path_of(folder, key, suffix).parent.glob(f"{key}-*{suffix}"):
-                    found.setdefault(path.name.removesuffix(suffix), path.stat().st_mtime)
+        for folder in self.folders:
+            with contextlib.suppress(OSError), os.scandir(path_of(folder, key, suffix).parent) as files:
+                for file in files:
+                    if file.name.startswith(f"{key}-") and file.name.endswith(suffix):
+                        found.setdefault(file.name.removesuffix(suffix), file.stat().st_mtime)
         for variant in sorted(found, key=lambda name: -found[name]):
             read = self._read(variant, suffix, is_sealed)
             if read is not None:

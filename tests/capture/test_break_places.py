@@ -14,6 +14,7 @@ import torch
 
 import framesmith
 from framesmith import _C
+from framesmith.capture.residual import assemble
 from framesmith.compiler import FrameCompiler
 from framesmith.config import Config
 from framesmith.ledger import Ledger
@@ -485,3 +486,15 @@ def test_numbers_that_vary():
         for n in range(20):
             assert same(compiled(X, n), fn(X, n))
     assert len(ledger.records) == 4
+
+
+def test_residual_code_is_on_the_line_of_the_place():
+    def user(x):
+        return x
+
+    text = "def __fs_outer():\n    def __fs_frame(x):\n        y = x\n        return lambda: y\n    return __fs_frame\n"
+    first = user.__code__.co_firstlineno
+    code = assemble(user.__code__, text, first + 7)
+    inner = next(c for c in code.co_consts if isinstance(c, type(code)))
+    assert code.co_firstlineno == first and {line for _, _, line in code.co_lines()} == {first + 7}
+    assert {line for _, _, line in inner.co_lines()} == {first + 7}

@@ -1,8 +1,11 @@
 """Entries of the capture cache within a process: after a reset, variants are made of what the disk has."""
 
+import dataclasses
 import functools
+import json
 import random
 import warnings
+from typing import Optional
 
 import pytest
 import torch
@@ -10,6 +13,9 @@ from torch import nn
 
 import framesmith
 from framesmith.capture import registry
+from framesmith.capture_cache.digests import class_digest
+from framesmith.capture_cache.graphs import shared, unshared
+from framesmith.capture_cache.references import References
 from framesmith.util import events
 
 SHIFT = 1.0
@@ -244,3 +250,42 @@ def test_a_function_made_in_each_call_is_not_kept(outcome):
 
 def applied(x, fn):
     return fn(x)
+
+
+def rated(x, kind):
+    return x, RATES[kind]
+
+
+def test_a_frame_that_is_not_worth_its_guards_is_not_captured_again(tmp_path):
+    captured = []
+    for _ in range(2):
+        framesmith.reset()
+        compiled = framesmith.compile(rated, options={"keep_captures": True, "cache_dir": str(tmp_path / "cache")})
+        with events.on_event(captured.append):
+            assert [compiled(3, kind) for kind in RATES] == [(3, 0.5), (3, 2.0)]
+    assert sum(isinstance(event, events.Captured) for event in captured) == 2
+
+
+@dataclasses.dataclass
+class Sizes:
+    width: Optional[int] = None  # noqa: UP045
+    deep: bool = True
+
+
+def test_fields_of_a_class_are_told_apart(monkeypatch):
+    digests = [class_digest(Sizes)]
+    monkeypatch.setattr(Sizes.__dataclass_fields__["deep"], "default", 1)
+    digests.append(class_digest(Sizes))
+    monkeypatch.setattr(Sizes.__dataclass_fields__["deep"], "default", dataclasses.MISSING)
+    digests.append(class_digest(Sizes))
+    monkeypatch.setitem(Sizes.__annotations__, "width", Optional[float])  # noqa: UP045
+    digests.append(class_digest(Sizes))
+    assert len(set(digests)) == 4
+
+
+def test_parts_of_a_plan_are_stored_once_and_keep_their_types():
+    refs = References(scaled.__code__, scaled.__globals__)
+    plan = ((1, True, 1.0, "1", None, ()), ((1, True, 1.0, "1", None, ()), (1,), torch.float32), {"a": (1, [2])})
+    rows = shared(refs, plan)
+    found = unshared(refs, json.loads(json.dumps(rows)))
+    assert repr(found) == repr(plan) and found[0] is found[1][0] and len(rows) == 12
