@@ -121,8 +121,8 @@ class Model:
         found = self._shapes.get(layouts)
         if found is None:
             outputs = (_Tensor * len(self.manifest["outputs"]))()
-            self._checked(self._library.framesmith_shapes(self._handle, _encoded(inputs), len(inputs), outputs,
-                                                          len(outputs)))
+            given = b"".join([x.encode() for x in inputs])
+            self._checked(self._library.framesmith_shapes(self._handle, given, len(inputs), outputs, len(outputs)))
             if len(self._shapes) >= REMEMBERED:
                 self._shapes.clear()
             found = self._shapes[layouts] = [tuple(t.size[: t.rank]) for t in outputs]
@@ -131,9 +131,15 @@ class Model:
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], team: int | None = None) -> None:
         """Run it: fills the memory of `outputs`. Other threads run Python meanwhile. `team`: address of a
         `framesmith_team`, the threads to run on; None: those of the runtime."""
-        self._checked(self._library.framesmith_run_on(self._handle, _encoded(inputs), len(inputs), _encoded(outputs),
-                                                      len(outputs), team))
+        self.run_at([x.address for x in inputs], [x.layout for x in inputs], [x.address for x in outputs],
+                    [x.layout for x in outputs], team)
+
+    def run_at(self, inputs: Sequence[int], input_layouts: Sequence[bytes], outputs: Sequence[int],
+               output_layouts: Sequence[bytes], team: int | None = None) -> None:
+        """Run it on memory at these addresses. `Array.layout` gives the layouts."""
+        self._checked(self._library.framesmith_run_on(self._handle, _joined(inputs, input_layouts), len(inputs),
+                                                      _joined(outputs, output_layouts), len(outputs), team))
 
 
-def _encoded(arrays: Sequence[Array]) -> bytes:
-    return b"".join([x.encode() for x in arrays])
+def _joined(addresses: Sequence[int], layouts: Sequence[bytes]) -> bytes:
+    return b"".join([x.to_bytes(8, sys.byteorder) + layout for x, layout in zip(addresses, layouts, strict=True)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,11 +14,33 @@ from framesmith.export.exported import Program
 from framesmith.export.exported import load as load_program
 from framesmith.export.trees import Tree, flatten, unflatten
 from framesmith.package.archive import is_package
-from framesmith.package.binding import BAD_ARGUMENT, BAD_INDEX, DTYPES, Array, Model, RuntimeFailure, runtime
+from framesmith.package.binding import (
+    BAD_ARGUMENT,
+    BAD_INDEX,
+    DTYPES,
+    REMEMBERED,
+    Array,
+    Model,
+    RuntimeFailure,
+    runtime,
+)
 from framesmith.util.errors import PackageError
 
 ERRORS = {BAD_ARGUMENT: ValueError, BAD_INDEX: IndexError}
 """By status; others are `PackageError`."""
+
+
+_Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]
+
+
+class _Call(NamedTuple):
+    """What calls with inputs of the same layouts share: the inputs that are copied, since all their strides are 0,
+    which C takes for row-major; the sizes and dtypes of the outputs; and the layouts of both as C has them."""
+
+    overlapping: list[int]
+    inputs: list[bytes]
+    made: list[tuple[tuple[int, ...], torch.dtype]]
+    outputs: list[bytes]
 
 
 class Packaged:
@@ -34,6 +56,7 @@ class Packaged:
 
     def _take(self, model: Model) -> None:
         self.model, manifest = model, model.manifest
+        self._calls: dict[tuple[_Layout, ...], _Call] = {}
         self._arguments = Tree.from_json(manifest["arguments"]["tree"])
         self._fixed = {int(k): value for k, value in manifest["arguments"]["fixed"].items()}
         args, kwargs = self._arguments.parts
@@ -56,15 +79,31 @@ class Packaged:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. Raises TypeError, ValueError or IndexError for arguments that it does not take."""
         inputs = self._bind(args, kwargs)
-        given = [_array(x) for x in inputs]
+        layouts = tuple([(x.dtype, x.shape, x.stride()) for x in inputs])
         try:
-            shapes = self.model.shapes(given)
-            outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in zip(shapes, self._dtypes, strict=True)]
-            self.model.run(given, [_array(x) for x in outputs], _C.openmp_team())
+            call = self._calls.get(layouts) or self._prepared(layouts)
+            for k in call.overlapping:
+                inputs[k] = inputs[k].clone(memory_format=torch.contiguous_format)
+            outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in call.made]
+            self.model.run_at([x.data_ptr() for x in inputs], call.inputs, [x.data_ptr() for x in outputs],
+                              call.outputs, _C.openmp_team())
         except RuntimeFailure as e:
             raise ERRORS.get(e.status, PackageError)(str(e)) from None
         made = [_LEAVES[kind](value, outputs, inputs) for kind, value in self._leaves]
         return unflatten(made, self._result)
+
+    def _prepared(self, layouts: tuple[_Layout, ...]) -> _Call:
+        """Return, and remember, what calls with inputs of these layouts share."""
+        overlapping = [k for k, (_, size, stride) in enumerate(layouts) if size and not any(stride)]
+        given = [_array(dtype, size, () if k in overlapping else stride)
+                 for k, (dtype, size, stride) in enumerate(layouts)]
+        made = list(zip(self.model.shapes(given), self._dtypes, strict=True))
+        outputs = [_array(dtype, size, ()) for size, dtype in made]
+        if len(self._calls) >= REMEMBERED:
+            self._calls.clear()
+        call = _Call(overlapping, [x.layout for x in given], made, [x.layout for x in outputs])
+        self._calls[layouts] = call
+        return call
 
     def instance(self) -> Packaged:
         """Another instance, which shares code and weights, and whose buffers are as they were packaged."""
@@ -86,7 +125,7 @@ class Packaged:
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """Return the tensors among the arguments, in order."""
         if len(args) == self._flat and not kwargs and all(type(x) is torch.Tensor and x.is_cpu for x in args):
-            return [_in_memory(x.detach()) for x in args]
+            return [_in_memory(x) for x in args]
         leaves, tree = flatten((args, kwargs))
         if not self._arguments.accepts(tree):
             raise TypeError(f"the model was packaged for arguments {self._arguments}, not {tree}")
@@ -97,7 +136,7 @@ class Packaged:
         for x in inputs:
             if not isinstance(x, torch.Tensor) or x.device.type != "cpu":
                 raise TypeError(f"a tensor on the CPU is needed, not {type(x).__name__}")
-        return [_in_memory(x.detach()) for x in inputs]
+        return [_in_memory(x) for x in inputs]
 
 
 _LEAVES: dict[str, Callable[..., Any]] = {
@@ -108,16 +147,17 @@ _LEAVES: dict[str, Callable[..., Any]] = {
 
 
 def _in_memory(x: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with its values in memory, and with some stride: C takes strides of zeros for row-major."""
-    x = x.resolve_conj().resolve_neg()
-    return x if any(x.stride()) else x.clone(memory_format=torch.contiguous_format)
+    """Return the tensor without history, and with its values in memory."""
+    if x.requires_grad:
+        x = x.detach()
+    return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x
 
 
 _NAMES = {getattr(torch, name): name for name in DTYPES}
 
 
-def _array(x: torch.Tensor) -> Array:
-    return Array(x.data_ptr(), _NAMES.get(x.dtype) or str(x.dtype), x.shape, x.stride())
+def _array(dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...]) -> Array:
+    return Array(0, _NAMES.get(dtype) or str(dtype), size, stride)
 
 
 def library_path() -> str:

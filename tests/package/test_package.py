@@ -160,3 +160,25 @@ def test_a_call_runs_on_the_threads_of_pytorch(threads, tmp_path):
     done = subprocess.run([sys.executable, "-c", THREADS.format(threads=threads), tmp_path / "model.fsm"],
                           capture_output=True, text=True)
     assert not done.returncode, done.stderr
+
+
+class Both(nn.Module):
+    def forward(self, x, y, s):
+        return x @ y + s, x
+
+
+def test_calls_of_a_known_layout_ask_for_no_sizes_and_others_do(tmp_path, monkeypatch):
+    n = framesmith.Dim("n", min=2, max=8)
+    framesmith.package(Both(), (torch.ones(3, 4), torch.ones(4, 5), torch.ones(())), path=tmp_path / "both.fsm",
+                       targets=["x86-64"], dynamic_shapes=[{0: n}, {}, {}])
+    loaded, asked = framesmith.load(tmp_path / "both.fsm"), []
+    shapes = loaded.model.shapes
+    monkeypatch.setattr(loaded.model, "shapes", lambda given: asked.append(given) or shapes(given))
+    for _ in range(2):
+        for x in (torch.randn(3, 4), torch.randn(8, 4), torch.randn(4, 3).t(), torch.randn(()).expand(3, 4),
+                  torch.randn(3, 4, requires_grad=True)):
+            y, s = torch.randn(4, 5), torch.randn(())
+            found, given = loaded(x, y, s)
+            torch.testing.assert_close(found, x @ y + s)
+            assert torch.equal(given, x) and not found.requires_grad and not given.requires_grad
+    assert len(asked) == 4
