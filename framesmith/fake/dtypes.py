@@ -49,11 +49,11 @@ def refuse_dtypes(func: Any, args: tuple, kwargs: dict, results: Any) -> None:
 def refuse_numbers(func: Any, args: tuple, kwargs: dict) -> None:
     """Raise eager's error if a number is beyond the range of the dtype that the operator converts it to."""
     given = [args[at] if at < len(args) else kwargs.get(name) for at, name in _numbers(func)]
-    numbers = [a for a in given if type(a) in (int, float)]
+    numbers = [a for a in given if isinstance(a, (int, float))]
     if not numbers:
         return
     found = list(tensors_in((*args, *kwargs.values())))
-    dtypes = {kwargs.get("dtype"), *[x.dtype for x in found]} - {None, torch.bool}
+    dtypes = [d for d in (kwargs.get("dtype"), *[x.dtype for x in found]) if d is not None and d is not torch.bool]
     if not all(_has(d, n) for d in dtypes for n in numbers) and not any(is_of_data(n) for x in found for n in x.shape):
         true_error(func, args, kwargs)
 
