@@ -31,7 +31,7 @@ from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import metadata_of, new_fake
 from framesmith.graph.derivative import Derivative, passed, refuse, without_derivatives
 from framesmith.graph.launch import OfOneGraph
-from framesmith.graph.symbols import symbols_held
+from framesmith.graph.symbols import symbols_held, symbols_of
 from framesmith.graph.traversal import descendants, last_node, nodes_after, placeholders_of
 from framesmith.symbolic.node import env_of, specialised
 from framesmith.util.errors import Unsupported
@@ -127,14 +127,21 @@ def trace_joint(graph: fx.Graph, defined: Sequence[bool] | None = None, wanted: 
     by default. `wanted`: the inputs whose gradients are needed; by default those that require grad and that one of the
     results depends on.
 
+    A composite operator may fix a size when it has asked for layouts already. Then the graph is traced again, as it
+    will be for other tangents: both must have the same forward.
+
     Raises `Unsupported` where a derivative cannot be recorded; what autograd itself refuses is its own error.
     """
-    replay = _Replay(_Recorder(below_autograd=False), graph)
-    with dispatch_restored():
-        try:
-            return _traced(replay, defined, wanted)
-        finally:
-            replay.let_go()
+    while True:
+        free = symbols_of(placeholders_of(graph))
+        replay = _Replay(_Recorder(below_autograd=False), graph)
+        with dispatch_restored():
+            try:
+                joint = _traced(replay, defined, wanted)
+            finally:
+                replay.let_go()
+        if symbols_of(placeholders_of(graph)) == free:
+            return joint
 
 
 def _traced(replay: _Replay, defined: Sequence[bool] | None, wanted: Sequence[int] | None) -> Joint:

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from framesmith.fake.dtypes import refuse_numbers
 from framesmith.fake.dynamic_scalars import Number, entered
 from framesmith.fake.handlers import HANDLERS, classify
 from framesmith.fake.layout import is_dense, meets_itself, strides_like
@@ -196,6 +197,7 @@ class Recorder:
             kwargs = self._placed(kwargs)
         if "layout" in kwargs and kwargs["layout"] not in _WITH_STRIDES and not self.sparse_gradients:
             raise Unsupported(f"a tensor of layout {kwargs['layout']}")
+        refuse_numbers(func, args, kwargs)
         handler = HANDLERS.get(func)
         if handler is None:
             handler = HANDLERS[func] = classify(func)

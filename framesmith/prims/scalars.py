@@ -150,8 +150,8 @@ for _names, _cost in (("rsqrt", 4), ("exp2 log log2", 8), ("expm1 log10 log1p si
 _op("copysign", 2, 1, rule="floats", aten="copysign.Tensor copysign.Scalar",
     triton={"float": "libdevice.copysign({}, {})"})
 _op("atan2", 2, 30, extern="atan2", rule="floats", aten="atan2", triton={"float": "libdevice.atan2({}, {})"})
-for _name in ("hypot", "nextafter"):
-    _op(_name, 2, 30, extern=_name, rule="numbers", aten=_name, triton={"float": f"libdevice.{_name}({{}}, {{}})"})
+for _name, _path in (("hypot", "hypot"), ("nextafter", "")):
+    _op(_name, 2, 30, extern=_name, rule="numbers", aten=_path, triton={"float": f"libdevice.{_name}({{}}, {{}})"})
 
 # tests and comparisons
 _op("isnan", 1, 1, result="bool", triton={"float": "{0} != {0}"})

@@ -104,6 +104,12 @@ def test_constants_are_converted_as_eager_does() -> None:
         assert got.dtype is want.dtype and torch.equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_the_next_number_is_one_of_the_dtype(dtype: torch.dtype) -> None:
+    towards = {f"{k}": lambda x, k=k: torch.nextafter(x, torch.full_like(x, k)) for k in (math.inf, -math.inf, 0.0)}
+    assert not differing(towards, floats(dtype), tol=0.0)
+
+
 NAMES = """silu mish hardsigmoid hardswish leaky_relu elu selu celu softplus softshrink hardshrink logsigmoid relu6
 hardtanh relu"""
 ACTIVATIONS: Functions = {

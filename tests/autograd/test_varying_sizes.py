@@ -88,3 +88,16 @@ def test_gradients_that_read_only_sizes_are_differentiated_again_for_any(program
                                                        allow_unused=True)])
         for a, b in zip(*found, strict=True):
             assert a is b is None or torch.allclose(a, b, rtol=1e-12, atol=0)
+
+
+def test_a_layer_that_fixes_a_size_behind_its_first_product():
+    """The forward of one result's backward is that of all results: a GRU asks whether its input is contiguous, which
+    depends on the number of steps, and counts the steps later."""
+    def gradients(call, steps):
+        x = torch.ones(2, steps, 3).requires_grad_()
+        return torch.autograd.grad(call(x)[0].sum(), (x, *layer.parameters()))
+
+    layer = torch.nn.GRU(3, 4, batch_first=True, bidirectional=True)
+    compiled = framesmith.compile(layer)
+    for steps in (5, 3, 1):
+        torch.testing.assert_close(gradients(compiled, steps), gradients(layer, steps))

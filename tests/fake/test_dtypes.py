@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from framesmith.fake import Recorder
+from framesmith.symbolic.env import ShapeEnv
+from framesmith.symbolic.node import symint
 from tests.fake.harness import check
 
 X, N, B = torch.randn(3, 3), torch.arange(3), torch.tensor([True, False, True])
@@ -40,6 +42,48 @@ def test_refused(i):
                 REFUSED[i](*inputs)
         errors.append(str(caught.value))
     assert errors[0] == errors[1]
+
+
+TOO_LARGE = [
+    lambda x: x.clamp(max=1e30),
+    lambda x: x.clone().fill_(1e30),
+    lambda x: x.masked_fill(x > 1, -1e30),
+    lambda x: torch.where(x > 1, 1e30, x),
+    lambda x: torch.full_like(x, 1e30),
+    lambda x: torch.full((2,), 1e30, dtype=x.dtype),
+    lambda x: x.index_fill(0, torch.tensor([0]), 1e30),
+    lambda x: torch.add(x, x, alpha=1e30),
+    lambda x: F.pad(x, (1, 1), value=1e30),
+    lambda x: x + 1e30,
+    lambda x: x > 1e30,
+]
+
+
+def outcome(call, x):
+    try:
+        return call(x)
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("i", range(len(TOO_LARGE)))
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_beyond_the_range_of_a_dtype(i, dtype, dynamic):
+    x = torch.arange(3).to(dtype)
+    expected = outcome(TOO_LARGE[i], x)
+    env = ShapeEnv()
+    shape = (symint(env.new_symbol(3, "n"), env),) if dynamic else None
+    with Recorder() as rec:
+        found = outcome(TOO_LARGE[i], rec.input(x, "x", shape=shape))
+    assert found == expected if isinstance(expected, str) else found.dtype is expected.dtype
+
+
+def test_infinity_does_not_fit_an_integer():
+    x = torch.arange(3, dtype=torch.int8)
+    assert outcome(TOO_LARGE[2], x).startswith("value cannot be converted")
+    with Recorder() as rec:
+        assert outcome(lambda x: x.masked_fill(x > 1, float("-inf")), rec.input(x, "x")).startswith("value cannot be")
 
 
 def test_what_zeros_would_refuse_is_taken():

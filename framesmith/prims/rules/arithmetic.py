@@ -204,6 +204,12 @@ def _nan_loses(prim: str, path: str) -> None:
     decomposes_named(path)(rule)
 
 
+@decomposes(aten.nextafter.default)
+def nextafter(b: Builder, x: Any, y: Any) -> Any:
+    x, y = b.promote(x, y)
+    return NotImplemented if x.dtype in HALF else b.nextafter(x, y)  # numbers between are those of float32
+
+
 _nan_loses("fmax", "fmax")
 _nan_loses("fmin", "fmin")
 
