@@ -241,9 +241,8 @@ class Cache:
         found: dict[str, float] = {}
         for folder in self.folders:
             with contextlib.suppress(OSError), os.scandir(path_of(folder, key, suffix).parent) as files:
-                for file in files:
-                    if file.name.startswith(f"{key}-") and file.name.endswith(suffix):
-                        found.setdefault(file.name.removesuffix(suffix), file.stat().st_mtime)
+                found = {file.name.removesuffix(suffix): file.stat().st_mtime for file in files
+                         if file.name.startswith(f"{key}-") and file.name.endswith(suffix)} | found
         for variant in sorted(found, key=lambda name: -found[name]):
             read = self._read(variant, suffix, is_sealed)
             if read is not None:
