@@ -41,9 +41,9 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1175, "symbolic": 1835, "graph": 2135, "prims": 2985, "fake": 4745, "capture": 20285, "autograd": 2580,
+    "util": 1175, "symbolic": 1920, "graph": 2135, "prims": 2985, "fake": 4760, "capture": 20525, "autograd": 2580,
     "loops": 1490, "runtime": 2240, "lower": 5310, "schedule": 2300, "codegen": 4790, "tuning": 490, "tools": 2630,
-    "capture_cache": 1070, "distributed": 1350, "export": 2940, "onnx": 2340, "package": 780, "serve": 1170, "site": 50,
+    "capture_cache": 1070, "distributed": 1350, "export": 2945, "onnx": 2340, "package": 780, "serve": 1170, "site": 50,
     ".": 3690, "csrc": 12290,
 }
 """Lines of code that each folder may have, without blank lines, comments and docstrings; of C++ all lines count."""
