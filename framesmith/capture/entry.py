@@ -17,6 +17,7 @@ import torch
 from torch.fx import Graph
 
 from framesmith.fake import Recorder, dispatch_restored
+from framesmith.fake.tensor import LayoutSeen
 from framesmith.graph.traversal import placeholders_of
 from framesmith.util import events, log
 from framesmith.util.advice import advice_on_loop
@@ -50,6 +51,7 @@ from .overrides import as_class, has_function
 from .registry import load_late
 from .replay import ReplayDiverged, Replays
 from .residual import Residual, argument_names, assemble, link
+from .resizing_branches import guard_copies
 from .run_time_indices import CopySeen
 from .settings import read_setting, undo
 from .sources import Cell, Guard, Local, Made, Source
@@ -209,6 +211,12 @@ def _attempts(code: CodeType, f_locals: dict[str, Any], f_globals: dict[str, Any
             step, depth, reason = -1, 0, None
         except TooLarge:
             varying = None
+        except LayoutSeen as e:
+            if sizes is None or sizes.narrow:
+                raise
+            log.emit("recompiles", f"{code.co_qualname}: layouts are not assumed: {e}")
+            sizes.narrow = True
+            step, depth, reason = -1, 0, None
         except Unsupported as e:
             if tracer.left_symbolic and not isinstance(e, (NeedsGrad, TooLong, FirstCall)):
                 log.emit("recompiles", f"{code.co_qualname}: the contents of small inputs are assumed: {e}")
@@ -295,6 +303,7 @@ def finish(tracer: Tracer, residual: Residual, compile_fn: CompileFn | None, rea
                                        tracer.view_grad)
     tracer.check_copies(outputs)
     refuse_shared(tracer, outputs)
+    guard_copies(tracer, outputs)
     recorded = tracer.recorder.finish(outputs)
     graph: Graph | None = recorded
     restore_devices(tracer.devices)

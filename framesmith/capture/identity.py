@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from framesmith.fake.tensor import FakeTensor, guard_layout_assumptions
+
 from . import data
 from . import trackers as t
 from .break_points import StopAt
@@ -23,8 +25,13 @@ def same_object(tracer: Any, a: t.Tracker, b: t.Tracker) -> bool:
     if t.Function in (type(a), type(b)) and a.pytype() is not b.pytype():
         return False  # whatever function it is
     same = a.identity() is b.identity()
-    if not same and tracer.shared and isinstance(a, t.Tensor) and isinstance(b, t.Tensor):
-        _refuse_results(tracer, a, b)
+    if not same and isinstance(a, t.Tensor) and isinstance(b, t.Tensor):
+        if tracer.shared:
+            _refuse_results(tracer, a, b)
+        for x in (a, b):
+            if type(x.fake) is FakeTensor:
+                storage = x.fake._alias.storage
+                guard_layout_assumptions(storage.copy_of + storage.copied)
     left, right = _place(a), _place(b)
     if left is None or right is None or left == right or a.constant or b.constant or a.pytype() is not b.pytype():
         return same

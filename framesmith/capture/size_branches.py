@@ -23,7 +23,8 @@ _JUMPS = frozenset({"JUMP", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "POP_JUMP_I
 _PURE = _JUMPS | {"LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "STORE_FAST", "POP_TOP", "COPY", "SWAP",
                   "NOP", "IS_OP", "UNARY_NOT"}
 _OPERANDS: dict[str, tuple[tuple[type, ...], tuple[type, ...]]] = {
-    "COMPARE_OP": ((t.Const, t.Sym), (t.Const, t.Sym)), "BINARY_SUBSCR": ((t.Tuple,), (t.Const,))}
+    "COMPARE_OP": ((t.Const, t.Sym), (t.Const, t.Sym)), "BINARY_OP": ((t.Const, t.Sym), (t.Const, t.Sym)),
+    "BINARY_SUBSCR": ((t.Tuple,), (t.Const,))}
 """Instructions that do nothing else for operands of these types."""
 LONGEST = 32
 """The maximal number of instructions on a path."""
@@ -54,12 +55,17 @@ def merged(f: Frame, target: int, jumps: bool, keeps: bool) -> bool:
     joined = _joined(f, paths, meet)
     if joined is None:
         f.locals[:], f.stack[:], f.ip, f.tracer.compared = before, stack, ip, compared
-        if env.supposed:  # on a path of another such branch
-            raise Unsupported("a branch on a size whose paths differ")
         return False
     slots = len(f.locals)
     f.locals[:], f.stack[:], f.ip, f.tracer.compared = joined[:slots], joined[slots:], meet, ()  # type: ignore[assignment]
     return True
+
+
+def refuse_assumed(v: t.Tracker) -> None:
+    """Refuse to decide a branch on a relation between sizes on a path of another such branch."""
+    found = relation_of(v)
+    if found is not None and found[0].supposed:
+        raise Unsupported("a branch on a size whose paths differ")
 
 
 class _Path:
@@ -131,7 +137,7 @@ def _joined(f: Frame, paths: Sequence[_Path], meet: int) -> list[t.Tracker | Non
             if k < len(names) and names[k] not in live:
                 a = None
             elif not same(a := paths[0].known(a), b := paths[1].known(b)):
-                one, other = _truth_of(a), _truth_of(b)
+                one, other = truth_of(a), truth_of(b)
                 if one is None or other is None:
                     return None
                 a = f.tracer.made(symbool(or_(and_(paths[0].holds, one), and_(paths[1].holds, other)), paths[0].env))
@@ -139,11 +145,11 @@ def _joined(f: Frame, paths: Sequence[_Path], meet: int) -> list[t.Tracker | Non
     return found
 
 
-def _truth_of(x: t.Tracker | None) -> Rel | None:
+def truth_of(x: t.Tracker | None) -> Rel | None:
     """Return a truth value as a relation; None for other values."""
     if type(x) is t.Const and type(x.value) is bool:
         return truth(x.value)
     return x.value.node.value if type(x) is t.Sym and isinstance(x.value, torch.SymBool) else None
 
 
-__all__ = ["merged", "relation_of"]
+__all__ = ["merged", "refuse_assumed", "relation_of", "truth_of"]

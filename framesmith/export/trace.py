@@ -29,6 +29,7 @@ from framesmith.export.ranges import Constraints, RangedEnv, settle
 from framesmith.export.trees import Tree, flatten
 from framesmith.fake import Recorder, dispatch_restored
 from framesmith.fake.layout import strides_like
+from framesmith.fake.tensor import LayoutSeen
 from framesmith.graph.traversal import placeholders_of
 from framesmith.prims.core import Spec, size_of
 from framesmith.symbolic.env import ShapeGuard
@@ -169,19 +170,24 @@ def trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     leaves, _ = flatten((args, kwargs))
     changing = {id(x) for x in leaves if isinstance(x, torch.Tensor)}
     unrolled: frozenset[t.Place] = frozenset()
-    lists_data, why = data_sizes, ""
+    lists_data, narrow, why = data_sizes, False, ""
     while True:
         try:
             traced, assumed = _trace(model, args, kwargs, leaves, shapes, labels, training, changing, unrolled,
-                                     data_sizes, lists_data)
+                                     data_sizes, lists_data, narrow)
         except t.ListSeen:
             lists_data = False
+            continue
+        except LayoutSeen as e:
+            if narrow:
+                raise ExportError(f"the program cannot be exported whole: {e}") from e
+            narrow = True
             continue
         except t.LoopUnrolled as e:
             if e.place in unrolled:
                 raise ExportError(f"the program cannot be exported whole: {e}") from e
             unrolled |= {e.place}
-            why = why if isinstance(e, t.FirstRoundApart) else str(e)
+            why = why if isinstance(e, (t.BranchApart, t.FirstRoundApart)) else str(e)
             continue
         except ExportError as e:
             if why:
@@ -203,15 +209,16 @@ def written_state(traced: Traced) -> list[str]:
 
 def _trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any], shapes: Shapes,
            labels: list[str], training: bool, changing: set[int], unrolled: frozenset[t.Place], data_sizes: bool,
-           lists_data: bool) -> tuple[Traced, set[int]]:
+           lists_data: bool, narrow: bool) -> tuple[Traced, set[int]]:
     """Capture a call; returns the capture, and the tensors of which it assumes data: none of those that are `changing`,
-    by identity. `unrolled`: loops that are no nodes. `lists_data`: results of `tolist` may be numbers of the graph."""
+    by identity. `unrolled`: loops that are no nodes. `lists_data`: results of `tolist` may be numbers of the graph.
+    `narrow`: see `ShapeEnv`."""
     code, call = _root(model)
     state = read_state()
     recorder = Recorder()
     tracer = _Tracer(recorder, call.__globals__)
     env = tracer.shapes = RangedEnv()
-    env.where = tracer.user_place
+    env.where, env.narrow = tracer.user_place, narrow
     env.reserved = frozenset(w.name for wishes in shapes.values() for w in wishes.values() if isinstance(w, Dim))
     recorder.shape_env = env if data_sizes else None
     tracer.branches, tracer.unrolled, tracer.lists_data = not training, unrolled, lists_data
@@ -232,7 +239,7 @@ def _trace(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     except t.CapturedError as e:
         error = UserError(e.tracker, tracer.where())
         raise ExportError(str(error)) from None
-    except t.ListSeen:
+    except (t.ListSeen, LayoutSeen):
         raise
     except Unsupported as e:
         if e.at is None and (where := tracer.where()) is not None:

@@ -75,7 +75,7 @@ def separate_storages(rec: Recording, outputs: list[Any]) -> list[Any]:
             storage = fake._alias.storage
             if not _is_always_row_major(node):
                 guard_layout_sizes(fake)
-            guard_layout_assumptions(fake, storage.copy_of)
+            guard_layout_assumptions(storage.copy_of)
             root, same_start = memory_of(node)
             if storage.input is not root:
                 taken = owners.setdefault(root, storage) is not storage

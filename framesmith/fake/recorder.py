@@ -439,7 +439,7 @@ class Recorder:
         storage = alias.storage
         if self.allows is not None:
             self.allows(alias, node)
-        guard_layout_assumptions(alias.val, storage.copied + storage.copy_of)
+        guard_layout_assumptions(storage.copied + storage.copy_of)
         if storage.shared:
             raise Unsupported("an input is written that shares its storage with another input")
         val = alias.val

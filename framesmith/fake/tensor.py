@@ -15,9 +15,9 @@ from torch.fx import Node
 
 from framesmith.fake.wrappers import is_wrapper
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import Rel, as_expr, eq
+from framesmith.symbolic.expr import Rel, and_, as_expr, eq, ge, ne, or_
 from framesmith.symbolic.layout import contiguous_strides, layout_holds
-from framesmith.symbolic.node import env_of, expr_of, symint
+from framesmith.symbolic.node import env_of, expr_of, symbool, symint
 from framesmith.util.errors import DataDependent, Unsupported
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass
@@ -44,8 +44,8 @@ class Storage:
         self.version = 0
         self.input = input
         self.shared = self.several = self.counted = False
-        self.copy_of: list[Rel] = []
-        self.copied: list[Rel] = []
+        self.copy_of: list[bool | torch.SymBool] = []
+        self.copied: list[bool | torch.SymBool] = []
         self.recorder = recorder
 
 
@@ -116,9 +116,10 @@ class FakeTensor(torch.Tensor):
         if memory_format is not torch.contiguous_format or env_of(*self.shape) is None:
             return super().contiguous(memory_format=memory_format)
         with collect_layout_assumptions(self) as answers:
-            if is_row_major(self):
+            gaps = not_row_major(self)
+            if gaps is None and is_row_major(self):
                 return self
-        return copied(self, self.clone(memory_format=memory_format), answers)
+        return copied(self, self.clone(memory_format=memory_format), answers if gaps is None else [gaps])
 
     def tolist(self) -> Any:
         """Return the elements as symbols, for a wrapper class that reads those of its parts."""
@@ -211,6 +212,18 @@ def is_row_major(x: torch.Tensor) -> bool:
     return empty or layout_holds(partial(_in_rows, env), list(zip(x.shape, x.stride(), strict=True)))
 
 
+def not_row_major(x: torch.Tensor) -> Rel | None:
+    """Return the relation between sizes that makes a tensor not contiguous, if it is not decided and need not be."""
+    if (env := env_of(*x.shape)) is None:
+        return None
+    gaps, expected = [], as_expr(1)
+    for n, stride in zip(map(expr_of, reversed(x.shape)), map(expr_of, reversed(x.stride()))):
+        gaps.append(and_(ne(n, 1), ne(stride, expected)))
+        expected = expected * n
+    apart = and_(or_(*gaps), *[ge(expr_of(n), 1) for n in x.shape])
+    return apart if env.known(apart) is None and env.may_copy(apart) else None
+
+
 def has_row_major_strides(x: torch.Tensor) -> bool:
     """Return whether a tensor is contiguous, with the strides of such a tensor where sizes are 1, too: then it is not
     in the channels-last format as well."""
@@ -239,19 +252,30 @@ def collect_layout_assumptions(x: FakeTensor) -> Iterator[list[Rel]]:
         answers += env.layout_assumptions[before:]
 
 
-def copied(x: FakeTensor, copy: Any, answers: list[Rel]) -> Any:
-    """Note that `copy` is a copy of a tensor in another layout, which eager makes only if the `answers` hold."""
-    if answers:
-        copy._alias.storage.copy_of += answers
-        x._alias.storage.copied += answers
+def copied(x: FakeTensor, copy: Any, answers: list[Rel], seen: bool = True) -> Any:
+    """Note that `copy` is a copy of a tensor, which eager makes only if the `answers` hold. They are guarded where one
+    of the two is written, and where the copy leaves the graph, if it is `seen` there alone, by its layout."""
+    if answers and (env := env_of(*x.shape, *copy.shape)) is not None:
+        env.copies += answers
+        conditions = [symbool(answer, env) for answer in answers]
+        owns = copy._alias.storage
+        (owns.copy_of if seen else owns.copied).extend(conditions)
+        x._alias.storage.copied += conditions
     return copy
 
 
-def guard_layout_assumptions(x: FakeTensor, answers: list[Rel]) -> None:
+class LayoutSeen(Unsupported):
+    """The program sees a layout, or a copy, that it would not have for the present sizes."""
+
+    def __init__(self) -> None:
+        super().__init__("a layout is seen that small sizes have otherwise")
+
+
+def guard_layout_assumptions(answers: Iterable[bool | torch.SymBool]) -> None:
     """Guard assumed relations on layouts whose consequences become visible; refuse those that are wrong for the present
     sizes."""
-    if answers and not all(map(env_of(*x.shape).guard, answers)):  # type: ignore[union-attr]
-        raise Unsupported(_SMALL)
+    if not all(map(bool, answers)):
+        raise LayoutSeen
 
 
 def guard_layout_sizes(x: FakeTensor) -> None:
@@ -259,10 +283,8 @@ def guard_layout_sizes(x: FakeTensor) -> None:
     assumption; refuse others."""
     for n in [n for n in x.shape if type(n) is torch.SymInt]:
         if (env := env_of(n)) is not None and not env.is_large(expr_of(n)):
-            raise Unsupported(_SMALL)
+            raise LayoutSeen
 
-
-_SMALL = "a layout is seen that small sizes have otherwise"
 
 
 def is_differentiable(dtype: torch.dtype) -> bool:

@@ -64,9 +64,10 @@ class ShapeEnv:
     `assumed`: assumptions on `data`, which the graph checks at run time. `narrow`: quotients and remainders of sizes
     are not assumed to be large in questions of layout; `layout_assumptions`: the relations that were decided by that
     assumption, or by one on a symbol of `exact`: symbols of `small` for which size 1 must give eager's layout where it
-    is visible. `late`: see `assuming`, `supposed`: see `supposing`, `held`: see `holding`."""
+    is visible. `copies`: relations under which eager makes a copy that the graph makes always, see `may_copy`. `late`:
+    see `assuming`, `supposed`: see `supposing`, `held`: see `holding`."""
 
-    __slots__ = ("asked_by", "assumed", "closed", "data", "exact", "given", "held", "hints", "late", "small",
+    __slots__ = ("asked_by", "assumed", "closed", "copies", "data", "exact", "given", "held", "hints", "late", "small",
                  "sources", "supposed", "symbols", "guards", "where", "narrow", "layout_assumptions", "_names",
                  "_facts", "_equal", "_change", "_canonical", "_simplify")
 
@@ -82,6 +83,7 @@ class ShapeEnv:
         self.held: list[Rel] = []
         self.narrow = False
         self.layout_assumptions: list[Rel] = []
+        self.copies: list[Rel] = []
         self.data: set[Symbol] = set()
         self.given: set[Symbol] = set()
         self.small: set[Symbol] = set()
@@ -175,6 +177,8 @@ class ShapeEnv:
             return self._implied(lt(rel.args[0], 0)) or self._implied(gt(rel.args[0], 0))
         if rel.op != "le":
             return rel in self._facts or rel in self.held
+        if _is_negative_without_floors(rel.args[0] - 1):
+            return True
         for fact in (*self._facts, *self.held):
             if fact.op == "le":
                 gap = (rel.args[0] - self.simplify(fact.args[0])).hi
@@ -253,6 +257,11 @@ class ShapeEnv:
             yield
         finally:
             self._facts, self._equal, self._change, self._canonical, self._simplify, self.supposed = before
+
+    def may_copy(self, rel: Rel) -> bool:
+        """Return whether the graph may always make a copy that eager makes if `rel`, which is not decided, holds. The
+        relation is guarded where the program can tell the copy from the tensor."""
+        return not self.closed and not self.narrow and self.data.isdisjoint(rel.free)
 
     def decide_layout(self, rel: Rel, general: bool | None = None) -> bool:
         """Return the truth of `rel` as `guard` has it; of symbols and of quotients of sizes that may be 0 or 1, and of
@@ -361,18 +370,29 @@ class ShapeEnv:
         _LEARN[simple.op](self, simple)
 
     def _learn_all(self, rel: Rel) -> None:
-        for part in rel.args:
+        for part in sorted(rel.args, key=lambda part: part.op == "or"):
             self._learn(part)
 
     def _learn_nothing(self, rel: Rel) -> None:
-        """Record a disjunction or an inequation only as a fact."""
+        """Record a relation only as a fact."""
+
+    def _learn_or(self, rel: Rel) -> None:
+        left = [part for part in rel.args if self.known(part) is not False] if self.supposed else []
+        if len(left) == 1:
+            self._learn(left[0])
+
+    def _learn_ne(self, rel: Rel) -> None:
+        terms, offset = linear(rel.args[0])
+        atom, value = terms[0][0], -offset
+        if self.supposed and len(terms) == 1 and value in (atom.lo, atom.hi):
+            self._learn(ge(atom, value + 1) if value == atom.lo else lt(atom, value))
 
     def _learn_le(self, rel: Rel) -> None:
         terms, offset = linear(rel.args[0])
         if len(terms) != 1:
             return
         symbol, k = terms[0]
-        if not isinstance(symbol, Symbol):
+        if not isinstance(symbol, Symbol) and not self.supposed:
             return
         lo, hi = symbol.lo, symbol.hi
         if k > 0:
@@ -380,8 +400,10 @@ class ShapeEnv:
         else:
             bound = -(offset // k)  # k < 0: symbol >= ceil(offset / -k)
             lo = bound if lo is None else max(lo, bound)
-        if (lo, hi) != (symbol.lo, symbol.hi):
-            self._replace(symbol, Int(lo) if lo == hi and lo is not None else Symbol(symbol.name, lo, hi))
+        if lo == hi and lo is not None and not isinstance(symbol, Symbol):
+            self._learn_eq(eq(symbol, lo))
+        elif (lo, hi) != (symbol.lo, symbol.hi):
+            self._replace(symbol, Int(lo) if lo == hi and lo is not None else Symbol(symbol.text, lo, hi))
 
     def _learn_eq(self, rel: Rel) -> None:
         e = rel.args[0]
@@ -402,6 +424,8 @@ class ShapeEnv:
         atom, k = terms[0]
         if isinstance(atom, Mod) and not offset and isinstance(atom.num, Symbol) and atom.den.is_const:
             self._learn_divisible(atom.num, atom.den.const)
+        elif self.supposed and isinstance(atom, Mod) and not offset and len(linear(atom.num)[0]) == 1:
+            self._learn_multiple(atom)
         elif not offset % k:
             self._replace(atom, Int(-offset // k))
 
@@ -409,6 +433,21 @@ class ShapeEnv:
         """Two quotients, say, are equal: write one for the other, which has no part in it."""
         if early.subs({late: Int(0)}) is early:
             self._replace(late, early)
+
+    def _learn_multiple(self, remainder: Mod) -> None:
+        """The remainder is 0: write what is divided as a multiple of the divisor, and its quotient rounded up as the
+        one rounded down."""
+        self._replace(remainder, Int(0))
+        ((atom, k),), offset = linear(remainder.num)
+        den, num = remainder.den, atom + offset * k
+        down, up = num // den, -(-num // den)
+        if abs(k) != 1:
+            return
+        if down.subs({atom: Int(0)}) is not down:
+            down = Symbol(down.text, down.lo, down.hi)
+        elif isinstance(up, FloorDiv):
+            self._replace(up, down)
+        self._replace(atom, den * down - offset * k)
 
     def _learn_divisible(self, symbol: Symbol, c: int) -> None:
         """symbol % c == 0: write symbol as c times a quotient."""
@@ -467,6 +506,21 @@ def _from_zero(rel: Rel) -> Rel:
                      for s in rel.free if s.lo})
 
 
+def _is_negative_without_floors(e: Expr) -> bool:
+    """Return whether e < 0 follows from (x - c + 1) / c <= x // c <= x / c for the quotients in a sum: x <= c * ((x + c
+    - 1) // c), say."""
+    terms, offset = linear(e)
+    floors: dict[Expr, int] = {t: t.den.const for t, _ in terms if isinstance(t, FloorDiv) and t.den.is_const}
+    if not floors or min(floors.values()) < 1:
+        return False
+    whole = math.lcm(*floors.values())
+    bound: Expr = Int(offset * whole)
+    for t, k in terms:
+        share = k * whole // floors.get(t, 1)
+        bound = bound + (t if t not in floors else t.num - (floors[t] - 1 if k < 0 else 0)) * share  # type: ignore[attr-defined]
+    return bound.hi is not None and bound.hi < 0
+
+
 def _small(e: Expr | Rel) -> Iterator[tuple[Expr, int]]:
     """Yield the quotients in an expression or a relation that ranges let be 0 or 1, the remainders that may be 0, none
     within another; with the least of their other values."""
@@ -483,8 +537,8 @@ _LEARN: dict[str, Callable[[ShapeEnv, Rel], None]] = {
     "le": ShapeEnv._learn_le,
     "eq": ShapeEnv._learn_eq,
     "and": ShapeEnv._learn_all,
-    "ne": ShapeEnv._learn_nothing,
-    "or": ShapeEnv._learn_nothing,
+    "ne": ShapeEnv._learn_ne,
+    "or": ShapeEnv._learn_or,
     "true": ShapeEnv._learn_nothing,
     "false": ShapeEnv._learn_nothing,
 }

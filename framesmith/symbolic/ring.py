@@ -71,7 +71,8 @@ def _join_quotient(terms: dict[Expr, int]) -> Expr | None:
 
 
 def _join_multiple(terms: dict[Expr, int]) -> Expr | None:
-    """k*x - k*(x % c)  ->  k*c*(x // c), where every term of k*x is there: what is padded to a multiple of c is one."""
+    """k*x - k*(x % c)  ->  k*c*(x // c), where every term of k*x is there: what is padded to a multiple of c is one;
+    k*x + k*(x % 2)  ->  2*k*((x + 1) // 2)"""
     return _with_remainder(terms, -1)
 
 
@@ -85,14 +86,16 @@ def _with_remainder(terms: dict[Expr, int], sign: int) -> Expr | None:
             continue
         rest = list(atoms)
         rest.remove(m)
-        times, whole = monomial(tuple(rest)) * (sign * k), m.num // m.den * m.den
-        taken, made = (whole, m.num) if sign > 0 else (m.num, whole)
-        parts, offset = linear(taken * times)
-        if parts and not (offset and sign > 0) and all(terms.get(u) == c for u, c in parts):
-            del terms[t]
-            for u, _ in parts:
-                del terms[u]
-            return made * times - offset
+        times = monomial(tuple(rest)) * (sign * k)
+        for num in (m.num, -m.num) if sign < 0 and m.den is Int(2) else (m.num,):  # x % 2 is -x % 2
+            whole = num // m.den * m.den
+            taken, made = (whole, num) if sign > 0 else (num, whole)
+            parts, offset = linear(taken * times)
+            if parts and not (offset and sign > 0) and all(terms.get(u) == c for u, c in parts):
+                del terms[t]
+                for u, _ in parts:
+                    del terms[u]
+                return made * times - offset
     return None
 
 

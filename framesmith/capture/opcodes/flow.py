@@ -14,7 +14,8 @@ from ..bytecode.liveness import liveness
 from ..frame import Frame
 from ..looping import range_iterator
 from ..registry import op
-from ..size_branches import merged
+from ..resizing_branches import resized
+from ..size_branches import merged, refuse_assumed
 
 
 @op("JUMP")
@@ -34,9 +35,10 @@ def _branch(f: Frame, target: int, jumps: bool) -> Any:
     other is assumed; otherwise both are followed."""
     if counted_loops.while_loop(f):
         return None
-    if merged(f, target, jumps, False):
+    if merged(f, target, jumps, False) or resized(f, target, jumps):
         return None
     v = f.stack[-1]
+    refuse_assumed(v)
     if type(v) is t.Const or not data.decides(f.tracer, v):
         truth = v.truth(f.tracer)
     elif (here := data.raises(f.dec, f.ip)) is not data.raises(f.dec, target):
@@ -68,6 +70,7 @@ def _jump_or_pop(jumps: bool) -> Callable[[Frame, int], None]:
     def row(f: Frame, target: int) -> None:
         if merged(f, target, jumps, True):
             return
+        refuse_assumed(f.stack[-1])
         if f.stack[-1].truth(f.tracer) is jumps:
             f.ip = target
         else:

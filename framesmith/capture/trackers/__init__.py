@@ -19,6 +19,7 @@ from .modes import FunctionsGuard, InferenceGuard
 from .modules import Module
 from .objects import DELETED, Object
 from .rounds import (
+    BranchApart,
     FilledList,
     FilledTuple,
     FirstRoundApart,

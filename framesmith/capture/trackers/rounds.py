@@ -40,6 +40,10 @@ class FirstRoundApart(LoopUnrolled):
     place is no instruction, but the complement of the loop's first one."""
 
 
+class BranchApart(LoopUnrolled):
+    """A branch on a size takes a guard. Its place is no instruction, but the complement of the one behind it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What rounds take: `count`, their number; a slice of each of `operands`, of which `value(tracer, slices)` makes
@@ -404,6 +408,7 @@ class FilledTuple(FilledList):
     cls = tuple  # type: ignore[assignment]
 
 
-__all__ = ["FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Place", "Plan", "Range",
+__all__ = ["BranchApart", "FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Place",
+           "Plan", "Range",
            "LoopIterator", "SplitItems", "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices",
            "progression", "zipped"]
