@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.dynamic_scalars import Number, number_of_sizes
-from framesmith.symbolic.node import SymNode, specialised
+from framesmith.symbolic.node import SymNode, is_of_inputs, specialised
 from framesmith.util.errors import DataDependent
 
 from . import data
@@ -186,13 +186,18 @@ def _number(tracer: Any, x: t.SymbolicNumber) -> Number:
 
 
 def _of_sizes(tracer: Any, x: t.Sym) -> Number | None:
-    """Return a float of sizes, which the graph computes; None for other numbers of sizes."""
+    """Return a float of sizes: the graph computes it if its kernels round as Python does, otherwise it is an input of
+    the graph; None for other numbers of sizes."""
     found = tracer.numbers.get(id(x))
     if found is None:
+        late: t.Tracker = x
         made = number_of_sizes(tracer.recorder, x.value)
+        if made is None and tracer.takes_numbers and is_of_inputs(x.value):
+            late = t.SymbolicNumber(tracer, x.value.node.hint, None, (x,), "{}".format)
+            made = tracer.recorder.number_input(x.value.node.hint, lambda: specialised(x.value))
         if made is None:
             return None
-        found = tracer.numbers[id(x)] = x, made
+        found = tracer.numbers[id(x)] = late, made
     return found[1]  # type: ignore[no-any-return]
 
 

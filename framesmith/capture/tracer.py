@@ -83,6 +83,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
     """The program made a parameter that requires grad."""
     transformed = False
     """The program is in a function transform: gradients there are part of what it computes."""
+    takes_numbers = True
+    """Numbers that are computed before the graph runs may be inputs of it."""
     lists_data = False
     """`tolist` gives numbers that depend on data."""
     symbolic_contents = False

@@ -76,6 +76,7 @@ class _Tracer(Tracer):
     """A capture whose sizes are those that are declared, and that may assume no data of an argument. `assumed`: tensors
     of the model's of which it assumes data."""
 
+    takes_numbers = False
     assumed: list[torch.Tensor]
     asked: dict[int, dict[int, Wish]]
     labels: dict[int, str]

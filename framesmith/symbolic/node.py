@@ -438,17 +438,28 @@ def implied(x: int | torch.SymInt) -> int | torch.SymInt:
 
 
 FUNCTIONS: dict[Any, str] = {int: "sym_int", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc",
-                             math.sqrt: "sqrt"}
+                             math.sqrt: "sqrt", math.log: "log", math.log2: "log2", math.exp: "exp"}
 """The method of a node that does what a function of Python does to a number."""
+_DEFINED: dict[str, Callable[[Expr], Rel]] = {
+    "sqrt": lambda x: ge(x, 0), "log": lambda x: ge(x, 1), "log2": lambda x: ge(x, 1), "exp": lambda x: le(x, 0),
+}
+"""By method: where a function of integers has a value."""
 
 
 def computed(x: torch.SymFloat | torch.SymInt, method: str) -> Any:
     """Return what a method of the node gives: an integer, which a guard fixes where it is no expression of integers, or
-    the root of a size; None for a root that may not exist."""
-    if method == "sqrt" and not (isinstance(x.node.value, Expr) and x.node.env.known(ge(x.node.value, 0))):
+    a function of a size; None for one that may not be defined."""
+    value, defined = x.node.value, _DEFINED.get(method)
+    if defined is not None and not (isinstance(value, Expr) and x.node.env.known(defined(value))):
         return None
     node = getattr(x.node, method)()
     return (symint if node.pytype is int else symfloat)(node.value, node.env)
+
+
+def is_of_inputs(x: Any) -> bool:
+    """Return whether a value is a symbolic float of ours whose symbols are all known when the graph is called."""
+    node = x.node if type(x) is torch.SymFloat else None
+    return isinstance(node, SymNode) and isinstance(node.value, FloatExpr) and node.env.data.isdisjoint(node.value.free)
 
 
 def env_of(*values: Any) -> ShapeEnv | None:

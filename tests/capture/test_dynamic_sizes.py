@@ -587,6 +587,41 @@ def test_a_root_assumes_equal_sizes(captures):
         assert len(captures) == variants
 
 
+FLOATS_OF_SIZES = {
+    "negative root": lambda x: x * x.shape[0] ** -0.5 + x.sum() * x.shape[1] ** -1.5,
+    "reciprocal": lambda x: x.clamp(max=x.shape[0] ** -1),
+    "decay": lambda x: x * 0.9 ** x.shape[0],
+    "logarithms": lambda x: x * math.log(x.shape[0]) - math.log2(3 * x.shape[0]),
+    "exponential": lambda x: (x * math.exp(-x.shape[0]), x.shape[0] ** -0.5),
+    "gradient": lambda x: (x * x.shape[0] ** -0.5).square().sum(),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS_OF_SIZES)
+def test_floats_of_sizes_need_no_variants(name, captures):
+    fn = FLOATS_OF_SIZES[name]
+    compiled = framesmith.compile(fn, dynamic=True, fullgraph=True)
+    for n in (6, 7, 9, 12):
+        x = torch.linspace(-2, 3, 5 * n).reshape(n, 5).requires_grad_(name == "gradient")
+        found, wanted = compiled(x), fn(x)
+        torch.testing.assert_close(found, wanted)
+        if name == "gradient":
+            grads = [torch.autograd.grad(y, x)[0] for y in (found, wanted)]
+            torch.testing.assert_close(*grads)
+    assert len(captures) == 1
+
+
+def test_a_float_of_a_size_that_fails_is_eagers_error():
+    def fn(x):
+        return x.sum() * x.shape[0] ** -0.5
+
+    compiled = framesmith.compile(fn, dynamic=True)
+    compiled(torch.ones(3, 4))
+    framesmith.mark_dynamic(empty := torch.empty(0, 4), 0, min=0)
+    with pytest.raises(ZeroDivisionError):
+        compiled(empty)
+
+
 def equal_at_three_sizes(program):
     compiled = framesmith.compile(program, dynamic=True, fullgraph=True)
     for n in (4, 7, 9):
