@@ -273,8 +273,9 @@ with torch.no_grad():
 def test_processes_that_write_at_once_leave_one_whole_file(tmp_path):
     env = os.environ | {"FRAMESMITH_CACHE_DIR": str(tmp_path), "FRAMESMITH_PACKED_LIMIT": str(1 << 30),
                         "FRAMESMITH_KEEP_CAPTURES": "1", "PYTHONPATH": python_path(Path(__file__).parents[2])}
+    program = PROGRAM + "cached_packs.EXIT_SECONDS = 120\n"  # however slow the machine is
     for _ in range(2):
-        running = [subprocess.Popen([sys.executable, "-c", PROGRAM], env=env) for _ in range(2)]
+        running = [subprocess.Popen([sys.executable, "-c", program], env=env) for _ in range(2)]
         assert [process.wait(timeout=300) for process in running] == [0, 0]
         (path,) = files(tmp_path)
         assert entries.is_complete(path.read_bytes()) and not [*tmp_path.rglob("build-*")]
