@@ -88,7 +88,7 @@ def mutations_collected(tracer: Any) -> Iterator[list[Any]]:
             around += touched
 
 
-def is_earlier(touched: Collection[Any], roots: Iterable[Any], apart: Iterable[t.Tracker] = ()) -> bool:
+def mutates_existing(touched: Collection[Any], roots: Iterable[Any], apart: Iterable[t.Tracker] = ()) -> bool:
     """Return whether a mutated object, `apart` from some, exists outside of captured code or is what `roots` reach."""
     if any(not isinstance(x, t.Tracker) for x in touched):
         return True
@@ -218,7 +218,7 @@ def recorded(tracer: Any, way: Callable[[], Values], filled: Iterable[t.Tracker]
         raise Unsupported("one way writes a tensor that was there before")
     if effects(tracer) != before:
         raise Unsupported("one way has side effects")
-    if is_earlier(touched, roots, filled):
+    if mutates_existing(touched, roots, filled):
         raise Unsupported("one path changes an existing object")
     if not keeps:
         for base, n, _ in outer.values():

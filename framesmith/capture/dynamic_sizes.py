@@ -64,9 +64,8 @@ class DynamicSizes:
     def assumed_large(self) -> bool:
         """Return whether a layout was assumed that holds for larger sizes, but may not hold for the present ones or
         others in range."""
-        if self.narrow or self.small or self.widened or self.shapes is None:
-            return not self.narrow and (self.small or self.widened)
-        return bool(self.shapes.layout_assumptions or self.shapes.copies)
+        return not self.narrow and (self.small or self.widened or self.shapes is not None
+                                    and bool(self.shapes.layout_assumptions or self.shapes.copies))
 
     def dims(self, source: Source, x: torch.Tensor, part: bool) -> dict[int, Mark]:
         """Return the dimensions of the tensor at `source` that have symbols, with their marks. Sizes 0 and 1 are

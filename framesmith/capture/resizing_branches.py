@@ -32,9 +32,9 @@ aten = torch.ops.aten
 Pair = tuple[Node | None, Node | None]
 LONGEST = 64
 """The maximal number of instructions from a branch to where its paths meet."""
-_OTHERWISE = ("FOR_", "STORE_", "DELETE_", "IMPORT_", "RAISE_", "RERAISE", "YIELD_", "SEND", "RETURN_", "SETUP_",
+_EFFECTFUL = ("FOR_", "STORE_", "DELETE_", "IMPORT_", "RAISE_", "RERAISE", "YIELD_", "SEND", "RETURN_", "SETUP_",
               "GET_", "BEFORE_", "WITH_", "MAKE_", "BUILD_MAP", "PUSH_EXC")
-"""How instructions that do more than compute begin."""
+"""Prefixes of the names of instructions that do more than compute."""
 
 
 def resized(f: Frame, target: int, jumps: bool) -> bool:
@@ -101,7 +101,7 @@ def _is_short(f: Frame, target: int) -> bool:
     meet = join_of(f.code, [f.ip, target])
     inside = f.dec.instrs[f.ip:meet]
     return (meet < len(f.dec.instrs) and f.ip < target <= meet and len(inside) <= LONGEST
-            and all(ins.op == "STORE_FAST" or not ins.op.startswith(_OTHERWISE) for ins in inside)
+            and all(ins.op == "STORE_FAST" or not ins.op.startswith(_EFFECTFUL) for ins in inside)
             and all(f.ip < ins.target <= meet for ins in inside if ins.target >= 0))
 
 
@@ -172,7 +172,7 @@ class _Join:
 
     def _tensor(self, a: t.Tensor, b: t.Tensor) -> t.Tensor:
         nodes = self.tracer.recorder.nodes
-        if self._look(a) != self._look(b):
+        if self._metadata(a) != self._metadata(b):
             raise Unsupported("the ways give different tensors")
         chains = [_chain(nodes(x.fake)) for x in (a, b)]
         base = next((n for n in chains[0] if n in chains[1]), None)
@@ -191,11 +191,11 @@ class _Join:
                 if any(pair[k] is None for pair in pairs) and not all(alike):
                     raise Unsupported("the ways give tensors of different layouts")
             if y.fake._alias.storage is source.fake._alias.storage:
-                copied(y.fake, x.fake, [not_(holds)], False)
+                copied(y.fake, x.fake, [not_(holds)], by_layout=False)
                 self.tracer.resized.append((x.fake._alias.storage, y.fake._alias.storage))
         return x
 
-    def _look(self, x: t.Tensor) -> tuple[Any, ...]:
+    def _metadata(self, x: t.Tensor) -> tuple[Any, ...]:
         fake, grad = x.fake, self.tracer.wants_grad(x.fake)
         if x.pyclass is not torch.Tensor or x.attrs or grad and x.value is not None and x.value.is_leaf:
             raise Unsupported("the ways give different tensors")
@@ -257,7 +257,7 @@ def _padded(j: _Join, x: t.Tensor, one: Node | None, other: Node | None) -> t.Te
 _END = sys.maxsize
 
 
-def _cut(j: _Join, x: t.Tensor, one: Node | None, other: Node | None) -> t.Tensor:
+def _sliced(j: _Join, x: t.Tensor, one: Node | None, other: Node | None) -> t.Tensor:
     dim = _args(one or other, 0)[0]
     found = [_args(n, dim, 0, _END, 1) for n in (one, other)]
     if any(place != dim or step != 1 for place, _, _, step in found):
@@ -276,9 +276,9 @@ def _cloned(j: _Join, x: t.Tensor, one: Node | None, other: Node | None) -> t.Te
 
 _PADS: dict[Any, tuple[Any, ...]] = {aten.pad.default: ("constant", None), aten.constant_pad_nd.default: (0,)}
 _RESIZED: dict[Any, Callable[[_Join, t.Tensor, Node | None, Node | None], t.Tensor]] = {
-    aten.pad.default: _padded, aten.constant_pad_nd.default: _padded, aten.slice.Tensor: _cut,
+    aten.pad.default: _padded, aten.constant_pad_nd.default: _padded, aten.slice.Tensor: _sliced,
     aten.clone.default: _cloned,
 }
 """Functions that apply an operator as where the relation holds, and as elsewhere; None: not at all."""
 
-__all__ = ["resized"]
+__all__ = ["guard_copies", "resized"]

@@ -42,7 +42,7 @@ from framesmith.util.interrupts import raised_by_handler
 from framesmith.util.locks import COMPILE_LOCK, forkable_lock
 from framesmith.util.world import world_size
 
-from .graphs import Image, argument, arguments, read_image, tuples, write_image
+from .graphs import Image, argument, arguments, read_image, write_image
 from .references import Json, References, Unportable, tensor_data
 from .variants import SUFFIX, first_fitting
 
@@ -141,7 +141,7 @@ def _value(val: Any) -> Json:
 def _graph(found: Json) -> fx.Graph:
     """Return the captured graph of `_rows`."""
     refs, graph, nodes = _references(), fx.Graph(), list[fx.Node]()
-    stacks = list(map(tuples, found[0]))
+    stacks = list(map(_tuples, found[0]))
     for op, name, target, args, kwargs, val, stack, meta in found[1]:
         to = refs.decode(target) if op == "call_function" else name if op == "placeholder" else "output"
         node = insert_node(graph, op, name, to, argument(refs, args, nodes), argument(refs, kwargs, nodes))
@@ -208,11 +208,16 @@ class Backwards:
         return first_fitting(self._cache, self._key_of(asked), read, "no such backward is kept")[0]
 
 
+def _tuples(found: Json) -> Any:
+    """Convert JSON arrays to tuples."""
+    return tuple([_tuples(x) for x in found]) if type(found) is list else found
+
+
 def _facts(found: Json) -> BackwardFacts | SegmentFacts:
-    told = {name: tuples(value) for name, value in found.items()}
+    told = {name: _tuples(value) for name, value in found.items()}
     if "part" not in told:
         return BackwardFacts(**told)
-    told["part"] = Part(**{name: tuples(value) for name, value in told["part"].items()})
+    told["part"] = Part(**{name: _tuples(value) for name, value in told["part"].items()})
     return SegmentFacts(**told)
 
 
@@ -282,7 +287,7 @@ class Stored:
         with _compiling():
             graph = _graph(json.loads(zlib.decompress(base64.b64decode(found["graph"]))))
             program = under(getattr(torch, found["dtype"]), self._maker.differentiable, graph)
-        if program.layout != tuples(found["layout"]):
+        if program.layout != _tuples(found["layout"]):
             raise FramesmithError("the gradients of a stored graph are not those that its forward was compiled for")
         program.keep_backward = self._backwards.store
         return program

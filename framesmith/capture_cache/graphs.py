@@ -107,11 +107,6 @@ def unshared(refs: References, rows: Json) -> Any:
     return parts[-1]
 
 
-def tuples(found: Json) -> Any:
-    """Convert JSON arrays to tuples."""
-    return tuple([tuples(x) for x in found]) if type(found) is list else found
-
-
 def constants_of(graph: fx.Graph, parameters: Sequence[int], order: Sequence[int], cache: Cache) -> Refresh:
     """Return a function from the call's inputs to the plan's constants. Its first call maps the packed weights that
     the cache has."""

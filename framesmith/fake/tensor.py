@@ -252,14 +252,14 @@ def collect_layout_assumptions(x: FakeTensor) -> Iterator[list[Rel]]:
         answers += env.layout_assumptions[before:]
 
 
-def copied(x: FakeTensor, copy: Any, answers: list[Rel], seen: bool = True) -> Any:
+def copied(x: FakeTensor, copy: Any, answers: list[Rel], by_layout: bool = True) -> Any:
     """Note that `copy` is a copy of a tensor, which eager makes only if the `answers` hold. They are guarded where one
-    of the two is written, and where the copy leaves the graph, if it is `seen` there alone, by its layout."""
+    of the two is written and, if the copy differs from the tensor `by_layout`, where the copy leaves the graph."""
     if answers and (env := env_of(*x.shape, *copy.shape)) is not None:
         env.copies += answers
         conditions = [symbool(answer, env) for answer in answers]
         owns = copy._alias.storage
-        (owns.copy_of if seen else owns.copied).extend(conditions)
+        (owns.copy_of if by_layout else owns.copied).extend(conditions)
         x._alias.storage.copied += conditions
     return copy
 
@@ -284,7 +284,6 @@ def guard_layout_sizes(x: FakeTensor) -> None:
     for n in [n for n in x.shape if type(n) is torch.SymInt]:
         if (env := env_of(n)) is not None and not env.is_large(expr_of(n)):
             raise LayoutSeen
-
 
 
 def is_differentiable(dtype: torch.dtype) -> bool:

@@ -12,7 +12,7 @@ from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import changes, is_earlier, mutations_collected, roots_of
+from ..arms import changes, mutates_existing, mutations_collected, roots_of
 from ..registry import by_name
 
 _IDLE = ("determinism_check", "debug", "early_stop", "preserve_rng_state")
@@ -40,7 +40,7 @@ def _checkpoint(tracer: Any, args: list[t.Tracker], kwargs: dict[str, t.Tracker]
         if any(map(tracer.requires, region)) and (
                 changes(tracer) != before
                 or any(n not in own for _, _, n in tracer.recorder.written[writes:])
-                or is_earlier(touched, roots_of(tracer))):
+                or mutates_existing(touched, roots_of(tracer))):
             raise Unsupported("activation checkpointing of code that changes earlier objects or tensors, which its "
                               "second run does again")
         if not kwargs.get("preserve_rng_state", t.TRUE).truth(tracer) and any(map(draws, region)):

@@ -19,7 +19,7 @@ from framesmith.graph.traversal import nodes_after
 from framesmith.util.errors import Unsupported
 
 from .. import trackers as t
-from ..arms import effects, is_earlier, like, mutations_collected, share
+from ..arms import effects, like, mutates_existing, mutations_collected, share
 from ..break_points import choose_stop
 from ..history import attach, refusing, tangent
 from ..registry import CODES, PLAIN, calls
@@ -197,7 +197,7 @@ class _Backward:
         """Return whether the backward changed an object that existed before it, other than attributes of the
         context."""
         ctx = self.of.ctx
-        return is_earlier([x for x in changed if x is not ctx], [*ctx.attrs.values(), self._function()])
+        return mutates_existing([x for x in changed if x is not ctx], [*ctx.attrs.values(), self._function()])
 
     def _function(self) -> t.Tracker:
         real = self.of.real

@@ -408,7 +408,6 @@ class FilledTuple(FilledList):
     cls = tuple  # type: ignore[assignment]
 
 
-__all__ = ["BranchApart", "FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopUnrolled", "Place",
-           "Plan", "Range",
-           "LoopIterator", "SplitItems", "StackedItems", "RangeIterator", "counted", "enumerated", "over_slices",
-           "progression", "zipped"]
+__all__ = ["BranchApart", "FilledList", "FilledTuple", "FirstRoundApart", "GrowingList", "LoopIterator", "LoopUnrolled",
+           "Place", "Plan", "Range", "RangeIterator", "SplitItems", "StackedItems", "counted", "enumerated",
+           "over_slices", "progression", "zipped"]
