@@ -31,6 +31,7 @@ struct Call {
 size_t total_hits = 0;                       // calls that an entry took, of all code objects; guarded by the GIL
 int active_threads = 0;                      // uses of the hook in all threads; guarded by the GIL
 _PyFrameEvalFunction previous_eval = nullptr;  // who was there before us; null = CPython's own
+PyThreadState* collector = nullptr;            // the thread in whose collection Python runs, if that is known
 
 // What a callback may return besides an entry and None.
 struct Answer {
@@ -258,6 +259,11 @@ Outcome follow(Call& call, PyObject* answer, bool again) {
   return Outcome::done;
 }
 
+// What a collection in another thread runs may wait, and meanwhile this thread goes on.
+bool in_collection(const PyThreadState* tstate) {
+  return collecting(tstate) && (!collector || collector == tstate);
+}
+
 // Decides what happens to a frame under a callback.
 Outcome handle(Call& call) {
   if ((call.state = find_state(call.frame->f_code))) {
@@ -269,7 +275,7 @@ Outcome handle(Call& call) {
     return Outcome::done;
   }
   // Finalizers and callbacks of a collection, audit hooks, and trace functions run entries, make none.
-  if (collecting(call.tstate) || call.tstate->tracing) return Outcome::pass;
+  if (in_collection(call.tstate) || call.tstate->tracing) return Outcome::pass;
   for (bool again : {false, true}) {
     PyObject* answer = ask_callback(call.frame, call.callback);
     if (!answer) return Outcome::done;
@@ -339,9 +345,30 @@ PyObject* py_hook_installed(PyObject*, PyObject*) {
   return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == eval_frame);
 }
 
+// An element of `gc.callbacks`.
+PyObject* py_note_collection(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  const bool begins = count && PyUnicode_Check(args[0]) && !PyUnicode_CompareWithASCIIString(args[0], "start");
+  collector = begins ? PyThreadState_Get() : nullptr;
+  Py_RETURN_NONE;
+}
+
+// Calls of `note_collection` for each collection of the process.
+int watch_collections(PyObject* module) {
+  PyObject* gc = PyImport_ImportModule("gc");
+  PyObject* callbacks = gc ? PyObject_GetAttrString(gc, "callbacks") : nullptr;
+  PyObject* ours = callbacks ? PyObject_GetAttrString(module, "note_collection") : nullptr;
+  const int failed = ours && PyList_Check(callbacks) ? PyList_Append(callbacks, ours) : -1;
+  Py_XDECREF(ours);
+  Py_XDECREF(callbacks);
+  Py_XDECREF(gc);
+  return failed;
+}
+
 PyObject* py_hits(PyObject*, PyObject*) { return PyLong_FromSize_t(total_hits); }
 
 PyMethodDef methods[] = {
+    {"note_collection", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_note_collection)), METH_FASTCALL,
+     "note_collection(phase, info): note the thread that a collection runs in."},
     {"hits", py_hits, METH_NOARGS, "How many calls entries have taken in this process, besides those that made them."},
     {"set_callback", py_set_callback, METH_O, "Set this thread's frame callback (None = off), return the one before."},
     {"get_callback", py_get_callback, METH_NOARGS, "This thread's frame callback, or None."},
@@ -369,7 +396,7 @@ void count_active(bool before, bool now) {
 
 int init_hook(PyObject* module) {
   using namespace framesmith;
-  if (PyModule_AddFunctions(module, methods) < 0) return -1;
+  if (PyModule_AddFunctions(module, methods) < 0 || watch_collections(module) < 0) return -1;
   for (Answer& answer : answers) {
     answer.object = PyUnicode_InternFromString(answer.text);
     if (!answer.object || PyModule_AddObjectRef(module, answer.name, answer.object) < 0) return -1;

@@ -418,6 +418,30 @@ def test_no_frame_is_captured_while_a_collection_runs():
     assert asked == ["f", "watched"], "asked once: for the call outside of the collection"
 
 
+def test_frames_are_captured_while_a_collection_waits_in_another_thread():
+    class Waits:
+        def __del__(self):
+            begun.set()
+            go_on.wait(60)
+
+    def f():
+        return 1
+
+    begun, go_on, asked = threading.Event(), threading.Event(), []
+    garbage = Waits()
+    garbage.itself = garbage
+    del garbage
+    collects = threading.Thread(target=gc.collect)
+    collects.start()
+    try:
+        assert begun.wait(60)
+        _C.CompiledFunction(f, lambda code, function, arguments: asked.append(code.co_name))()
+    finally:
+        go_on.set()
+        collects.join()
+    assert asked == ["f"]
+
+
 @pytest.mark.parametrize("hook", ["audit", "profile"])
 def test_no_frame_of_an_audit_hook_or_a_profile_function_is_captured(hook):
     """The interpreter calls them in the midst of other frames, whose capture would count theirs as the program's."""
