@@ -8,7 +8,7 @@
 #include "quantized.h"
 
 #include <cstring>
-#include <vector>
+#include <memory>
 
 #include "blocks.h"
 
@@ -27,9 +27,12 @@ constexpr i64 kTileColumns = kPanels * kPanelColumns;
 constexpr i64 kParallel = 1 << 18;               // multiply-adds from which a second thread pays
 constexpr i64 kManyRows = 4 * kMostRows;         // of A, from which B is made floats
 
-// Which part of the result a tile is.
+// Which part of the result a tile is. `live`: its columns. `sums`: for each column a number that the first of a
+// thread's tiles of these columns makes, for those that follow.
 struct Place {
-  i64 row, panel, live;  // live: its columns
+  i64 row, panel, live;
+  bool first;
+  int32_t* sums;
 };
 
 // `run(rows, place)` for all tiles of the result, on threads; `rows` is a constant.
@@ -40,11 +43,14 @@ template <class F> void for_tiles(i64 m, const PackedIntegers& b, int threads, F
   const i64 blocks = across >= threads ? 1 : std::min<i64>(down.groups, threads);
 #pragma omp parallel for collapse(2) schedule(static) num_threads(threads) if (threads > 1 && m * b.n * b.k > kParallel)
   for (i64 j = 0; j < across; j++)
-    for (i64 block = 0; block < blocks; block++)
-      for (i64 i = share(down.groups, block, blocks); i < share(down.groups, block + 1, blocks); i++)
-        with_constant<kMostRows>(down.size(i), [&](auto rows) {
-          run(rows, Place{down.begin(i), j * kPanels, std::min(kTileColumns, b.n - j * kTileColumns)});
-        });
+    for (i64 block = 0; block < blocks; block++) {
+      const i64 begin = share(down.groups, block, blocks), end = share(down.groups, block + 1, blocks);
+      const i64 live = std::min(kTileColumns, b.n - j * kTileColumns);
+      int32_t sums[kTileColumns];
+      for (i64 i = begin; i < end; i++)
+        with_constant<kMostRows>(
+            down.size(i), [&](auto rows) { run(rows, Place{down.begin(i), j * kPanels, live, i == begin, sums}); });
+    }
 }
 
 // Row `r` of the rows whose integers `words` have, of BITS bits each.
@@ -118,16 +124,27 @@ template <int BITS> void unpack(const QuantizedProduct& q, i64 k0, i64 depth, i6
   for (i64 j = 0; j < n; j += W) {
     const i64 panel = j / kColumns * kColumns, wide = std::min(kColumns, round_up(n - panel, W)), column = j0 + j;
     const int32_t* const words = q.b.at + column / kPanelColumns * size + column % kPanelColumns;
-    vf scale = fs::splat(1.0f), zero{};
-    for (i64 k = k0; k < k0 + depth; k++) {
-      if (k == k0 || k % q.group == 0) {
-        if (q.scale) scale = load(q.scale + k / q.group * padded + column, full);
-        if (q.zero) zero = load(q.zero + k / q.group * padded + column, full);
+    float* at = out + panel * depth + (j - panel);
+    for (i64 k = k0, g = k0 / q.group; k < k0 + depth; g++) {
+      const i64 end = std::min((g + 1) * q.group, k0 + depth);
+      const vf scale = q.scale ? load(q.scale + g * padded + column, full) : fs::splat(1.0f);
+      const vf zero = q.zero ? load(q.zero + g * padded + column, full) : vf{};
+      auto put = [&](vi row, int r) __attribute__((always_inline)) {
+        store(at, (__builtin_convertvector(integers<BITS>(row, r), vf) - zero) * scale, full);
+        at += wide;
+      };
+      while (k < end) {
+        vi row;
+        std::memcpy(&row, words + k / per * kPanelColumns, sizeof(vi));
+        const int first = (int)(k % per), last = (int)std::min(per, first + end - k);
+        if (last - first == per) {
+#pragma GCC unroll 8
+          for (int r = 0; r < per; r++) put(row, r);
+        } else {
+          for (int r = first; r < last; r++) put(row, r);
+        }
+        k += last - first;
       }
-      vi row;
-      std::memcpy(&row, words + k / per * kPanelColumns, sizeof(vi));
-      store(out + panel * depth + (k - k0) * wide + (j - panel),
-            (__builtin_convertvector(integers<BITS>(row, (int)(k % per)), vf) - zero) * scale, full);
     }
   }
 }
@@ -148,22 +165,42 @@ template <int BITS> void multiply_many_rows(const QuantizedProduct& q, int threa
 // ------------------------------------------------------------------------------------------------------------ integers
 
 // Rows of A, filled up to whole words; `flipped` have 128 added to each element, for VNNI, which takes them unsigned.
-struct Words {
-  std::vector<uint8_t> bytes;
-  i64 row;
-  template <class T> Words(i64 m, i64 k, const T* a, i64 a_row, bool flipped) : row(round_up(k, 4)) {
-    bytes.assign(static_cast<size_t>(m * row), 0);
-    for (i64 i = 0; i < m; i++)
-      for (i64 j = 0; j < k; j++) {
-        const auto byte = static_cast<uint8_t>(a[i * a_row + j]);
-        bytes[static_cast<size_t>(i * row + j)] = flipped ? byte ^ 0x80 : byte;
+// Those that are so in memory are read there.
+class Words {
+ public:
+  const i64 row;  // bytes
+
+  template <class T>
+  Words(i64 m, i64 k, const T* a, i64 a_row, bool flipped, int threads)
+      : row(round_up(k, 4)), at_(reinterpret_cast<const uint8_t*>(a)), stride_(a_row) {
+    if (k == row && !flipped) return;
+    bytes_.reset(new uint8_t[static_cast<size_t>(m * row)]);
+#pragma omp parallel for num_threads(threads) if (threads > 1 && m * k > kParallel)
+    for (i64 i = 0; i < m; i++) {
+      uint8_t* const to = bytes_.get() + i * row;
+      std::memcpy(to, at_ + i * stride_, static_cast<size_t>(k));
+      std::memset(to + k, 0, static_cast<size_t>(row - k));
+      if (!flipped) continue;
+      for (i64 j = 0; j < row; j += 4) {
+        uint32_t four;
+        std::memcpy(&four, to + j, 4);
+        four ^= 0x80808080u;
+        std::memcpy(to + j, &four, 4);
       }
+    }
+    at_ = bytes_.get();
+    stride_ = row;
   }
-  const uint8_t* at(i64 i) const { return bytes.data() + i * row; }
+  const uint8_t* at(i64 i) const { return at_ + i * stride_; }
+
+ private:
+  std::unique_ptr<uint8_t[]> bytes_;
+  const uint8_t* at_;
+  i64 stride_;
 };
 
 template <class T, int MR>
-void integer_tile(const Words& a, const PackedIntegers& b, const Place& place, bool, int32_t* out) {
+void integer_tile(const Words& a, const PackedIntegers& b, const Place& place, int32_t* out) {
   const Panels panels(b, place);
   for (int p = 0; p < kPanels && p * kPanelColumns < place.live; p++)
     for (int v = 0; v < kVectors; v++) {
@@ -186,36 +223,51 @@ void integer_tile(const Words& a, const PackedIntegers& b, const Place& place, b
 #if defined(__x86_64__)
 typedef int Sixteen __attribute__((vector_size(64)));
 
-// `flipped`: 128 times the sums of B's columns are to be taken off.
-template <class T, int MR>
+// (GCC copies the sums around each call of the intrinsic.)
+FN Sixteen add_products(Sixteen sum, Sixteen bytes, Sixteen words) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(words));
+  return sum;
+}
+
+// Signed elements of A have 128 added: 128 times the sums of B's columns are taken off. `SUMS`: those are to be made.
+template <class T, int MR, bool SUMS>
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) void vnni_tile(
-    const Words& a, const PackedIntegers& b, const Place& place, bool flipped, int32_t* out) {
+    const Words& a, const PackedIntegers& b, const Place& place, int32_t* out) {
   const Panels panels(b, place);
-  for (int p = 0; p < kPanels && p * kPanelColumns < place.live; p++) {
-    __m512i sum[MR] = {}, all = {};
-    const __m512i ones = _mm512_set1_epi8(1);
-    for (i64 k = 0; k < a.row; k += 4) {
-      const __m512i words = _mm512_loadu_si512(panels.at[p] + k / 4 * kPanelColumns);
-      all = _mm512_dpbusd_epi32(all, ones, words);
-#pragma GCC unroll 8
-      for (int i = 0; i < MR; i++) {
-        int four;
-        std::memcpy(&four, a.at(place.row + i) + k, 4);
-        sum[i] = _mm512_dpbusd_epi32(sum[i], _mm512_set1_epi32(four), words);
-      }
+  const uint8_t* rows[MR];
+  for (int i = 0; i < MR; i++) rows[i] = a.at(place.row + i);
+  Sixteen sum[MR][kPanels] = {}, all[kPanels] = {};
+  const Sixteen ones = (Sixteen)_mm512_set1_epi8(1);
+  for (i64 word = 0; word < a.row / 4; word++) {
+    Sixteen words[kPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; p++) {
+      words[p] = (Sixteen)_mm512_loadu_si512(panels.at[p] + word * kPanelColumns);
+      if (SUMS) all[p] = add_products(all[p], ones, words[p]);
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++) {
+      int four;
+      std::memcpy(&four, rows[i] + 4 * word, 4);
+      const auto bytes = (Sixteen)_mm512_set1_epi32(four);
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; p++) sum[i][p] = add_products(sum[i][p], bytes, words[p]);
+    }
+  }
+  for (int p = 0; p < kPanels && p * kPanelColumns < place.live; p++) {
     const i64 column = p * kPanelColumns;
     const auto mask = static_cast<__mmask16>((1u << std::min<i64>(place.live - column, kPanelColumns)) - 1);
+    if (SUMS) _mm512_storeu_si512(place.sums + column, (__m512i)(all[p] * 128));
+    const Sixteen off = std::is_signed_v<T> ? (Sixteen)_mm512_loadu_si512(place.sums + column) : Sixteen{};
     for (int i = 0; i < MR; i++)
-      _mm512_mask_storeu_epi32(out + i * b.n + column, mask,
-                               flipped ? (__m512i)((Sixteen)sum[i] - 128 * (Sixteen)all) : sum[i]);
+      _mm512_mask_storeu_epi32(out + i * b.n + column, mask, (__m512i)(sum[i][p] - off));
   }
 }
 bool has_vnni() { return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw"); }
 #else
-template <class T, int MR>
-void vnni_tile(const Words& a, const PackedIntegers& b, const Place& place, bool flipped, int32_t* out) {
-  integer_tile<T, MR>(a, b, place, flipped, out);
+template <class T, int MR, bool SUMS>
+void vnni_tile(const Words& a, const PackedIntegers& b, const Place& place, int32_t* out) {
+  integer_tile<T, MR>(a, b, place, out);
 }
 bool has_vnni() { return false; }
 #endif
@@ -233,11 +285,13 @@ void multiply_quantized(const QuantizedProduct& q, int threads) {
 template <class T>
 void multiply_integers(i64 m, const T* a, i64 a_row, const PackedIntegers& b, int32_t* c, int threads) {
   static const bool vnni = has_vnni();
-  const bool flipped = vnni && std::is_signed_v<T>;
-  const Words words(m, b.k, a, a_row, flipped);
+  constexpr bool is_signed = std::is_signed_v<T>;
+  const Words words(m, b.k, a, a_row, vnni && is_signed, threads);
   for_tiles(m, b, threads, [&](auto rows, const Place& place) {
     int32_t* out = c + place.row * b.n + place.panel * kPanelColumns;
-    (vnni ? vnni_tile<T, rows.value> : integer_tile<T, rows.value>)(words, b, place, flipped, out);
+    constexpr int MR = rows.value;
+    (!vnni ? integer_tile<T, MR>
+           : place.first && is_signed ? vnni_tile<T, MR, true> : vnni_tile<T, MR, false>)(words, b, place, out);
   });
 }
 template void multiply_integers<uint8_t>(i64, const uint8_t*, i64, const PackedIntegers&, int32_t*, int);
