@@ -183,7 +183,7 @@ def _eq(tracer: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
 
 def _sizes_equal(tracer: Any, a: list[t.Tracker], b: list[t.Tracker]) -> t.Tracker | None:
     """Return whether sizes are equal in pairs, without a guard; None for other values, and for sizes of data."""
-    values = [x.value if type(x) is t.Const or type(x) is t.Sym else None for x in (*a, *b)]
+    values: list[Any] = [x.value if type(x) is t.Const or type(x) is t.Sym else None for x in (*a, *b)]
     env = env_of(*values)
     if env is None or not all(type(v) is int or isinstance(v, torch.SymInt) for v in values):
         return None
