@@ -514,8 +514,10 @@ def _cut(rel: Rel) -> Iterator[tuple[Symbol, int]]:
 def _divided(remainder: Mod, value: int) -> Symbol | None:
     """Return the symbol that the divisor divides if a remainder has this value; None if there is none."""
     terms, offset = linear(remainder.num)
-    symbol, k = terms[0]
-    if not isinstance(symbol, Symbol) or len(terms) > 1 or abs(k) != 1 or not remainder.den.is_const:
+    if len(terms) != 1 or not remainder.den.is_const:
+        return None
+    ((symbol, k),) = terms
+    if not isinstance(symbol, Symbol) or abs(k) != 1:
         return None
     divisor = remainder.den.const
     return symbol if 0 <= value < divisor and (value - offset) % divisor == 0 else None
