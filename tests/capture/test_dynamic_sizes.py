@@ -630,6 +630,24 @@ def equal_at_three_sizes(program):
         torch.testing.assert_close(compiled(x), program(x))
 
 
+ELEMENTS_OF_SIZES = {
+    "product": lambda x: x.new_zeros(int(torch.as_tensor(7) * x.shape[0])) + x.shape[1],
+    "sum": lambda x: torch.arange(
+        (torch.tensor([x.shape[0], 2]) + torch.tensor([[1], [3]]) - x.shape[1])[1, 0].abs() + 1),
+    "of scaled operands": lambda x: x[:int(torch.sub(torch.tensor(x.shape[0]), torch.tensor(1), alpha=2))] * 2,
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS_OF_SIZES)
+def test_integers_that_tensors_compute_of_sizes(name, captures):
+    program = ELEMENTS_OF_SIZES[name]
+    compiled = framesmith.compile(program, dynamic=True)
+    for size in ((4, 6), (5, 3), (9, 4), (2, 2), (1, 3), (0, 2)):
+        alike(compiled(torch.ones(size)), program(torch.ones(size)))
+    if name == "product":
+        assert len(captures) == 3  # 0 and 1 have their own
+
+
 NUMBERS = {
     "a size": lambda x: torch.tensor(x.shape[0], device=x.device) + x,
     "sizes": lambda x: torch.as_tensor([(x.shape[0], 3), (4, x.shape[1])], dtype=torch.long, device="cpu"),
