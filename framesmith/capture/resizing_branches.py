@@ -304,6 +304,7 @@ class _Resampling(NamedTuple):
 
 
 def _resampling(node: Node | None, x: t.Tensor) -> _Resampling:
+    """Return what a step does to `x`; None: nothing."""
     if node is None:
         return _Resampling(FALSE, None, None, x.fake.shape[2:])  # type: ignore[arg-type]
     found: _Resampling | None = node.meta.get("resampling")
@@ -314,7 +315,8 @@ def _resampled(j: _Join, x: t.Tensor, one: Node | None, other: Node | None) -> t
     """Resample always, and choose the tensor itself where it is not to be resampled: interpolation to the tensor's own
     size would spread what is not finite."""
     a, b = _resampling(one, x), _resampling(other, x)
-    target, how = (a if one is not None else b)[2::2]
+    given = a if one is not None else b
+    target, how = given.target, given.how
     if one is not None and other is not None and a.how != b.how or any(type(v) not in (bool, type(None)) for v in how):
         raise Unsupported("resampling of different kinds")
     size = [j.number(m, n) for m, n in zip(a.size, b.size, strict=True)]

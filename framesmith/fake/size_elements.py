@@ -26,7 +26,7 @@ def size_in(rec: Recording, x: FakeTensor) -> Any:
 
 def size_at(node: Any, place: Place) -> Any:
     """Return the element of an integer tensor at `place`, an int or a `torch.SymInt`; None if it is not found by
-    looking through operators that move elements."""
+    looking through operators that move elements, sums, differences and products."""
     return _ROWS[node.target](node, place) if node.target in _ROWS and _sizes(node) is not None else None
 
 
