@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from framesmith.util.errors import Unsupported
 
 from . import trackers as t
@@ -116,6 +118,8 @@ def _sequence(tracer: Any, obj: Any, raw: Any, name: str, args: list[t.Tracker])
     if name != "__ne__":
         raise Unsupported(f"{name} of {obj.describe()}")
     result = tracer.attempt(obj, "__eq__", args)
+    if type(result) is t.Sym:  # of sizes that no guard decides
+        return tracer.made(torch.sym_not(result.value))
     return None if result is NOT_IMPLEMENTED else t.boolean(not result.truth(tracer))
 
 

@@ -117,12 +117,13 @@ class Residual:
         yet."""
         rebuilder = self.rebuilder
         later, rebuilder.lines, bound, rebuilder.names = rebuilder.lines, [], rebuilder.names, {}
+        of_outputs, rebuilder.data_sizes = rebuilder.data_sizes, {}
         texts = [late.text(rebuilder) for late, _ in numbers]
         divisors = tuple([i for i, (_, number) in enumerate(numbers) if number is not None and number.divides])
         given = ", ".join([INPUTS, repr(divisors), repr(sizes_among(numbers)), *texts])
         self.numbers = [*rebuilder.lines,
                         f"{NUMBERS} = {rebuilder.hold(number_tensors)}({given})"]
-        rebuilder.lines, rebuilder.names = later, bound
+        rebuilder.lines, rebuilder.names, rebuilder.data_sizes = later, bound, of_outputs
 
     # --- text to code -------------------------------------------------------------------------------------------------
     def text(self, graph: bool) -> str:

@@ -1,24 +1,26 @@
-"""Branches on a relation between sizes of which a path pads, cuts or copies a tensor that the other leaves as it is,
-or computes another number (`if width % 8: x = pad(x, (0, 8 - width % 8))`). Both paths are followed, each under its
-assumption, and no guard is taken: the tensor is resized always, by amounts that change nothing where the branch goes
-the other way. Where the program could tell the copy from the tensor, the branch is guarded (`ShapeEnv.copies`)."""
+"""Branches on a relation between sizes of which a path pads, cuts, copies or resamples a tensor that the other leaves
+as it is, or computes another number (`if width % 8: x = pad(x, (0, 8 - width % 8))`). Both paths are followed, each
+under its assumption, and no guard is taken: the tensor is resized always, by amounts that change nothing where the
+branch goes the other way. Where the program could tell the copy from the tensor, the branch is guarded
+(`ShapeEnv.copies`)."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
 from framesmith.fake.recorder import has_effect
+from framesmith.fake.rules_resizing import RESAMPLING
 from framesmith.fake.tensor import FakeTensor, copied, guard_layout_assumptions
 from framesmith.graph.traversal import nodes_after
 from framesmith.symbolic.env import ShapeEnv
-from framesmith.symbolic.expr import TRUE, Rel, and_, eq, not_, or_
+from framesmith.symbolic.expr import FALSE, TRUE, Rel, and_, eq, ge, not_, or_
 from framesmith.symbolic.node import expr_of, symbool, symint
-from framesmith.symbolic.select import selected
+from framesmith.symbolic.select import indicator, selected
 from framesmith.util.errors import FirstCall, NeedsGrad, TooLong, Unsupported
 
 from . import trackers as t
@@ -90,9 +92,10 @@ def resized(f: Frame, target: int, jumps: bool) -> bool:
 def guard_copies(tracer: Any, outputs: Iterable[Any]) -> None:
     """Guard the branches whose result leaves the graph, if the tensor that it may be leaves, too, or is an input."""
     leaving = {id(x._alias.storage) for x in outputs if isinstance(x, FakeTensor)}
-    for copy, source in tracer.resized:
+    for x, original, made in tracer.resized:
+        copy, source = x._alias.storage, original._alias.storage
         if id(copy) in leaving and (source.input is not None or id(source) in leaving):
-            guard_layout_assumptions(copy.copied)
+            guard_layout_assumptions([symbool(made, tracer.recorder.shape_env)])
 
 
 def _is_short(f: Frame, target: int) -> bool:
@@ -165,10 +168,11 @@ class _Join:
             raise Unsupported("a division by what may be zero")
         return symint(e, self.env)
 
-    def call(self, fn: Callable[..., Any], x: t.Tensor, *args: Any, **kwargs: Any) -> t.Tensor:
-        """Call a function of tensors."""
+    def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> t.Tensor:
+        """Call a function of tensors and other values."""
+        given = [x if isinstance(x, t.Tensor) else self._made(x) for x in args]
         named = {name: self._made(value) for name, value in kwargs.items()}
-        return self.tracer.torch_call(fn, [x, *map(self._made, args)], named)  # type: ignore[no-any-return]
+        return self.tracer.torch_call(fn, given, named)  # type: ignore[no-any-return]
 
     def _tensor(self, a: t.Tensor, b: t.Tensor) -> t.Tensor:
         nodes = self.tracer.recorder.nodes
@@ -184,16 +188,25 @@ class _Join:
         pairs = _aligned(*steps)
         with self.env.supposing(TRUE):
             for pair in pairs:
-                x = _RESIZED[(pair[0] or pair[1]).target](self, x, *pair)  # type: ignore[union-attr, index]
+                x = _RESIZED[_target(pair[0] or pair[1])](self, x, *pair)  # type: ignore[arg-type]
         for k, y, holds in ((0, a, self.rel), (1, b, not_(self.rel))):
             with self.env.supposing(holds):
                 alike = [self.env.known(eq(p, q)) for p, q in zip(_layout(x), _layout(y), strict=True)]
                 if any(pair[k] is None for pair in pairs) and not all(alike):
                     raise Unsupported("the ways give tensors of different layouts")
-            if y.fake._alias.storage is source.fake._alias.storage:
-                copied(y.fake, x.fake, [not_(holds)], by_layout=False)
-                self.tracer.resized.append((x.fake._alias.storage, y.fake._alias.storage))
+            for original, made in self._originals(y, source):
+                copied(original, x.fake, [or_(not_(holds), made)], by_layout=False, env=self.env)
+                self.tracer.resized.append((x.fake, original, or_(not_(holds), made)))
         return x
+
+    def _originals(self, y: t.Tensor, source: t.Tensor) -> Iterator[tuple[FakeTensor, Rel]]:
+        """Yield the tensors that a tensor may be a copy of, with the relation under which eager makes it: `source`
+        itself, and what an earlier branch has resized."""
+        if y.fake._alias.storage is source.fake._alias.storage:
+            yield y.fake, FALSE
+        for copy, original, made in list(self.tracer.resized):
+            if copy._alias.storage is y.fake._alias.storage:
+                yield original, made
 
     def _metadata(self, x: t.Tensor) -> tuple[Any, ...]:
         fake, grad = x.fake, self.tracer.wants_grad(x.fake)
@@ -213,9 +226,15 @@ def _layout(x: t.Tensor) -> list[Any]:
 def _chain(node: Node) -> list[Node]:
     """Return the node and those before it, from the last one, as long as each resizes the one before."""
     found = [node]
-    while found[-1].target in _RESIZED:
-        found.append(found[-1].args[0])  # type: ignore[arg-type]
+    while _target(found[-1]) in _RESIZED:
+        resampling = found[-1].meta.get("resampling")
+        found.append(found[-1].args[0] if resampling is None else resampling.source)  # type: ignore[arg-type]
     return found
+
+
+def _target(node: Node) -> Any:
+    """Return the operator by which a node resizes a tensor."""
+    return node.meta["resampling"].target if "resampling" in node.meta else node.target
 
 
 def _aligned(a: list[Node], b: list[Node]) -> list[Pair]:
@@ -235,7 +254,7 @@ def _aligned(a: list[Node], b: list[Node]) -> list[Pair]:
 
 
 def _kind(step: Node) -> tuple[Any, ...]:
-    return step.target, step.args[1:2] if step.target is aten.slice.Tensor else ()
+    return _target(step), step.args[1:2] if step.target is aten.slice.Tensor else ()
 
 
 def _args(node: Node | None, *defaults: Any) -> list[Any]:
@@ -274,10 +293,54 @@ def _cloned(j: _Join, x: t.Tensor, one: Node | None, other: Node | None) -> t.Te
     return j.call(torch.clone, x, **how[0])
 
 
+class _Resampling(NamedTuple):
+    """A tensor that is resampled by `target` to a size if `rel` holds, else it has that size already."""
+
+    rel: Rel
+    source: Node
+    target: Any
+    size: Sequence[Any]
+    how: tuple[Any, ...] = ()
+
+
+def _resampling(node: Node | None, x: t.Tensor) -> _Resampling:
+    """Return what a step does to `x`; None: nothing."""
+    if node is None:
+        return _Resampling(FALSE, None, None, x.fake.shape[2:])  # type: ignore[arg-type]
+    found: _Resampling | None = node.meta.get("resampling")
+    return found or _Resampling(TRUE, node.args[0], node.target, node.args[1], node.args[2:])  # type: ignore[arg-type]
+
+
+def _resampled(j: _Join, x: t.Tensor, one: Node | None, other: Node | None) -> t.Tensor:
+    """Resample always, and choose the tensor itself where it is not to be resampled: interpolation to the tensor's own
+    size would spread what is not finite."""
+    a, b = _resampling(one, x), _resampling(other, x)
+    given = a if one is not None else b
+    target, how = given.target, given.how
+    if one is not None and other is not None and a.how != b.how or any(type(v) not in (bool, type(None)) for v in how):
+        raise Unsupported("resampling of different kinds")
+    size = [j.number(m, n) for m, n in zip(a.size, b.size, strict=True)]
+    if not all(j.env.known(ge(expr_of(n), 1)) for n in (*x.fake.shape[1:], *size)):
+        raise Unsupported("resampling of what may be empty")
+    if torch.are_deterministic_algorithms_enabled():  # a derivative of resampling may raise
+        raise Unsupported("resampling in deterministic mode")
+    rel = or_(and_(j.rel, a.rel), and_(not_(j.rel), b.rel))
+    resampled = j.call(target, x, tuple(size), *how)
+    if rel is TRUE:
+        return resampled
+    more = [n - m for m, n in zip(x.fake.shape[2:], size)]
+    kept = j.call(aten.constant_pad_nd.default, x, tuple([n for width in more[::-1] for n in (0, width)]))
+    holds = j.call(torch.full, (), symint(indicator(rel), j.env), dtype=torch.bool, device=x.fake.device)
+    chosen = j.call(torch.where, holds, resampled, kept)
+    source, node = map(j.tracer.recorder.nodes, (x.fake, chosen.fake))
+    node.meta["resampling"] = _Resampling(rel, source, target, size, how)
+    return chosen
+
+
 _PADS: dict[Any, tuple[Any, ...]] = {aten.pad.default: ("constant", None), aten.constant_pad_nd.default: (0,)}
 _RESIZED: dict[Any, Callable[[_Join, t.Tensor, Node | None, Node | None], t.Tensor]] = {
     aten.pad.default: _padded, aten.constant_pad_nd.default: _padded, aten.slice.Tensor: _sliced,
-    aten.clone.default: _cloned,
+    aten.clone.default: _cloned, **dict.fromkeys(RESAMPLING, _resampled),
 }
 """Functions that apply an operator as where the relation holds, and as elsewhere; None: not at all."""
 

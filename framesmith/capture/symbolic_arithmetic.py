@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from framesmith.fake.dynamic_scalars import Number, number_of_sizes
+from framesmith.fake.scaled_attention import ATTENTION, attention
 from framesmith.symbolic.node import SymNode, is_of_inputs, specialised
 from framesmith.util.errors import DataDependent
 
@@ -125,6 +126,8 @@ def given(tracer: Any, fn: Any, args: list[t.Tracker], kwargs: dict[str, t.Track
     real, named = [take(tracer, a) for a in args], {k: take(tracer, v) for k, v in kwargs.items()}
     if any(isinstance(a, t.Tensor) for a in args):
         real, named = [_concrete(v) for v in real], {k: _concrete(v) for k, v in named.items()}
+    if fn is ATTENTION and type(scale := named.get("scale")) is torch.SymFloat and type(scale.node) is Number:
+        fn = functools.partial(attention, tracer.recorder)
     return fn, real, named
 
 

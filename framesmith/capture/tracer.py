@@ -14,8 +14,9 @@ import torch
 from framesmith._C import is_plain
 from framesmith.fake import FakeTensor, Recorder
 from framesmith.fake.dynamic_scalars import Number
-from framesmith.fake.tensor import Storage, is_differentiable
+from framesmith.fake.tensor import is_differentiable
 from framesmith.fake.wrappers import is_wrapper
+from framesmith.symbolic.relation import Rel
 from framesmith.util.errors import FirstCall, OddTensor, TooLong, Unsupported
 
 from . import data
@@ -152,8 +153,8 @@ class Tracer(Outcomes, Copies, Sizes, Gradients, Values, Namespaces, ClassMaking
         """The operands of the last comparison."""
         self.shared: list[Shared] = []
         """Results of branches on data that may be earlier tensors."""
-        self.resized: list[tuple[Storage, Storage]] = []
-        """Memories of results of branches on sizes, and those that they may share."""
+        self.resized: list[tuple[FakeTensor, FakeTensor, Rel]] = []
+        """Results of branches on sizes, those whose memory they may share, and where they are copies of them."""
         self.draws: list[t.Draw] = []
         """Random numbers that the program drew from Python's generators, in order."""
         self.checks: list[t.Tracker] = []

@@ -12,13 +12,15 @@ from framesmith.fake.infer import RULES, Rule
 from framesmith.fake.layout import is_channels_last, suggested
 from framesmith.fake.recording import Recording
 from framesmith.fake.rules_views import pad
-from framesmith.fake.tensor import FakeTensor
+from framesmith.fake.tensor import FakeTensor, dense, is_row_major
 
 aten = torch.ops.aten
 _NEAREST = ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
             "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
 _SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
            "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+RESAMPLING = tuple([getattr(aten, name).default for name in (*_NEAREST, *_SMOOTH)])
+"""Operators (image, size, whether corners are aligned or not, factors or None)."""
 
 
 def _is_static(*sizes: Any) -> bool:
@@ -31,6 +33,18 @@ def _resampled(x: FakeTensor, output_size: Any, *args: Any, **kwargs: Any) -> An
     if _is_static(*x.shape, *output_size) and not (x.device.type == "cpu" and is_channels_last(x)):
         return NotImplemented
     return suggested(x, (*x.shape[:2], *output_size))
+
+
+def _gradient(known: Rule | None) -> Rule:
+    """Return the gradient of an image, for a contiguous one of dynamic sizes."""
+
+    def row(grad: FakeTensor, output_size: Any, shape: Any, *args: Any) -> Any:
+        fits = len(shape) == grad.dim() == len(output_size) + 2 and not _is_static(*grad.shape, *shape)
+        if fits and is_row_major(grad):
+            return dense(grad, tuple(shape))
+        return NotImplemented if known is None else known(grad, output_size, shape, *args)
+
+    return row
 
 
 def _reflected(known: Rule | None) -> Rule:
@@ -55,6 +69,8 @@ def _by_sizes(rec: Recording, func: Any, args: tuple, kwargs: dict) -> Any:
 
 for _name in (*_NEAREST, *_SMOOTH):
     RULES[getattr(aten, _name).default] = _resampled
+    _back = getattr(aten, f"{_name}_backward").default
+    RULES[_back] = _gradient(RULES.get(_back))
     handles(getattr(aten, _name).vec)(_by_sizes)
 for _name in ("reflection_pad1d", "reflection_pad2d", "reflection_pad3d"):
     RULES[getattr(aten, _name).default] = _reflected(RULES.get(getattr(aten, _name).default))

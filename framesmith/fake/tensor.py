@@ -252,10 +252,10 @@ def collect_layout_assumptions(x: FakeTensor) -> Iterator[list[Rel]]:
         answers += env.layout_assumptions[before:]
 
 
-def copied(x: FakeTensor, copy: Any, answers: list[Rel], by_layout: bool = True) -> Any:
+def copied(x: FakeTensor, copy: Any, answers: list[Rel], by_layout: bool = True, env: ShapeEnv | None = None) -> Any:
     """Note that `copy` is a copy of a tensor, which eager makes only if the `answers` hold. They are guarded where one
     of the two is written and, if the copy differs from the tensor `by_layout`, where the copy leaves the graph."""
-    if answers and (env := env_of(*x.shape, *copy.shape)) is not None:
+    if answers and (env := env or env_of(*x.shape, *copy.shape)) is not None:
         env.copies += answers
         conditions = [symbool(answer, env) for answer in answers]
         owns = copy._alias.storage

@@ -419,6 +419,8 @@ class ShapeEnv:
             return
         if len(terms) == 2 and not offset and terms[0][1] == -terms[1][1]:
             self._learn_same(*sorted([t for t, _ in terms], key=lambda t: t.uid))
+        elif len(terms) > 1 and self.supposed:
+            self._learn_quotient(e)
         if len(terms) != 1:
             return
         atom, k = terms[0]
@@ -426,6 +428,8 @@ class ShapeEnv:
             self._learn_divisible(atom.num, atom.den.const)
         elif self.supposed and isinstance(atom, Mod) and not offset and len(linear(atom.num)[0]) == 1:
             self._learn_multiple(atom)
+        elif isinstance(atom, Mod) and (divided := _divided(atom, -offset // k)) is not None:
+            self._learn_divisible(divided, atom.den.const)
         elif not offset % k:
             self._replace(atom, Int(-offset // k))
 
@@ -433,6 +437,14 @@ class ShapeEnv:
         """Two quotients, say, are equal: write one for the other, which has no part in it."""
         if early.subs({late: Int(0)}) is early:
             self._replace(late, early)
+
+    def _learn_quotient(self, e: Expr) -> None:
+        """The sum is 0: write a quotient in it, which is no part of another term, as the others."""
+        for t, k in linear(e)[0]:
+            others = (e - t * k) * -k
+            if isinstance(t, FloorDiv) and abs(k) == 1 and others.subs({t: Int(0)}) is others:
+                self._replace(t, others)
+                return
 
     def _learn_multiple(self, remainder: Mod) -> None:
         """The remainder is 0: write what is divided as a multiple of the divisor, and its quotient rounded up as the
@@ -497,6 +509,18 @@ def _cut(rel: Rel) -> Iterator[tuple[Symbol, int]]:
     if (all(isinstance(s, Symbol) for s in symbols) and sorted(factors(whole), key=id) == sorted(symbols, key=id)
             and len(symbols) == len(factors(parts)) and n == -k * math.prod(divisor for _, divisor in cut)):
         yield from cut  # type: ignore[misc]
+
+
+def _divided(remainder: Mod, value: int) -> Symbol | None:
+    """Return the symbol that the divisor divides if a remainder has this value; None if there is none."""
+    terms, offset = linear(remainder.num)
+    if len(terms) != 1 or not remainder.den.is_const:
+        return None
+    ((symbol, k),) = terms
+    if not isinstance(symbol, Symbol) or abs(k) != 1:
+        return None
+    divisor = remainder.den.const
+    return symbol if 0 <= value < divisor and (value - offset) % divisor == 0 else None
 
 
 def _from_zero(rel: Rel) -> Rel:

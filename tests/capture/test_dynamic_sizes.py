@@ -594,6 +594,7 @@ FLOATS_OF_SIZES = {
     "logarithms": lambda x: x * math.log(x.shape[0]) - math.log2(3 * x.shape[0]),
     "exponential": lambda x: (x * math.exp(-x.shape[0]), x.shape[0] ** -0.5),
     "gradient": lambda x: (x * x.shape[0] ** -0.5).square().sum(),
+    "view": lambda x: (y := x * x.shape[0] ** -0.5, y.flatten()),
 }
 
 
@@ -627,6 +628,24 @@ def equal_at_three_sizes(program):
     for n in (4, 7, 9):
         x = torch.randn(n, n + 4)
         torch.testing.assert_close(compiled(x), program(x))
+
+
+ELEMENTS_OF_SIZES = {
+    "product": lambda x: x.new_zeros(int(torch.as_tensor(7) * x.shape[0])) + x.shape[1],
+    "sum": lambda x: torch.arange(
+        (torch.tensor([x.shape[0], 2]) + torch.tensor([[1], [3]]) - x.shape[1])[1, 0].abs() + 1),
+    "of scaled operands": lambda x: x[:int(torch.sub(torch.tensor(x.shape[0]), torch.tensor(1), alpha=2))] * 2,
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTS_OF_SIZES)
+def test_integers_that_tensors_compute_of_sizes(name, captures):
+    program = ELEMENTS_OF_SIZES[name]
+    compiled = framesmith.compile(program, dynamic=True)
+    for size in ((4, 6), (5, 3), (9, 4), (2, 2), (1, 3), (0, 2)):
+        alike(compiled(torch.ones(size)), program(torch.ones(size)))
+    if name == "product":
+        assert len(captures) == 3  # 0 and 1 have their own
 
 
 NUMBERS = {

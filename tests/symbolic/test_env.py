@@ -77,6 +77,20 @@ def test_products_of_sizes_are_compared(env):
     assert not env.guards
 
 
+def test_remainders_of_shifted_sizes_say_what_is_divided(env):
+    a, b, c = (env.new_symbol(h, n) for h, n in ((8, "a"), (6, "b"), (7, "c")))
+    assert env.guard(eq((a + 3) % 4, 3)) and env.guard(eq(96 % b, 0)) and env.guard(eq((c + 1) % 4, 0))
+    assert env.known(eq(a // 4 * 4, a)) and env.known(eq(b // 2 * 2, b)) is None
+    assert env.known(eq(c // 2 * 2, c)) is None
+
+
+def test_equal_quotients_are_supposed(env):
+    a, b = (env.new_symbol(h, n) for h, n in ((48, "a"), (64, "b")))
+    with env.supposing(and_(eq(a // 16, 2 * ((a + 16) // 32)), eq(-(-b // 3) * 3, b))):
+        assert env.known(eq(a // 16 * b, 2 * ((a + 16) // 32) * b)) and env.known(eq(b % 3, 0))
+    assert env.known(eq(a // 16, 2 * ((a + 16) // 32))) is None and env.known(eq(b % 3, 0)) is None
+
+
 def test_equality_replaces(env):
     a, b, c = (env.new_symbol(h, n) for h, n in ((8, "a"), (8, "b"), (64, "c")))
     assert env.guard(eq(a, b))

@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from framesmith.symbolic.expr import and_, eq
+from framesmith.symbolic.node import env_of, expr_of, symbool
+
 from .. import trackers as t
 from ..registry import calls, method
 from ..sources import MISSING
@@ -173,7 +176,23 @@ def _eq(tracer: Any, self: t.Sequence, other: t.Tracker) -> t.Tracker | None:
     if type(other) is not type(self):
         return None
     a, b = self.open(tracer), other.open(tracer)  # type: ignore[attr-defined]
+    if len(a) == len(b) and (found := _sizes_equal(tracer, a, b)) is not None:
+        return found
     return t.boolean(len(a) == len(b) and all(tracer.equal(x, y) for x, y in zip(a, b)) and len(a) == len(b))
+
+
+def _sizes_equal(tracer: Any, a: list[t.Tracker], b: list[t.Tracker]) -> t.Tracker | None:
+    """Return whether sizes are equal in pairs, without a guard; None for other values, and for sizes of data."""
+    values: list[Any] = [x.value if type(x) is t.Const or type(x) is t.Sym else None for x in (*a, *b)]
+    env = env_of(*values)
+    if env is None or not all(type(v) is int or isinstance(v, torch.SymInt) for v in values):
+        return None
+    relations = [eq(expr_of(m), expr_of(n)) for m, n in zip(values[:len(a)], values[len(a):])]
+    known = [env.known(rel) for rel in relations]
+    if False in known:
+        return t.FALSE
+    left = and_(*[rel for rel, truth in zip(relations, known) if truth is None])
+    return tracer.made(symbool(left, env)) if env.data.isdisjoint(left.free) else None  # type: ignore[no-any-return]
 
 
 def _ordering(symbol: str) -> Any:
