@@ -28,7 +28,8 @@ _SCALES = frozenset({"addcdiv", "addcdiv_", "addcmul", "addcmul_"})
 @functools.cache
 def _gives_lists() -> bool:
     """Return whether this version's functions that write tensors return the list of these."""
-    return torch._foreach_zero_([torch.zeros((), device="cpu")]) is not None
+    write: Any = torch._foreach_zero_
+    return write([torch.zeros((), device="cpu")]) is not None
 
 
 def _each(name: str, fn: Any) -> None:
