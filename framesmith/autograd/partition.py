@@ -17,6 +17,7 @@ from torch import fx
 from framesmith.autograd.joint import TANGENT, UNREAD, Joint, output_node
 from framesmith.autograd.layouts import Layout, lay_out, strides_of
 from framesmith.autograd.saved_values import drawn, kept_values
+from framesmith.autograd.shared_memory import read_early, read_late, shared_memory
 from framesmith.autograd.value_numbering import Table, numbered
 from framesmith.fake.outputs import memory_of
 from framesmith.fake.tensor import new_fake
@@ -79,12 +80,13 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     `kept_values`. `lays_out`: saved values may have other strides than eager's. Unless it `saves`, only random values
     are saved, and all others are recomputed from the inputs."""
     graph = without_derivatives(joint.graph)
-    # values that equal layers read are saved once; regions have their own
-    if not any("checkpoint" in n.meta for n in graph.nodes):
-        cse(graph, _with_sources(_unsaved(joint, output_node(graph).args[0])))
-    nodes = list(graph.nodes)
     places = placeholders_of(graph)
     inputs, tangents = places[:joint.inputs], places[joint.inputs:]
+    shared = _shared(joint, graph, inputs)
+    # values that equal layers read are saved once; regions have their own
+    if not any("checkpoint" in n.meta for n in graph.nodes):
+        cse(graph, _with_sources(_unsaved(joint, output_node(graph).args[0])), read_late(graph.nodes, shared))
+    nodes = list(graph.nodes)
     values = nodes[-1].args[0]
     results, grads = values[:joint.results], values[joint.results:]  # type: ignore[index]
     late = descendants(tangents)
@@ -95,8 +97,9 @@ def partition(joint: Joint, recompute: bool = True, budget: float = 1.0, lays_ou
     if not saves:
         kept = ancestors([*read, *[n for n in nodes if "binds" in n.meta]]) & set(inputs) | random
     else:
-        kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given,
-                            _of_others(inputs, tangents, late, barred)) if recompute else read) | random
+        fixed = _of_others(inputs, tangents, late, barred) | (read_early(nodes, shared) if budget >= 1 else set())
+        kept = (kept_values(nodes, late, read, set(inputs), budget, barred, given, fixed, read_late(nodes, shared))
+                if recompute else read) | random
         kept |= _symbol_holders(nodes, late, kept)
     carried: tuple[Any, ...] = ()
     roots = [g for g in grads if isinstance(g, fx.Node)]
@@ -217,6 +220,13 @@ def _barred(joint: Joint, inputs: list[fx.Node], results: Any) -> set[fx.Node]:
     kept = {memory_of(a)[0] for n in regions
             for a in n.all_input_nodes if a.meta.get("checkpoint") != n.meta["checkpoint"]}
     return (given | _unsaved(joint, results)) - kept
+
+
+def _shared(joint: Joint, graph: fx.Graph, inputs: list[fx.Node]) -> set[fx.Node]:
+    """Return the memory that the program can write unseen before the backward reads it."""
+    results: Any = output_node(graph).args[0]
+    given = [n for n in results[:joint.outputs] if isinstance(n, fx.Node)]
+    return shared_memory(inputs, given, _barred(joint, inputs, results[:joint.results]))
 
 
 def _of_others(inputs: list[fx.Node], tangents: list[fx.Node], late: set[fx.Node],

@@ -43,12 +43,12 @@ _PRODUCTS: dict[Any, tuple[int, int]] = {
 
 def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node], budget: float = 1.0,
                 barred: Collection[fx.Node] = (), results: Collection[fx.Node] = (),
-                fixed: Collection[fx.Node] = ()) -> set[fx.Node]:
+                fixed: Collection[fx.Node] = (), again: Collection[fx.Node] = ()) -> set[fx.Node]:
     """Return the values to save of a joint graph: `late` depends on tangents and reads `read`. `budget` is the
     fraction, from 0 to 1, of the otherwise saved bytes that may be saved; the rest is recomputed. `barred`: values that
     the program may write before the backward; `results`: values returned to it, which are in memory; `fixed`: values
-    that are not recomputed."""
-    problem = _Problem(nodes, late, read, inputs, barred, set(results), fixed)
+    that are not recomputed; `again`: values that are, whatever they cost."""
+    problem = _Problem(nodes, late, read, inputs, barred, set(results), fixed, again)
     kept = problem.solve(())
     if budget >= 1:
         return kept
@@ -66,9 +66,11 @@ def kept_values(nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], in
 
 class _Problem:
     def __init__(self, nodes: list[fx.Node], late: set[fx.Node], read: set[fx.Node], inputs: set[fx.Node],
-                 barred: Collection[fx.Node], results: set[fx.Node], fixed: Collection[fx.Node]) -> None:
+                 barred: Collection[fx.Node], results: set[fx.Node], fixed: Collection[fx.Node],
+                 again: Collection[fx.Node]) -> None:
         early = ancestors(read)
         self.nodes = [n for n in nodes if n in early]
+        self.again = {n for n in again if not _draws(n)}
         self.late, self.read, self.inputs, self.barred, self.results = late, read, inputs, barred, results
         self.prices = {n: self._price(n) for n in self.nodes}
         self.fixed = {n for n in fixed if self.prices.get(n, FREE) < FREE}
@@ -91,7 +93,7 @@ class _Problem:
         return sorted(found, key=lambda n: _operations(n) / max(1, _bytes(n)))
 
     def _stays(self, node: fx.Node, tight: bool) -> bool:
-        if "checkpoint" in node.meta and not _draws(node):
+        if node in self.again or "checkpoint" in node.meta and not _draws(node):
             return False
         if not is_cheap(node):
             return True
@@ -100,7 +102,8 @@ class _Problem:
         return _is_read(node, lambda u: u not in self.late) and _is_read(node, lambda u: u in self.late)
 
     def _price(self, node: fx.Node) -> int:
-        if not isinstance(node.meta["val"], torch.Tensor) or self._is_inside(node) or memory_of(node)[0] in self.barred:
+        if (not isinstance(node.meta["val"], torch.Tensor) or node in self.again or self._is_inside(node)
+                or memory_of(node)[0] in self.barred):
             return FREE
         if node in self.inputs:
             return 1

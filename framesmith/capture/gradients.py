@@ -39,7 +39,8 @@ _WITHOUT = frozenset((
     aten.new_empty.default, aten.new_full.default, aten.new_empty_strided.default,
 ))
 """Operators whose results have no gradient, though they read tensors that require one."""
-_NOT_IMPLEMENTED = frozenset((aten.bernoulli.p,))
+_NOT_IMPLEMENTED = frozenset((aten.bernoulli.p, aten._unique2.default, aten.unique_consecutive.default,
+                              aten.unique_dim.default))
 """Operators whose results require grad, and whose derivatives raise."""
 
 

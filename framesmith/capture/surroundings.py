@@ -1,5 +1,5 @@
-"""Facts about its process that a capture depends on and no guard compares, because they cannot change within the
-process. Another process must check them, or capture again."""
+"""Facts about its process that a capture depends on: most cannot change within the process, so that no guard compares
+them. Another process must check them, or capture again."""
 
 from __future__ import annotations
 

@@ -19,9 +19,11 @@ import torch
 
 from framesmith.autograd.joint import requires_grad
 from framesmith.autograd.node import Differentiable
+from framesmith.capture.cached_results import SameResult, is_plain
 from framesmith.capture.entry import Break, Captured
 from framesmith.capture.guards import GuardTree, compile_guards, namespaces
 from framesmith.capture.residual import assemble, link
+from framesmith.capture.sources import Guard, Pinned
 from framesmith.capture.surroundings import Answer
 from framesmith.config import Config
 from framesmith.graph.devices import devices_of
@@ -92,8 +94,8 @@ class CaptureCache:
         given = namespaces(code, fn, f_locals)
         if tree.check(*given) is None:
             raise Stale(tree.explain_failure(*given))
-        for function, args, kwargs, result in found["answers"]:
-            refs.expect(refs.decode(function)(*refs.decode(args), **refs.decode(kwargs)), result)
+        if cached := [guard for answer in found["answers"] for guard in _asked(refs, *answer)]:
+            tree = compile_guards([*guards, *cached], inputs, fn.__globals__)
         call: Any = None if found["graph"] is None else read_image(refs, found["graph"], self._cache)
         if found["gradients"] is not None:
             call = in_engine(found["gradients"], call, Backwards(self._cache, key), maker)
@@ -113,7 +115,8 @@ class CaptureCache:
                 raise Unportable(captured.surroundings.bound)
             refs = References(code, fn.__globals__, captured.surroundings.functions)
             value = {
-                "guards": GuardWriter(refs).write(captured.guards, captured.input_sources),
+                "guards": GuardWriter(refs).write([g for g in captured.guards if not _is_answer(g)],
+                                                  captured.input_sources),
                 "answers": [_answer(refs, answer) for answer in captured.surroundings.answers],
                 "residual": {"text": captured.text, "line": captured.line - code.co_firstlineno,
                              "held": [refs.identify(one) for one in captured.held]},
@@ -149,6 +152,20 @@ def is_portable(captured: Captured) -> bool:
 def _answer(refs: References, answer: Answer) -> Json:
     return [refs.identify(answer.function), refs.encode(answer.args), refs.encode(dict(answer.kwargs)),
             refs.identify(answer.result)]
+
+
+def _asked(refs: References, function: Json, args: Json, kwargs: Json, result: Json) -> list[Guard]:
+    """Ask a function as the capture did, and return the guard that its cache keeps the result. Raises Stale."""
+    fn, given, named = refs.decode(function), refs.decode(args), refs.decode(kwargs)
+    now = fn(*given, **named)
+    refs.expect(now, result)
+    cached = isinstance(fn, functools._lru_cache_wrapper)
+    return [Guard(Pinned(fn), "callable", SameResult.of(fn, given, named, now))] if cached else []
+
+
+def _is_answer(guard: Guard) -> bool:
+    """Return whether a guard follows from an answer, before which it cannot hold in a new process."""
+    return isinstance(guard.value, SameResult) and is_plain(guard.value.result)
 
 
 def is_marked(values: Sequence[Any]) -> bool:

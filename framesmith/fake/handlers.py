@@ -251,7 +251,14 @@ def _with_out(rec: Recording, func: Any, form: Any, names: tuple, args: tuple, k
     for i, out in enumerate(outs):
         keep_apart(func, args, {**kwargs, **dict(zip(names, outs))}, out, [*others, *outs[:i]])
     results = rec.inside(form, *args, **kwargs)
+    if isinstance(results, FakeTensor) and outs[0].dtype != results.dtype and schema.has_dtype(form) and (
+            kwargs.get("dtype") is None):  # eager accumulates in the dtype of `out`
+        true_error(func, args, {**kwargs, **dict(zip(names, outs))})
+        results = rec.inside(form, *args, **{**kwargs, "dtype": outs[0].dtype})
     for out, result in zip(outs, (results,) if isinstance(results, FakeTensor) else results):
+        if torch.Tag.nondeterministic_seeded in func.tags and out.numel() and (
+                out.dtype != result.dtype or out.stride() != result.stride()):
+            raise Unsupported("random numbers drawn into `out=` of another dtype or layout")
         if not same_shape(out.shape, result.shape):
             if out.numel() or out.dtype != result.dtype:
                 raise Unsupported("an `out=` tensor of another shape than the result")

@@ -74,6 +74,11 @@ def out_arguments(func: OpOverload) -> tuple[str, ...]:
     return tuple(a.name for a in func._schema.arguments if a.kwarg_only and _written(a))
 
 
+def has_dtype(func: OpOverload) -> bool:
+    """Return whether the caller of an operator may say the dtype of its result."""
+    return any(a.name == "dtype" for a in func._schema.arguments)
+
+
 @cache
 def _lists(func: OpOverload) -> tuple[tuple[int, str, int], ...]:
     """Place, name and length of each argument that is a list of a known length; one number stands for that many equal

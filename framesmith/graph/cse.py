@@ -12,12 +12,12 @@ from framesmith.graph.purity import EFFECT, is_pure, kind_of
 from framesmith.graph.traversal import escaping
 
 
-def cse(graph: Graph, own: Collection[Node] = ()) -> int:
+def cse(graph: Graph, own: Collection[Node] = (), apart: Collection[Node] = ()) -> int:
     """Merge equal pure calls into the first one's node, in place; return the number of removed nodes.
 
     Two calls are equal if target and arguments are, including types (1, 1.0 and True differ). Nothing is shared across
     a call that writes. Two values that both leave the graph are not merged, since the caller may write to one of them;
-    nor are those of `own` with any others.
+    nor are those of `own` with any others, nor those `apart` with the rest.
     """
     leaving = escaping(graph)
     seen: dict[Any, Node] = {}
@@ -28,7 +28,7 @@ def cse(graph: Graph, own: Collection[Node] = ()) -> int:
             continue
         if node.op not in ("call_function", "get_attr") or not is_pure(node):
             continue
-        key = None if node in own else _key((node.op, node.target, node.args, node.kwargs))
+        key = None if node in own else _key((node in apart, node.op, node.target, node.args, node.kwargs))
         if key is None:
             continue
         first = seen.setdefault(key, node)

@@ -158,3 +158,48 @@ def test_saved_tensors_hooks_of_the_program_may_be_disabled():
         with pytest.raises(RuntimeError, match="none here"), torch.autograd.graph.save_on_cpu():
             pass
     torch.testing.assert_close(x.grad, 4 * x.detach(), rtol=0, atol=0)
+
+
+def of_the_program(fn, *inputs, budget=1.0) -> Parts:
+    recorder = Recorder()
+    with recorder:
+        fakes = [recorder.input(x, f"x{k}") for k, x in enumerate(inputs)]
+        for fake in fakes:
+            fake._alias.node.meta.update(requires_grad=fake.requires_grad, source=f"L['{fake._alias.node}']")
+        out = fn(*fakes)
+    return partition(trace_joint(recorder.finish([out])), True, budget)
+
+
+V = torch.linspace(-1, 1, 16).requires_grad_()
+
+
+def test_what_a_forward_computes_of_the_programs_tensors_is_not_done_again():
+    """They may be written through `x.data`: eager reads its own values then, and the tensors only in its formulas."""
+    found = of_the_program(lambda x: (x.sin() * x.exp()).sum(), V)
+    assert [way for way, _ in found.kept] == ["input", "extra", "extra"]
+    assert operators(found.backward).count("cos") == 1 and not {"sin", "exp"} & set(operators(found.backward))
+    found = of_the_program(lambda x: (x.sin() + x.cos()).sum(), V)  # formulas compute both again
+    assert found.kept == (("input", 0),)
+    assert "sin" in operators(of_the_program(lambda x: (x.sin() * x.exp()).sum(), V, budget=0.5).backward)
+
+
+WRITES = {"data": lambda x: x.data.mul_(-2), "NumPy": lambda x: x.detach().numpy().fill(2)}
+UNSEEN = {
+    "pointwise": lambda x, w: x.sin() * x.exp() * w, "formula": lambda x, w: (x.sin() + x.cos()) * w.exp(),
+    "view": lambda x, w: (x.view(-1).exp() * 2).view(4, 4) @ w.t().exp(), "norm": lambda x, w: x.exp() * w / w.norm(),
+    "cast": lambda x, w: (x.double() ** 3).float() * w.double().sin(),
+    "where": lambda x, w: torch.where(x > 0, x.exp(), w.sin()) * (w > 0),
+}
+
+
+@pytest.mark.parametrize("fn", UNSEEN.values(), ids=list(UNSEEN))
+@pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
+def test_a_write_that_no_version_counts_reaches_what_it_does_in_eager(fn, write):
+    got = []
+    for call in (fn, framesmith.compile(fn, backend="eager", fullgraph=True)):
+        x, w = (torch.linspace(a, 1, 16).view(4, 4).requires_grad_() for a in (-1, 0.1))
+        y = call(x, w)
+        write(x), write(w), y.data.mul_(0.5)
+        y.sum().backward()
+        got.append((y.detach(), x.grad, w.grad))
+    torch.testing.assert_close(got[1], got[0], rtol=0, atol=0)

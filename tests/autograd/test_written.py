@@ -486,6 +486,17 @@ def a_draw_by_the_shape_of_a_tensor_that_requires_grad(c):
     return y, error_of(lambda: y.sum().backward())
 
 
+@scenario(breaks=None)
+def unique_elements_of_a_tensor_that_requires_grad(c):
+    """Eager's result requires grad, and has no derivative."""
+    x = torch.tensor([2.0, 1.0, 2.0], requires_grad=True)
+    found = []
+    for call in (torch.unique, torch.unique_consecutive, lambda x: torch.unique(x, dim=0)):
+        y = c(lambda x, call=call: call(x * 2) + 1)(x)
+        found += [y, y.requires_grad, error_of(lambda y=y: y.sum().backward())]
+    return found
+
+
 @scenario
 def only_the_gradients_of_another_result_read_what_is_written(c):
     def fn(x):

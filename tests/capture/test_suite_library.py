@@ -281,6 +281,28 @@ def in_order(fast, mine, run, plain):
         assert order == TOLD
 
 
+def test_a_plain_result_of_a_cached_function_is_what_its_cache_holds():
+    setting = [2]
+
+    def get(k=0):
+        TOLD.append("asked")
+        return setting[k]
+
+    def run(fn):
+        TOLD.append("before")
+        return fn() * 10
+
+    fast, mine, plain = kept(run), functools.lru_cache(1)(get), functools.lru_cache(1)(get)
+    for n, change in ((2, None), (3, None), (3, "clear"), (10**20, "clear"), (5, "other key"), (5, None)):
+        setting[0] = n
+        for fn in (mine, plain):
+            if change == "clear":
+                fn.cache_clear()
+            elif change:
+                fn(0)
+        in_order(fast, mine, run, plain)
+
+
 class Asked:
     def __init__(self, n):
         self.n = n

@@ -164,6 +164,25 @@ def out_resized(x):
     return z
 
 
+@program(X * 1e-4 + 1)
+def out_of_another_dtype(x):
+    sums = torch.cumsum(x, 0, out=torch.empty(3, 4, dtype=torch.float64))
+    return sums, torch.sum(x, 1, out=torch.empty(3, dtype=torch.float64)), torch.prod(x, 0, out=torch.ones(4).double())
+
+
+@program(X.sigmoid(), breaks=True)
+def random_numbers_in_another_order(x):
+    torch.manual_seed(1)
+    return torch.bernoulli(x, out=torch.empty(4, 3).t()), torch.bernoulli(x, out=torch.empty(3, 4, dtype=torch.float64))
+
+
+@program(X.clone())
+def written_lists(x):
+    tensors = [x, x + 1]
+    again = torch._foreach_mul_(tensors, 2)
+    return again is tensors, again, torch._foreach_add_((x,), 1)
+
+
 @program(X)
 def input_is_returned(x):
     return x, [x], x.view(-1), x.reshape(3, 4), x.contiguous(), x.to(torch.float32), x.float(), x[:], x.expand(3, 4)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import gc
-import itertools
 import operator
 import reprlib
 import types
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from framesmith.util.errors import FirstCall, Unsupported
 
 from .. import trackers as t
+from ..cached_results import SameResult, is_plain, keeps
 from ..contents import referent, target_of
 from ..identity import same_object
 from ..registry import BUILTIN_KINDS, CACHED, CODES, CONSTANT_METHODS, OPAQUE, calls, method, opaque
@@ -61,40 +59,6 @@ OPAQUE[(operator.methodcaller, "__call__")] = _methodcaller
 
 
 # --- functools.lru_cache ----------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class SameResult:
-    """A cached function still gives the same object for these arguments."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
-
-    def __call__(self, fn: Callable[..., Any]) -> bool:
-        return fn(*self.args, **self.kwargs) is self.result
-
-
-def _keeps(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether the cache holds a result for these arguments, so that a call runs no code of the program's; False
-    where CPython hides it."""
-    held = gc.get_referents(fn)
-    # cache, fn, mark
-    at = next((i for i in range(len(held) - 3, -1, -1) if type(held[i]) is dict and type(held[i + 2]) is object), None)
-    if at is None or not hasattr(fn, "cache_parameters"):
-        return False
-    key: Any = [*args, *((held[at + 2], *itertools.chain(*kwargs.items())) if kwargs else ())]
-    if fn.cache_parameters()["typed"]:
-        key += map(type, (*args, *kwargs.values()))
-    elif len(key) == 1 and type(key[0]) in (int, str):
-        key = key[0]
-    try:
-        return (tuple(key) if type(key) is list else key) in held[at]
-    except TypeError:
-        return False
-
-
-_ASIDE = (int, float, complex, str, bytes, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType)
-
-
 def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     """Call a function wrapped by lru_cache. With constants the call runs for real: the cache is filled as in plain
     Python, and hits are guarded. With an object the cache must have the result. With other keys by identity, such as
@@ -115,7 +79,7 @@ def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     if tracer.made_classes and any(tracer.mentions_made(_real(tracer, a)) for a in given):
         raise Unsupported(f"{fn.__qualname__}, which caches its results, of a class made in the frame")
     real, named = tuple([_real(tracer, a) for a in args]), {k: _real(tracer, v) for k, v in kwargs.items()}
-    if (not fixed or tracer.mutated or tracer.global_writes) and not _keeps(fn, real, named):
+    if (not fixed or tracer.mutated or tracer.global_writes) and not keeps(fn, real, named):
         raise FirstCall(f"a call of {fn.__qualname__}, which has no result for these arguments yet, after changes "
                         "still to be made")
     for a in given:
@@ -124,12 +88,12 @@ def _cached(tracer: Any, fn: Any, args: Args, kwargs: Kwargs) -> t.Tracker:
     with tracer.recorder.off():
         result = tracer.folded(fn, real, named)
         again = tracer.folded(fn, real, named)
-    if again is not result and not isinstance(result, _ASIDE):
+    if again is not result and not is_plain(result):
         raise Unsupported(f"{fn.__qualname__}, whose cache does not keep its results")
-    if isinstance(result, _ASIDE):
+    tracer.guard(Pinned(fn), "callable", SameResult.of(fn, real, named, result))
+    if is_plain(result):
         tracer.surroundings.answers.append(Answer(fn, real, named, result))
         return tracer.made(result)
-    tracer.guard(Pinned(fn), "callable", SameResult(real, named, result))
     return tracer.wrap(result, Pinned(result))
 
 

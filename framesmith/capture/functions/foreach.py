@@ -3,6 +3,7 @@ such loops."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -24,6 +25,13 @@ _SCALES = frozenset({"addcdiv", "addcdiv_", "addcmul", "addcmul_"})
 """Those whose last argument, by position or as `scalars`, is the keyword `value` of the tensor's method."""
 
 
+@functools.cache
+def _gives_lists() -> bool:
+    """Return whether this version's functions that write tensors return the list of these."""
+    write: Any = torch._foreach_zero_
+    return write([torch.zeros((), device="cpu")]) is not None
+
+
 def _each(name: str, fn: Any) -> None:
     single = _FUNCTIONS.get(name) or getattr(torch.Tensor, name)
 
@@ -43,7 +51,9 @@ def _each(name: str, fn: Any) -> None:
 
         made = [tracer.torch_call(single, [taken(x, i) for x in args], {k: taken(x, i) for k, x in kwargs.items()})
                 for i in range(count.pop())]
-        return t.NONE if name.endswith("_") else t.Tuple(made)
+        if name.endswith("_"):
+            return args[0] if _gives_lists() else t.NONE
+        return t.Tuple(made)
 
 
 for _name in dir(torch):
