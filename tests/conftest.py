@@ -61,6 +61,21 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+OPTIMISED = ("benchmarks", "codegen", "codegen_triton", "docs", "gpu", "integrations", "loops", "lower",
+             "models/test_named.py", "onnx", "package", "runtime", "schedule", "serve", "tuning")
+"""Tests whose subject is machine code, or programs as users run them."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler_flags(request):
+    """The same kernels are built by the same compiler everywhere, but optimised only for tests of machine code: the
+    optimisation was a third of the time of all tests."""
+    with pytest.MonkeyPatch.context() as changed:
+        if not str(request.path.relative_to(Path(__file__).parent)).startswith(OPTIMISED):
+            changed.setenv("FRAMESMITH_COMPILER_FLAGS", os.environ.get("FRAMESMITH_COMPILER_FLAGS", "-O0"))
+        yield
+
+
 ALONE = "FRAMESMITH_TEST_ALONE"
 
 
