@@ -61,9 +61,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
-OPTIMISED = ("benchmarks", "codegen", "codegen_triton", "docs", "gpu", "integrations", "loops", "lower",
-             "models/test_named.py", "onnx", "package", "runtime", "schedule", "serve", "tuning")
-"""Tests whose subject is machine code, or programs as users run them."""
+OPTIMISED = (
+    "api/test_complex.py", "api/test_numerics.py", "api/test_special_values.py", "benchmarks",
+    "capture/test_numbers_in_graphs.py", "codegen", "docs", "gpu", "integrations", "loops", "lower",
+    "models/test_named.py", "onnx", "package", "prims", "runtime", "schedule", "serve", "tuning",
+)
+"""Tests whose subject is machine code or the numbers that it gives, or programs as users run them."""
 
 
 @pytest.fixture(autouse=True, scope="module")
