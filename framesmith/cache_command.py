@@ -16,7 +16,7 @@ from rich.table import Table
 
 from framesmith import cache
 from framesmith.pipeline import Generated
-from framesmith.runtime.cache import Cache, key_of, machine
+from framesmith.runtime.cache import Cache, library_key, machine
 from framesmith.runtime.entries import SOURCE, Entry
 from framesmith.runtime.memory import texts
 from framesmith.runtime.toolchain import find
@@ -143,7 +143,7 @@ def _code(entry: Entry, folder: str | None) -> dict[str, str]:
         "its key": "framesmith, the graph, the options, the C++ compiler and flags, threads, the device",
     }
     try:
-        library = key_of(find().fingerprint, *code.units)
+        library = library_key(find(), code.units)
     except CompilerMissing:
         return rows
     there = any(e.key == library for e in cache.entries(folder))
@@ -152,7 +152,7 @@ def _code(entry: Entry, folder: str | None) -> dict[str, str]:
 
 def _library(entry: Entry, folder: str | None) -> dict[str, str]:
     source = entry.path.with_suffix(SOURCE)
-    return {"its key": "its C++ text, and the C++ compiler, flags, processor and PyTorch",
+    return {"its key": "its C++ text without comments, and the C++ compiler, flags, processor and PyTorch",
             "C++ text": str(source) if source.exists() else "not kept"}
 
 

@@ -61,6 +61,24 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+OPTIMISED = (
+    "api/test_complex.py", "api/test_numerics.py", "api/test_special_values.py", "benchmarks",
+    "capture/test_numbers_in_graphs.py", "codegen", "docs", "gpu", "integrations", "loops", "lower",
+    "models/test_named.py", "onnx", "package", "prims", "runtime", "schedule", "serve", "tuning",
+)
+"""Tests whose subject is machine code or the numbers that it gives, or programs as users run them."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler_flags(request):
+    """The same kernels are built by the same compiler everywhere, but optimised only for tests of machine code: the
+    optimisation was a third of the time of all tests."""
+    with pytest.MonkeyPatch.context() as changed:
+        if not str(request.path.relative_to(Path(__file__).parent)).startswith(OPTIMISED):
+            changed.setenv("FRAMESMITH_COMPILER_FLAGS", os.environ.get("FRAMESMITH_COMPILER_FLAGS", "-O0"))
+        yield
+
+
 ALONE = "FRAMESMITH_TEST_ALONE"
 
 

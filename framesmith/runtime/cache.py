@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -41,6 +42,7 @@ FORMAT = "framesmith-2"
 LOCK_SECONDS = 60.0
 POLLS = 0.002, 0.05
 """The least and the most seconds between two looks at a lock that another process holds."""
+_COMMENT_LINE = re.compile(r"^ *//.*\n", re.M)
 
 
 def key_of(*parts: Any) -> str:
@@ -51,6 +53,12 @@ def key_of(*parts: Any) -> str:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()[:48]
+
+
+def library_key(toolchain: Toolchain, units: Sequence[str]) -> str:
+    """Return the key of the library of translation units. Lines of comments have no part in it: they name the
+    operators of kernels and their lines in the program, which move whenever that is edited."""
+    return key_of(toolchain.fingerprint, *[_COMMENT_LINE.sub("", unit) for unit in units])
 
 
 @functools.cache
@@ -176,7 +184,7 @@ class Cache:
 
         `meanwhile(key)` is called while it is built, or before it is returned.
         """
-        key = key_of(toolchain.fingerprint, *units)
+        key = library_key(toolchain, units)
         found = self._read(key, ".so", is_library)
         path = self.path(key, ".so")
         why = "" if found else "damaged" if path.exists() else "no equal code was built before by this compiler"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton", reason="triton is not installed")
-PARTS = 4
+PARTS = 2
 
 
 @pytest.mark.parametrize("part", range(PARTS))

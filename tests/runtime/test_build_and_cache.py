@@ -102,6 +102,14 @@ def test_libraries_are_built_once(tmp_path, monkeypatch):
     assert builds == [1] and path.is_relative_to(tmp_path)
 
 
+def test_lines_of_comments_are_not_part_of_a_librarys_key(tmp_path):
+    """A kernel whose operators stand on another line of an edited program is not built again."""
+    cache = Cache(tmp_path)
+    first, moved, other = (cache.library([text + COPY], find())
+                           for text in ("// add  net.py:3\n", "  // add  net.py:4\n", "static int moved;\n"))
+    assert first == moved != other
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"", lambda b: b[:5000] + b"\0" + b[5001:]])
 def test_damaged_entries_are_made_again(tmp_path, damage):
     cache = Cache(tmp_path)
