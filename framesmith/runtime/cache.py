@@ -9,6 +9,7 @@ time, never an error: entries then live in a folder of this process, removed at 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -21,7 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import filelock
 import platformdirs
 import torch
 
@@ -314,24 +314,33 @@ class Cache:
 def _alone(lock: Path) -> Iterator[bool]:
     """Be the only process that builds an entry, for economy: goes on without the lock where files cannot be locked, or
     where another process holds it for long. The value is whether no other process held it."""
-    held, free, (pause, most) = filelock.FileLock(lock), True, POLLS
-    end = time.monotonic() + LOCK_SECONDS
-    try:
-        while not held.is_locked:
-            try:
-                held.acquire(timeout=0)
-            except filelock.Timeout:
-                if time.monotonic() > end:
-                    raise
-                free = False
-                time.sleep(pause)
-                pause = min(2 * pause, most)
-    except (OSError, filelock.Timeout, NotImplementedError) as error:
-        log.emit("cache", f"without a lock: {error}")
-    try:
+    free = True
+    with contextlib.ExitStack() as held:
+        try:
+            file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+            held.callback(os.close, file)
+            free = _locked(file)
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # even if a forked child has a copy
+        except OSError as error:
+            log.emit("cache", f"without a lock: {error}")
+            free = not isinstance(error, TimeoutError)
         yield free
-    finally:
-        held.release()
+
+
+def _locked(file: int) -> bool:
+    """Lock an open file; return whether no other process held it. Raises TimeoutError, and OSError where files cannot
+    be locked."""
+    end, free, (pause, most) = time.monotonic() + LOCK_SECONDS, True, POLLS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return free
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise TimeoutError("another process holds it for long") from None
+        free = False
+        time.sleep(pause)
+        pause = min(2 * pause, most)
 
 
 def _changed_at(path: Path) -> int:
