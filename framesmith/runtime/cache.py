@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import platformdirs
 import torch
@@ -314,33 +314,27 @@ class Cache:
 def _alone(lock: Path) -> Iterator[bool]:
     """Be the only process that builds an entry, for economy: goes on without the lock where files cannot be locked, or
     where another process holds it for long. The value is whether no other process held it."""
-    free = True
+    end, free, (pause, most) = time.monotonic() + LOCK_SECONDS, True, POLLS
     with contextlib.ExitStack() as held:
         try:
-            file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-            held.callback(os.close, file)
-            free = _locked(file)
+            file = held.enter_context(open(lock, "ab"))
+            while not _locks(file) and time.monotonic() < end:
+                free = False
+                time.sleep(pause)
+                pause = min(2 * pause, most)
             held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # even if a forked child has a copy
         except OSError as error:
             log.emit("cache", f"without a lock: {error}")
-            free = not isinstance(error, TimeoutError)
         yield free
 
 
-def _locked(file: int) -> bool:
-    """Lock an open file; return whether no other process held it. Raises TimeoutError, and OSError where files cannot
-    be locked."""
-    end, free, (pause, most) = time.monotonic() + LOCK_SECONDS, True, POLLS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return free
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise TimeoutError("another process holds it for long") from None
-        free = False
-        time.sleep(pause)
-        pause = min(2 * pause, most)
+def _locks(file: IO[bytes]) -> bool:
+    """Lock an open file unless another process does. One system call, since what waits looks often."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _changed_at(path: Path) -> int:
