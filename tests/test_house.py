@@ -41,7 +41,7 @@ PEERS = PACKAGE / "peers.py"
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 CPP = ("csrc/*.cpp", "csrc/*.h", "codegen/cpp/*.h", "package/code/*")
 BUDGET = {
-    "util": 1175, "symbolic": 1955, "graph": 2135, "prims": 2990, "fake": 4830, "capture": 20600, "autograd": 2610,
+    "util": 1175, "symbolic": 1955, "graph": 2135, "prims": 2990, "fake": 4840, "capture": 20625, "autograd": 2610,
     "loops": 1490, "runtime": 2245, "lower": 5400, "schedule": 2300, "codegen": 4790, "tuning": 490, "tools": 2630,
     "capture_cache": 1125, "distributed": 1350, "export": 2945, "onnx": 2340, "package": 815, "serve": 1170, "site": 50,
     ".": 3690, "csrc": 12385,

@@ -213,6 +213,8 @@ class References:
                     outer = functools.reduce(_step, path[1:], _module(path[0]))
                 except Stale:
                     continue
+                if outer is value:
+                    return path
                 for beneath in _beneath(outer, value):
                     return [*path, *beneath]
         place = self._places.get(id(value))

@@ -9,6 +9,7 @@ time, never an error: entries then live in a folder of this process, removed at 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -20,9 +21,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import filelock
 import platformdirs
 import torch
 
@@ -322,24 +322,27 @@ class Cache:
 def _alone(lock: Path) -> Iterator[bool]:
     """Be the only process that builds an entry, for economy: goes on without the lock where files cannot be locked, or
     where another process holds it for long. The value is whether no other process held it."""
-    held, free, (pause, most) = filelock.FileLock(lock), True, POLLS
-    end = time.monotonic() + LOCK_SECONDS
-    try:
-        while not held.is_locked:
-            try:
-                held.acquire(timeout=0)
-            except filelock.Timeout:
-                if time.monotonic() > end:
-                    raise
+    end, free, (pause, most) = time.monotonic() + LOCK_SECONDS, True, POLLS
+    with contextlib.ExitStack() as held:
+        try:
+            file = held.enter_context(open(lock, "ab"))
+            while not _locks(file) and time.monotonic() < end:
                 free = False
                 time.sleep(pause)
                 pause = min(2 * pause, most)
-    except (OSError, filelock.Timeout, NotImplementedError) as error:
-        log.emit("cache", f"without a lock: {error}")
-    try:
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # even if a forked child has a copy
+        except OSError as error:
+            log.emit("cache", f"without a lock: {error}")
         yield free
-    finally:
-        held.release()
+
+
+def _locks(file: IO[bytes]) -> bool:
+    """Lock an open file unless another process does. One system call, since what waits looks often."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _changed_at(path: Path) -> int:

@@ -1,6 +1,7 @@
 """The toolchain, the build and the disk cache."""
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -108,6 +109,42 @@ def test_lines_of_comments_are_not_part_of_a_librarys_key(tmp_path):
     first, moved, other = (cache.library([text + COPY], find())
                            for text in ("// add  net.py:3\n", "  // add  net.py:4\n", "static int moved;\n"))
     assert first == moved != other
+
+
+def test_a_wait_for_another_process_opens_the_lock_once(tmp_path, monkeypatch):
+    cache, opened = Cache(tmp_path), []
+    with cache.alone("ab" * 24) as free:
+        assert free
+    (path,) = tmp_path.glob("*/*.lock")
+    other, original = os.open(path, os.O_RDWR), open
+    fcntl.flock(other, fcntl.LOCK_EX)  # as another process would
+    monkeypatch.setattr(cache_module, "open", lambda name, *rest: opened.append(name) or original(name, *rest),
+                        raising=False)
+    looks = iter(range(5))
+
+    def slept(seconds):
+        if next(looks) == 4:
+            os.close(other)
+
+    monkeypatch.setattr(cache_module.time, "sleep", slept)
+    with cache.alone("ab" * 24) as free:
+        assert not free and [*looks] == [] and opened == [path]
+        with pytest.raises(BlockingIOError), open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with cache.alone("ab" * 24) as free:
+        assert free
+
+
+def test_a_lock_that_is_held_for_long_is_not_waited_for(tmp_path, monkeypatch):
+    cache = Cache(tmp_path)
+    with cache.alone("ab" * 24):
+        pass
+    (path,) = tmp_path.glob("*/*.lock")
+    monkeypatch.setattr(cache_module, "LOCK_SECONDS", 0.01)
+    with open(path) as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with cache.alone("ab" * 24) as free:
+            assert not free
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"", lambda b: b[:5000] + b"\0" + b[5001:]])
