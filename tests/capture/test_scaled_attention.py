@@ -82,7 +82,8 @@ def test_it_is_trained(program, captures):
             total = sum([y.square().sum() for y in (out if isinstance(out, tuple) else (out,))])
             found.append((out, torch.autograd.grad(total, leaves)))
         alike(*found)
-    assert len(captures) == 1
+    varies = program is of_channels and torch.__version__ < (2, 13)  # a variant for each size before
+    assert varies or len(captures) == 1
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
