@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items):
 
 OPTIMISED = (
     "api/test_complex.py", "api/test_numerics.py", "api/test_special_values.py", "benchmarks",
-    "capture/test_numbers_in_graphs.py", "codegen", "docs", "gpu", "integrations", "loops", "lower",
+    "capture/test_numbers_in_graphs.py", "codegen", "distributed", "docs", "gpu", "integrations", "loops", "lower",
     "models/test_named.py", "onnx", "package", "prims", "runtime", "schedule", "serve", "tuning",
 )
 """Tests whose subject is machine code or the numbers that it gives, or programs as users run them."""
