@@ -153,7 +153,7 @@ def _why_again(ledger: Ledger, compiled: Any, dynamic: bool) -> str:
     if dynamic and (reasons := [*ledger.fixed, *[miss.text for one in seen for miss in one.misses.values()]]):
         return _plain(reasons[0])
     if ledger.refusals:
-        return ledger.refusals[0].reason
+        return _plain(ledger.refusals[0].reason)
     made = ", ".join(f"{r.function} ({_short(r.file)}:{r.line})" for r in ledger.records)
     return f"{len(ledger.records)} compilations for equal calls: {made}"
 
